@@ -25,7 +25,7 @@ import visattn as va
 from visattn.attribution import METHODS, Method
 from visattn.blocks import block_class, block_info, list_blocks
 from visattn.data import Scenes, SingleObjectScenes, WorldConfig, single_object_scenes
-from visattn.models import AttentionResNet, VisionTransformer
+from visattn.models import AttentionResNet, TextPromptClassifier, VisionTransformer
 from visattn.viz import colormap_lut
 
 HERE = Path(__file__).resolve().parent
@@ -184,11 +184,30 @@ def method_figure(name: str) -> np.ndarray:
     """Return three scenes above the maps of a method on them."""
     torch.manual_seed(0)
     method = METHODS[name]
-    model = trained("vit" if method.needs == "tokens" else "cnn")
+    model = trained("vit" if method.needs in ("tokens", "texts") else "cnn")
+    if method.needs == "texts":
+        model = with_texts(model)
     images, _ = photos()
     target = SHAPES[:3] if method.needs_target else None
     maps = va.explain(model, images, name, target=target)
     return tiled([[enlarged(image) for image in images], overlays(images, maps)])
+
+
+def with_texts(model: Any) -> TextPromptClassifier:
+    """Return a classifier of shapes as a model that compares images with embeddings of texts."""
+    tower: Any = model.to_timm().eval()
+    return TextPromptClassifier(
+        tower,
+        lambda network, images: network.forward_head(
+            network.forward_features(images), pre_logits=True
+        ),
+        SHAPES,
+        tower.head.weight.detach(),
+        img_size=model.img_size,
+        mean=model.mean,
+        std=model.std,
+        name="ViT",
+    )
 
 
 def overlays(images: Sequence[np.ndarray], maps: Sequence[va.AttentionMap]) -> list[np.ndarray]:
@@ -241,9 +260,25 @@ def block_page(name: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+CLASS_METHODS = [name for name, method in METHODS.items() if method.needs != "boxes"]
+"""Methods that explain a class; the others are in the guide to dense models."""
+TEXT_MODEL = """va.models.TextPromptClassifier(  # or va.load_model("hf:DIRECTORY", text=[...])
+            timm.create_model("vit_tiny_patch16_224", num_classes=0).eval(),
+            lambda tower, images: tower(images),
+            ["a dog", "the sky"],
+            torch.eye(2, 192),  # embeddings of the texts
+            img_size=(224, 224),
+            mean=(0.5,) * 3,
+            std=(0.5,) * 3,
+        )"""
+
 NEEDS = {
     "tokens": "attention among tokens",
+    "texts": "attention among tokens, and texts to compare images with",
     "features": "a layer whose features lie on the image",
+    "positive_features": "a layer whose features lie on the image and are hardly negative",
+    "biases": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
+    "rectifiers": "ReLU or ReLU6 as the only activations",
     "gradient": "gradients down to the pixels",
     "scores": "scores only; the model runs on changed images",
     "pixels": "nothing: the model is not used",
@@ -254,13 +289,17 @@ def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
     architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
-    options = ", num_masks=20" if name == "rise" else ""
+    options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
+    extra = "\n        import torch" if method.needs == "texts" else ""
+    build = f'timm.create_model("{architecture}").eval()  # pretrained=True for trained weights'
+    if method.needs == "texts":
+        build, options = TEXT_MODEL, ', "the sky"'
     snippet = f"""
         import numpy as np
-        import timm
+        import timm{extra}
         import visattn as va
 
-        model = timm.create_model("{architecture}").eval()  # pretrained=True for trained weights
+        model = {build}
         photo = np.random.default_rng(0).integers(0, 256, (240, 320, 3), dtype=np.uint8)
         [heatmap] = va.explain(model, photo, "{name}"{options})
         va.overlay(photo, heatmap).save("{name}.png")
@@ -270,10 +309,11 @@ def method_page(name: str) -> str:
         ("needs", NEEDS[method.needs]),
         ("class-specific", "yes" if method.needs_target else "no"),
         ("signed", "yes" if method.signed else "no"),
+        ("warning", method.warning),
         ("cost", cost(method)),
         ("code", f"`{source_file(method.function)}`"),
     ]
-    network = "ViT" if method.needs == "tokens" else "CNN"
+    network = "ViT" if method.needs in ("tokens", "texts") else "CNN"
     shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
     parts = [
         f"# {method.title}",
@@ -295,6 +335,9 @@ def cost(method: Method) -> str:
         "integrated_gradients": "one forward and backward pass per integration step",
         "occlusion": "one forward pass per position of the window",
         "rise": "one forward pass per mask",
+        "scorecam": "one forward pass per channel of the layer",
+        "ablationcam": "one forward pass per channel, of the part behind the layer",
+        "eigencam": "one forward pass",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass"}
     if method.needs_target:
@@ -517,7 +560,7 @@ def write(folder: Path, *, steps: int) -> None:
         str, tuple[Sequence[str], Callable[[str], str], Callable[[str], np.ndarray | None]]
     ] = {
         "blocks": (list_blocks(), block_page, lambda name: block_figure(name, steps=steps)),
-        "methods": (list(METHODS), method_page, method_figure),
+        "methods": (CLASS_METHODS, method_page, method_figure),
         "models": (list(MODELS), model_page, model_figure),
     }
     for room, (names, page, figure) in rooms.items():

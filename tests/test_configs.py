@@ -15,7 +15,9 @@ from classification_data import (
     write_digits,
     write_photo_folders,
 )
+from detection_data import write_coco_instances
 from safetensors.torch import save_file
+from segmentation_data import write_instances
 from shard_data import write_caption_shards, write_class_shards
 
 from visattn.cli import main
@@ -35,6 +37,10 @@ SMALL = {
     "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
     "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
     "DigitSequenceDataModule": "--data.batch_size=2 --data.val=3",
+    "ScenesDetectionDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
+    "CocoDetectionDataModule": "--data.batch_size=2 --data.num_workers=0",
+    "SceneSegmentationDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
+    "CocoSegmentationDataModule": "--data.batch_size=2 --data.num_workers=0",
     "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
 }
 # Further options, so that the tests run on a slow CPU.
@@ -49,14 +55,20 @@ SLOW_CPU = {
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
     "coco_adaptive": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
+    "coco_detr": "--trainer.accelerator=cpu --trainer.precision=32-true"
+    " --model.detector.encoder.pretrained=false --model.detector.encoder.name=resnet18"
+    " --model.detector.encoder.img_size=[96,96] --model.detector.num_queries=11"
+    " --model.detector.dim=32 --model.detector.num_decoder_layers=2",
+    "coco_unet": "--trainer.accelerator=cpu --trainer.precision=32-true"
+    " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
 }
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
-    "cifar10_resnet20_none", "dram_sequences", "flickr8k_soft", "flowers_mobilenetv2_cbam",
-    "ram_scenes", "ram_translated60", "read_digits", "scenes_transformer", "stn_mnist",
-    "vit_cifar10",
+    "cifar10_resnet20_none", "coco_detr", "dram_sequences", "flickr8k_soft",
+    "flowers_mobilenetv2_cbam", "ram_scenes", "ram_translated60", "read_digits", "scenes_detr",
+    "scenes_transformer", "scenes_unet_supervised", "stn_mnist", "vit_cifar10",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
@@ -71,9 +83,16 @@ TEST_METRICS = {
         f"test/{name}"
         for name in ("accuracy", "balanced_accuracy", "worst_class_accuracy", "calibration_error")
     },
+    "DetectionTask": {
+        f"test/{name}"
+        for name in ("AP", "AP50", "AP_small", "pointing_game", "other_query", "loss")
+    },
     "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
     "SequenceRecognitionTask": {
         f"test/{name}" for name in ("sequence_error", "digit_error", "pointing_game", "loss")
+    },
+    "SegmentationTask": {
+        f"test/{name}" for name in ("miou", "miou_foreground", "dice", "boundary_iou", "loss")
     },
 }
 BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
@@ -107,6 +126,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     coco.captions.rename(folder / "coco" / "dataset_coco.json")
     for photo in coco.photos.iterdir():
         photo.rename(folder / "coco" / photo.name)
+    write_coco_instances(folder / "coco")
+    for split in ("train", "val"):
+        write_instances(folder / "coco", f"{split}2017", count=3)
     (folder / "weights").mkdir()
     write_digits(folder)
     write_cifar(folder)
@@ -144,6 +166,7 @@ def test_each_class_is_trained() -> None:
     every_class = set[str]().union(*(class_names(path.read_text()) for path in CONFIGS))
     trained = (class_names(path.read_text()) for path in CONFIGS if path.stem in TRAINED)
     elsewhere = {
+        "CocoSegmentationDataModule",
         "HardAttentionTask",
         "KnowingWhenToLook",
         "SCSTTask",
@@ -183,6 +206,19 @@ def test_transformer_configs_differ_as_their_heads_say() -> None:
         arguments = configs[plain]["model"]["init_args"]["classifier"]["init_args"]
         arguments.update(changes[other])
         assert configs[plain] == configs[other]
+
+
+def test_unet_configs_differ_in_the_decoder_only() -> None:
+    changes = {
+        "gates": ({"block": "gate"}, {}),
+        "supervised": ({"block": "gate"}, {"gate_loss_weight": 0.2}),
+        "scse": ({"block": "scse", "block_kwargs": {"reduction": 16}}, {}),
+    }
+    for name, (network, task) in changes.items():
+        plain, other = settings("scenes_unet_plain"), settings(f"scenes_unet_{name}")
+        plain["model"]["init_args"].update(task)
+        plain["model"]["init_args"]["segmenter"]["init_args"].update(network)
+        assert plain == other
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
                            help="digits of the epoch (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
-        "gradcam, rows, extraction, overlay; data: reading, memory, opening (all)")  # fmt: skip
+        "gradcam, channels, rows, extraction, overlay; data: reading, memory, opening")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot")  # fmt: skip
     gradients = parser.add_argument_group("gradients")

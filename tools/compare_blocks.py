@@ -9,8 +9,9 @@ the plain network with wider residual units and as many parameters as the one wi
 `cbam:init=paper`. A classifier without blocks is compared by its own arguments: `as-is` is the
 config itself, `with:num_registers=4` and `with:attn_type=[window,shifted],window_size=4` override
 arguments. So are captioners, with other metrics: `--rows with:score=dot with:score=general
---metrics sequence_error digit_error`. Options after `--` are passed to every training, such as
-`-- --trainer.max_epochs 30`.
+--metrics sequence_error digit_error`. A segmenter has blocks as a classifier has. Arguments of the
+task begin with `task.`: `gate:task.gate_loss_weight=0.2`. Options after `--` are passed to every
+training, such as `-- --trainer.max_epochs 30`.
 
 Every finished run is a line of the file and is not trained again. Runs are tested at their last
 checkpoint, so that test images select nothing. With --table nothing is trained.
@@ -20,6 +21,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import math
 import re
 import statistics
 import sys
@@ -39,6 +41,7 @@ from visattn.training.run_dir.create import next_run_dir
 
 METRICS = ("accuracy", "calibration_error")
 CLASSIFIER_ARGUMENTS = ("init", "position", "stages")
+TASK = "task."  # prefix of arguments of the task
 # Two-sided 95% quantiles of Student's t-distribution, from 1 degree of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 
@@ -60,14 +63,18 @@ def row_of(name: str, config: dict[str, Any]) -> Row:
     values = yaml.safe_load(f"{{{rest.replace('=', ': ')}}}")
     if block in ("as-is", "with"):
         return Row(name, values)
-    own = {key: values.pop(key) for key in CLASSIFIER_ARGUMENTS if key in values}
+    own = {
+        key: values.pop(key)
+        for key in list(values)
+        if key in CLASSIFIER_ARGUMENTS or key.startswith(TASK)
+    }
     return Row(name, {"block": block, "block_kwargs": values, **own})
 
 
 def network_name(config: dict[str, Any]) -> str:
-    """Return the argument of the task that is its network: `classifier` or `captioner`."""
+    """Return the argument of the task that is its network, such as `classifier`."""
     arguments = config["model"]["init_args"]
-    return next(name for name in ("classifier", "captioner") if name in arguments)
+    return next(name for name in ("classifier", "captioner", "segmenter") if name in arguments)
 
 
 def classifier_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -128,8 +135,9 @@ def train_row(
     network = network_name(yaml.safe_load(config.read_text(encoding="utf-8")))
     for key, value in row.changes.items():
         text = value if isinstance(value, str) else json.dumps(value)
-        options += [f"--model.{network}.{key}", text]
-    started = time.monotonic()
+        option = key.removeprefix(TASK) if key.startswith(TASK) else f"{network}.{key}"
+        options += [f"--model.{option}", text]
+    started, started_cpu = time.monotonic(), time.process_time()
     last = run / "checkpoints" / "last.ckpt"
     for command in (["fit", "--run", str(run)], ["test", "--ckpt_path", str(last)]):
         if visattn([*command, *options, *extra]) != 0:
@@ -142,6 +150,7 @@ def train_row(
         "test": json.loads((run / "test.json").read_text(encoding="utf-8")),
         "validation": read_validations(run, metric),
         "seconds": round(time.monotonic() - started, 1),
+        "cpu_seconds": round(time.process_time() - started_cpu, 1),
         "run": str(run),
         "changes": row.changes,
         "recipe": recipe(config, extra),
@@ -216,8 +225,8 @@ def epochs(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def percentage(run: dict[str, Any], metric: str) -> float:
-    """Return a metric of the test of a run, in percent."""
-    return 100 * float(run["test"][f"test/{metric}"])
+    """Return a metric of the test of a run, in percent; NaN if the run does not have it."""
+    return 100 * float(run["test"].get(f"test/{metric}", "nan"))
 
 
 def heading(metric: str) -> str:
@@ -226,7 +235,9 @@ def heading(metric: str) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation."""
+    """Return mean and standard deviation; "" for a metric that the runs do not have."""
+    if all(math.isnan(value) for value in values):
+        return ""
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{deviation}"
 
@@ -249,7 +260,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--config", type=Path, required=True, help="config of a classifier or captioner"
+        "--config", type=Path, required=True, help="config of a classifier, captioner or segmenter"
     )
     parser.add_argument(
         "--rows", nargs="+", required=True, help="rows to compare, the baseline first"

@@ -1,3 +1,10 @@
+from .attribution.dense_targets import (
+    BoxTarget as BoxTarget,
+    PixelTarget as PixelTarget,
+    QueryTarget as QueryTarget,
+    RegionTarget as RegionTarget,
+    TokenTarget as TokenTarget,
+)
 from .blocks.registry import (
     block_info as block_info,
     create_block as create_block,
@@ -26,6 +33,9 @@ from .insertion.insertion import (
 from .pipelines.captioning import (
     caption as caption,
 )
+from .pipelines.detection import (
+    detect as detect,
+)
 from .pipelines.draw_captions import (
     overlay as overlay,
 )
@@ -38,6 +48,9 @@ from .pipelines.model_io import (
     load as load,
     load_model as load_model,
     save as save,
+)
+from .pipelines.segmentation import (
+    segment as segment,
 )
 from .recording.attention_map import (
     AttentionMap as AttentionMap,

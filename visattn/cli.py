@@ -30,6 +30,14 @@ COMMANDS = {
         "classify images with a glimpse model, with its scan paths",
         "visattn.commands.glimpse",
     ),
+    "detect": (
+        "find objects in images, with the attention of each query",
+        "visattn.commands.detect",
+    ),
+    "segment": (
+        "segment images, with the attention gates of the model",
+        "visattn.commands.segment",
+    ),
     "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
     "score": ("score captions or maps", "visattn.commands.score.command"),
     "configs": ("list the configs of experiments, or print one", "visattn.commands.configs"),

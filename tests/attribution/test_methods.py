@@ -7,17 +7,20 @@ from visattn.attribution.methods import METHODS, get_method, supported_methods, 
 from visattn.attribution.targets import resolve_target
 
 BOTTOM_UP = ["itti_koch", "spectral_residual"]
-ANY = ["input_gradient", "smoothgrad", "integrated_gradients", "occlusion", "rise", *BOTTOM_UP]
-CAMS = ["gradcam", "gradcam++", "layercam"]
+GRADIENTS = ["input_gradient", "input_x_gradient", "smoothgrad", "integrated_gradients"]
+ANY = [*GRADIENTS, "occlusion", "rise", *BOTTOM_UP]
+CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "scorecam"]
+CAMS += ["ablationcam", "fullgrad"]
 ONE_LAYER = ["attention", "gradient_attention"]
-ALL_LAYERS = ["rollout", "gradient_rollout", "relevance"]
+ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "legrad"]
 
 
 def test_supported_methods_follow_from_model_info() -> None:
     assert supported_methods(small_cnn().info) == [*CAMS, *ANY]
     assert set(supported_methods(token_info((3, 5), (3, 5)))) == {*ONE_LAYER, *ALL_LAYERS, *ANY}
     assert set(supported_methods(token_info((4, 6), (2, 3)))) == {*ONE_LAYER, *ANY}
-    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY}
+    others = {"similarity", "guided_backprop", "drise"}
+    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, *others}
 
 
 def test_unsupported_methods_have_a_reason() -> None:

@@ -8,8 +8,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from visattn.attribution.cam import gradcam, gradcam_plus_plus, layercam
-from visattn.attribution.gradient_based import input_gradient, integrated_gradients
+from visattn.attribution.cam import (
+    eigencam,
+    gradcam,
+    gradcam_plus_plus,
+    hirescam,
+    layercam,
+    xgradcam,
+)
+from visattn.attribution.channel_perturbation import ablationcam, scorecam
+from visattn.attribution.gradient_based import (
+    input_gradient,
+    input_x_gradient,
+    integrated_gradients,
+)
+from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.perturbation import occlusion
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
@@ -18,9 +31,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 CLASS_INDICES = [2, 0]
 SCRIPT = """
-import sys, torch
-from captum.attr import IntegratedGradients, LayerGradCam, Occlusion, Saliency
-from pytorch_grad_cam import GradCAM, GradCAMPlusPlus, LayerCAM
+import sys, cv2, numpy as np, torch
+from captum.attr import (
+    GuidedBackprop, InputXGradient, IntegratedGradients, LayerGradCam, Occlusion, Saliency)
+from pytorch_grad_cam import (
+    AblationCAM, FullGrad, GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM, ScoreCAM, XGradCAM)
+from pytorch_grad_cam import fullgrad_cam
+from pytorch_grad_cam.utils.svd_on_activations import get_2d_projection
 from pytorch_grad_cam.utils.model_targets import RawScoresOutputTarget
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -41,16 +58,41 @@ model = nn.Sequential(
 model.load_state_dict(inputs)
 model.eval()
 indices, results = [2, 0], {}
-for name, method in (("gradcam", GradCAM), ("gradcam++", GradCAMPlusPlus), ("layercam", LayerCAM)):
-    with method(model=model, target_layers=[model[3]]) as cam:
-        maps = cam(input_tensor=x, targets=[ClassScore(index) for index in indices])
+class SmallScore(ClassScore):
+    def __call__(self, scores):
+        return scores[self.index] / 1000
+
+def centered(size):  # theirs aligns corners, and so shifts the masks
+    return nn.Upsample(size=size, mode="bilinear", align_corners=False)
+
+def per_layer(tensor, size):  # theirs normalizes each channel, the paper each layer
+    low, high = tensor.min((1, 2, 3), keepdims=True), tensor.max((1, 2, 3), keepdims=True)
+    shares = (tensor - low) / (high - low)
+    return np.stack([[cv2.resize(c, size) for c in image] for image in shares])
+
+nn.UpsamplingBilinear2d = centered
+fullgrad_cam.scale_accross_batch_and_channels = per_layer
+for name, method in (
+    ("gradcam", GradCAM), ("gradcam++", GradCAMPlusPlus), ("layercam", LayerCAM),
+    ("hirescam", HiResCAM), ("xgradcam", XGradCAM), ("scorecam", ScoreCAM),
+    ("ablationcam", AblationCAM), ("fullgrad", FullGrad),
+):
+    score = SmallScore if name == "scorecam" else ClassScore
+    layers = [] if name == "fullgrad" else [model[3]]
+    with method(model=model, target_layers=layers) as cam:
+        maps = cam(input_tensor=x.clone(), targets=[score(index) for index in indices])
         results[name] = torch.from_numpy(maps.copy())
+results["eigencam"] = torch.from_numpy(get_2d_projection(model[:4](x).detach().numpy()))
 target = torch.tensor(indices)
 results["captum_gradcam"] = LayerGradCam(model, model[3]).attribute(
     x, target, relu_attributions=True).detach()
 results["integrated_gradients"] = IntegratedGradients(model).attribute(
     x, torch.zeros_like(x), target, n_steps=16, method="gausslegendre")
 results["saliency"] = Saliency(model).attribute(x.clone().requires_grad_(), target).detach()
+results["input_x_gradient"] = InputXGradient(model).attribute(
+    x.clone().requires_grad_(), target).detach()
+results["guided_backprop"] = GuidedBackprop(model).attribute(
+    x.clone().requires_grad_(), target).detach()
 results["occlusion"] = Occlusion(model).attribute(
     x, (3, 9, 9), (3, 6, 6), target=target, baselines=0)
 save_file({name: value.contiguous() for name, value in results.items()}, sys.argv[2])
@@ -100,9 +142,30 @@ def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None
         ("gradcam", gradcam),
         ("gradcam++", gradcam_plus_plus),
         ("layercam", layercam),
+        ("hirescam", hirescam),
+        ("xgradcam", xgradcam),
+        ("ablationcam", ablationcam),
     ):
         result = normalized_and_resized(method(explained, x, target), (56, 72))
         torch.testing.assert_close(result, expected[name], atol=5e-6, rtol=0)
+    small = scorecam(explained, x, lambda scores: scores[[0, 1], CLASS_INDICES] / 1000)
+    result = normalized_and_resized(small, (56, 72))
+    torch.testing.assert_close(result, expected["scorecam"], atol=5e-6, rtol=0)
+    maps = fullgrad(explained, x, target)
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    result = (maps - low) / (high - low)
+    torch.testing.assert_close(result, expected["fullgrad"], atol=5e-6, rtol=0)
+    for result, projection in zip(
+        eigencam(explained, x, target), expected["eigencam"], strict=True
+    ):
+        sign = 1 if bool((result * projection).sum() > 0) else -1  # theirs is arbitrary
+        torch.testing.assert_close(result, (sign * projection).relu(), atol=5e-6, rtol=1e-5)
+    result = input_x_gradient(explained, x, target)
+    theirs = expected["input_x_gradient"].sum(1)
+    torch.testing.assert_close(result, theirs, atol=1e-4, rtol=1e-5)
+    result = guided_backprop(explained, x, target)
+    theirs = expected["guided_backprop"].abs().amax(1)
+    torch.testing.assert_close(result, theirs, atol=0, rtol=1e-5)
     result = gradcam(explained, x, target)
     torch.testing.assert_close(result, expected["captum_gradcam"][:, 0], atol=1e-6, rtol=1e-6)
     result = integrated_gradients(explained, x, target, n_steps=16)

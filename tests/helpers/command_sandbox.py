@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from detection_data import small_detector
 from PIL import Image
 from torch import nn
 
@@ -83,7 +84,8 @@ def _add_models(folder: Path) -> None:
         CLASSES, (24, 40), *colors, glimpse_size=7, num_scales=2, num_glimpses=3, hidden_size=11
     )
     cnn = AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40))
-    for name, model in (("captioner", captioner), ("eye", eye), ("cnn", cnn)):
+    models = {"captioner": captioner, "eye": eye, "cnn": cnn, "boxes": small_detector()}
+    for name, model in models.items():
         visattn.save(model, folder / f"{name}.safetensors")
     add_run(folder / "runs" / "tried" / "1", captioner)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 import transformers as hf
-from transformers.models.smolvlm import processing_smolvlm
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers.models.smolvlm import processing_smolvlm
 
 WORDS = tuple(f"w{number}" for number in range(60))
 VOCABULARY = 200

@@ -28,12 +28,17 @@ def of_configs() -> Iterator[str]:
     """Yield the constructor arguments of the classes in configs, which are options of training."""
     from visattn.models.serialization.config import MODEL_CLASSES
     from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
+    from visattn.training.data.detection import (
+        CocoDetectionDataModule,
+        ScenesDetectionDataModule,
+    )
     from visattn.training.data.folder import FolderDataModule
     from visattn.training.data.scenes import ScenesDataModule
     from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
     from visattn.training.data.torchvision import TorchvisionDataModule
     from visattn.training.tasks.captioning import CaptioningTask
     from visattn.training.tasks.classification import ClassificationTask
+    from visattn.training.tasks.detection import DetectionTask
 
     captioning = (CaptioningTask, CaptionPanels, ScenesDataModule, ShardCaptionDataModule)
     classifying = (
@@ -43,7 +48,8 @@ def of_configs() -> Iterator[str]:
         FolderDataModule,
         ShardClassificationDataModule,
     )
-    for kind in (*captioning, *classifying, *MODEL_CLASSES.values()):
+    detecting = (DetectionTask, ScenesDetectionDataModule, CocoDetectionDataModule)
+    for kind in (*captioning, *classifying, *detecting, *MODEL_CLASSES.values()):
         for name in list(inspect.signature(kind.__init__).parameters)[1:]:
             yield f"{kind.__name__}.{name}"
 

@@ -55,6 +55,8 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
         wanted = {"weights_only": "True"}
     elif name in ("np.load", "numpy.load"):
         wanted = {"allow_pickle": "False"}
+    elif last == "from_pretrained" and name.split(".")[-2].endswith(("Tokenizer", "Processor")):
+        wanted = {"trust_remote_code": "False", "local_files_only": "True"}  # reads no weights
     elif last == "from_pretrained":
         wanted = {"trust_remote_code": "False", "local_files_only": "True"}
         if arguments.get("weights_only") != "True":

@@ -160,3 +160,11 @@ def test_invalid_options_are_refused(arguments: dict, reason: str) -> None:
 def test_encoder_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         ImageEncoder((8, 8), (0, 0, 0), (1, 1, 1))  # type: ignore[abstract]
+
+
+def test_pyramid_of_the_small_encoder_ends_in_its_features() -> None:
+    encoder = SmallEncoder((24, 40), channels=8).eval()
+    images = noise(2, 3, 24, 40)
+    half, quarter, eighth = encoder.feature_pyramid(images)
+    assert (half.shape, quarter.shape) == ((2, 2, 12, 20), (2, 4, 6, 10))
+    torch.testing.assert_close(eighth, encoder(images))

@@ -21,6 +21,7 @@ from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.explainer import explain, methods_for
 
 CLASSES = ("cat", "dog", "cow")
@@ -142,7 +143,8 @@ def test_transform_replaces_the_preprocessing() -> None:
 
 def test_captioners_have_one_map_per_word() -> None:
     model = captioner()
-    assert methods_for(model) == ["words", "word_gradcam"]
+    assert methods_for(model) == list(WORD_METHODS)
+    assert {"words", "word_gradcam", "word_relevance", "word_occlusion"} <= set(WORD_METHODS)
     [expected] = va.caption(model, photo(), max_length=3)
     for name in methods_for(model):
         [heatmap] = explain(model, photo(), name, max_length=3)
@@ -301,7 +303,7 @@ def test_target_functions_receive_the_model_output() -> None:
 
 
 def test_models_without_class_scores_support_fewer_methods() -> None:
-    model, pixels = Dense(), ["itti_koch", "spectral_residual"]
+    model, pixels = Dense(), ["eigencam", "itti_koch", "spectral_residual"]
     assert methods_for(model, img_size=32) == pixels
     with pytest.raises(ValueError, match=r"target=lambda output: output\['out'\]\[:, 3\].mean"):
         explain(model, photo(), "gradcam", 1, img_size=32)

@@ -150,8 +150,13 @@ class Window(nn.Module):
 def test_layer_maps_are_placed_on_the_mark() -> None:
     for name, model in make_models().items():
         supported = va.methods_for(model, img_size=input_size(model))
-        layered = [each for each in supported if METHODS[each].needs in ("tokens", "features")]
-        assert set(layered) >= {"gradcam", "gradcam++", "layercam"}
+        layered = [
+            each
+            for each in supported
+            if METHODS[each].needs in ("tokens", "features", "positive_features")
+        ]
+        assert set(layered) >= {"gradcam", "gradcam++", "layercam", "hirescam", "eigencam"}
+        assert set(layered) >= {"scorecam", "ablationcam"}
         if "CNN" not in name:
             assert {"attention", "gradient_attention"} <= set(layered)
         if "CNN" not in name and name != "windows":

@@ -30,6 +30,8 @@ def speeds(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     small = {"CNN": "resnet18", "IMAGES": 2, "SIDE": 64, "PHOTO": (256, 341), "SECONDS": 0.0}
     for name, value in {**small, "VIT": "test_vit", "VIT_IMAGES": 1}.items():
         monkeypatch.setattr(module, name, value)
+    cams = importlib.import_module("benchmarks.cam_speeds")
+    monkeypatch.setattr(cams, "PYTHON", Path("no-peers"))  # as without make peers
     peaks = {"plain": 2.0, "recorded": 3.0, "extracted": 12.0}
     monkeypatch.setattr(module, "map_memory", lambda method, *_: peaks[method])
     return module

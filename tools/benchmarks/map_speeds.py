@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torchvision.models import get_model
 
+from benchmarks.cam_speeds import cam_speed
 from benchmarks.clocks import in_turn
 from benchmarks.map_memories import METHODS, forward_with_maps, map_memory
 from benchmarks.transformer_speeds import SECONDS, Figure, recording_speed
@@ -21,7 +22,7 @@ from visattn.geometry.affine import Geometry
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.maps.heatmap import overlay
 
-PARTS = ("gradcam", "rows", "extraction", "overlay")
+PARTS = ("gradcam", "channels", "rows", "extraction", "overlay")
 CNN, IMAGES, SIDE = "resnet50", 16, 224
 VIT, VIT_IMAGES = "vit_base_patch16_224", 8
 PHOTO = (3024, 4032)  # 12 megapixels
@@ -36,6 +37,8 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
     torch.manual_seed(0)
     if "gradcam" in parts:
         yield from gradcam_speed(rounds)
+    if "channels" in parts:
+        yield from cam_speed(rounds)
     if "rows" in parts:
         yield recording_speed(rounds)
     if {"rows", "extraction"} & set(parts):

@@ -88,7 +88,7 @@ def rollout(
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    indices = _layers_from(explained, start_layer, "rollout")
+    indices = included_layers(explained, start_layer, "rollout")
     layers = record_weights(explained, images, target, indices, queries="all")
     matrices = [
         discard_lowest(
@@ -98,7 +98,9 @@ def rollout(
         )
         for layer in layers
     ]
-    return _combine(explained, layers, matrices, partial(attention_rollout, residual=residual))
+    return combine_layers(
+        explained, layers, matrices, partial(attention_rollout, residual=residual)
+    )
 
 
 def gradient_attention(
@@ -154,7 +156,7 @@ def gradient_rollout(
         Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
         attention multiplied by its own gradient.
     """
-    indices = _layers_from(explained, start_layer, "gradient_rollout")
+    indices = included_layers(explained, start_layer, "gradient_rollout")
     recorded = weights_and_gradients(explained, images, target, indices)
     layers = [layer for layer, _ in recorded]
     matrices = [
@@ -165,7 +167,9 @@ def gradient_rollout(
         )
         for layer, gradients in recorded
     ]
-    return _combine(explained, layers, matrices, partial(attention_rollout, residual=residual))
+    return combine_layers(
+        explained, layers, matrices, partial(attention_rollout, residual=residual)
+    )
 
 
 def relevance(
@@ -190,7 +194,7 @@ def relevance(
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
         relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    indices = _layers_from(explained, start_layer, "relevance")
+    indices = included_layers(explained, start_layer, "relevance")
     recorded = weights_and_gradients(explained, images, target, indices)
     layers = [layer for layer, _ in recorded]
 
@@ -200,10 +204,10 @@ def relevance(
     matrices = [
         positive_grad_times_attention(layer.weights, gradients) for layer, gradients in recorded
     ]
-    return _combine(explained, layers, matrices, propagate)
+    return combine_layers(explained, layers, matrices, propagate)
 
 
-def _layers_from(explained: ExplainedModel, start_layer: int, method: str) -> list[int]:
+def included_layers(explained: ExplainedModel, start_layer: int, method: str) -> list[int]:
     """Return the indices of the included layers, of a model whose layers share one grid."""
     count = len(explained.info.attention_layers)
     if reason := single_grid_error(explained.info):
@@ -219,7 +223,7 @@ def _layers_from(explained: ExplainedModel, start_layer: int, method: str) -> li
     return list(range(start_layer % count, count))
 
 
-def _combine(
+def combine_layers(
     explained: ExplainedModel,
     layers: Sequence[LayerWeights],
     matrices: Sequence[Tensor],

@@ -1,21 +1,24 @@
-"""Class activation maps: Grad-CAM, Grad-CAM++ and LayerCAM."""
+"""Class activation maps: Grad-CAM and its relatives, and Eigen-CAM."""
 
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from visattn.attribution.layer_outputs import intercept_layer, layer_activations
+from visattn.attribution.pyramid import pyramid_map
 from visattn.attribution.targets import Target, target_values
-from visattn.functional.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
-from visattn.recording.feature_layers import (
-    Layer,
-    first_tensor,
-    has_layout,
-    resolve_feature_layer,
-    to_grid,
+from visattn.functional.attribution.cam import (
+    eigen_cam,
+    grad_cam,
+    grad_cam_plus_plus,
+    hires_cam,
+    layer_cam,
+    x_grad_cam,
 )
+from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 
@@ -97,6 +100,92 @@ def layercam(
     return _class_activation_map(layer_cam, explained, images, target, layer)
 
 
+def hirescam(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: Layer = -1,
+    signed: bool = False,
+) -> Float[Tensor, "b gy gx"]:
+    """HiResCAM: activations of a layer times their gradients, clipped at 0.
+
+    With a linear layer behind the features the signed map sums to the score without its bias.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+        signed: Keep negative values, evidence against the target.
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Source:
+        Draelos and Carin 2020, arXiv:2011.08891.
+    """
+    function = partial(hires_cam, signed=signed)
+    return _class_activation_map(function, explained, images, target, layer)
+
+
+def xgradcam(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: Layer = -1,
+) -> Float[Tensor, "b gy gx"]:
+    """XGrad-CAM: channels of a layer weighted by their gradient where they are active.
+
+    Activations should not be negative, as after a ReLU: their sum is the divisor.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Source:
+        Fu et al. 2020, arXiv:2008.02312.
+    """
+    return _class_activation_map(x_grad_cam, explained, images, target, layer)
+
+
+def eigencam(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: Layer = -1,
+) -> Float[Tensor, "b gy gx"]:
+    """Eigen-CAM: first principal component of the activations of a layer, without a class.
+
+    The sign is fixed: the map is positive where activations are strong.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Only noted in the metadata; the map does not depend on a class.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Source:
+        Muhammad and Yeasin 2020, arXiv:2008.00299.
+    """
+    feature_layer = resolve_feature_layer(explained, layer)
+    activations, _ = layer_activations(explained, images, target, feature_layer)
+    return eigen_cam(activations)
+
+
 def activations_and_gradients(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -119,6 +208,7 @@ def activations_and_gradients(
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
+        >>> from torch import nn
         >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
         >>> layer = FeatureLayer("0", "b c y x", (2, 3))
         >>> info = ModelInfo(
@@ -134,57 +224,24 @@ def activations_and_gradients(
         True
     """
     leaves: list[Tensor] = []
-    other_layouts: list[Tensor] = []
-    calls = 0
 
-    def replace_by_leaf(_: nn.Module, __: Any, output: Any) -> Any:
+    def replace_by_leaf(output: Tensor) -> Tensor:
         """Start the graph here; the clone may be overwritten by in-place operations."""
-        nonlocal calls
-        calls += 1
-        if layer.call not in (None, calls) or (first := first_tensor(output)) is None:
-            return output
-        if layer.call is None and not has_layout(first[1], layer):
-            other_layouts.append(first[1])  # a call on another grid, as of a shared activation
-            return output
-        leaves.append(first[1].detach().requires_grad_())
-        return _replace_part(output, first[0], leaves[-1].clone())
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1].clone()
 
-    title = f"{layer.site} of {explained.info.name}"
     with frozen(explained.model):
-        module = explained.model.get_submodule(layer.site)
-        handle = module.register_forward_hook(replace_by_leaf)
-        try:
+        with intercept_layer(explained, layer, replace_by_leaf):
             values = target_values(explained, images, target)
-        finally:
-            handle.remove()
-        if other_layouts and not leaves:
-            to_grid(other_layouts[-1], layer)  # raises an error about the layout
-        if not leaves:
-            got = f"ran {calls} times" if calls else "did not run"
-            raise ValueError(f"the layer must run, but {title} {got}; choose another layer")
-        leaf = leaves[-1]
-        gradients = None
+        leaf, gradients = leaves[-1], None
         if values.requires_grad:
             [gradients] = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
         if gradients is None:
             raise ValueError(
                 "the target must depend on the layer of a class activation map, but it does not "
-                f"depend on {title}; choose another layer"
+                f"depend on {layer.site} of {explained.info.name}; choose another layer"
             )
     return to_grid(leaf.detach(), layer), to_grid(gradients, layer)
-
-
-def _replace_part(output: Any, key: Any, tensor: Tensor) -> Any:
-    """Return the output of a module with another tensor at a key; None is the output itself."""
-    if key is None:
-        return tensor
-    if isinstance(output, MutableMapping):
-        output[key] = tensor
-        return output
-    parts = list(output)
-    parts[key] = tensor
-    output_type = type(output)
-    return output_type(*parts) if hasattr(output, "_fields") else output_type(parts)
 
 
 def _class_activation_map(
@@ -195,4 +252,6 @@ def _class_activation_map(
     layer: Layer,
 ) -> Float[Tensor, "b gy gx"]:
     feature_layer = resolve_feature_layer(explained, layer)
+    if feature_layer.levels:
+        return pyramid_map(cam_function, explained, images, target, feature_layer)
     return cam_function(*activations_and_gradients(explained, images, target, feature_layer))

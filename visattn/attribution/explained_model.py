@@ -9,6 +9,7 @@ from torch import nn
 from visattn.attribution.layer_weights import NO_ATTENTION
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import PooledFeatures
+from visattn.recording.internal_resize import internal_transform
 from visattn.recording.model_config import (
     ClassNames,
     configured_image_size,
@@ -18,8 +19,9 @@ from visattn.recording.model_config import (
     vision_config,
     vision_tower,
 )
-from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling
+from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling, TextScorer
 from visattn.recording.model_outputs import OutputLayout
+from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     NormalizingClassifier,
@@ -97,6 +99,50 @@ def analyze_model(
     return ExplainedModel(model, info, forward_function(model), names)
 
 
+def describe_model(
+    model: nn.Module,
+    input_size: int | tuple[int, int] | None = None,
+    class_names: ClassNames | None = None,
+) -> ExplainedModel:
+    """Return a model with the metadata that is known without running it, for dense targets.
+
+    It has no attention layers, and no feature layers.
+
+    Args:
+        model: A segmentation or detection model, or any other module.
+        input_size: Height and width of its images, or one number for both; by default the size in
+            its configuration.
+        class_names: In the order of their indices, or by index; by default those of the model.
+
+    Raises:
+        ValueError: If the model is compiled or scripted, or class names are repeated.
+
+    Example:
+        >>> describe_model(nn.Conv2d(3, 2, 1), 64, ("cat", "dog")).info.input_size
+        (64, 64)
+    """
+    check_supports_hooks(model)
+    defaults = _model_defaults(model)
+    size = parse_image_size(input_size) if input_size is not None else defaults.size
+    names = defaults.class_names
+    if class_names is not None:
+        names = parse_class_names(class_names, None)
+    info = ModelInfo(
+        defaults.name,
+        defaults.library,
+        size,
+        defaults.mean,
+        defaults.std,
+        "none",
+        attention_error="a dense model is not probed for attention",
+        output=OutputLayout(
+            error="its output is dense: a pixel, region, box or query is explained"
+        ),
+        mean_color=defaults.mean_color,
+    )
+    return ExplainedModel(model, info, forward_function(model), names)
+
+
 @dataclass(frozen=True)
 class _ModelDefaults:
     """Metadata that is known without running a model."""
@@ -107,6 +153,7 @@ class _ModelDefaults:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     class_names: tuple[str, ...] = ()
+    mean_color: tuple[float, ...] = ()
 
 
 def _model_info(
@@ -135,6 +182,9 @@ def _model_info(
         unsupported,
         _output_layout(model, defaults, result.output),
         pooled.error,
+        isinstance(model, TextScorer),
+        model_operations(model, forward_function(model), size, len(defaults.mean)),
+        mean_color=defaults.mean_color,
     )
 
 
@@ -187,6 +237,16 @@ def _model_defaults(model: nn.Module) -> _ModelDefaults:
             classifier.class_names,
         )
     package = type(model).__module__.split(".")[0]
+    if package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean"):
+        dense = cast("Any", model)  # a dense model of visattn
+        return _ModelDefaults(
+            type(model).__name__,
+            "visattn",
+            dense.img_size,
+            dense.mean,
+            dense.std,
+            dense.class_names,
+        )
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
     if library == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
         return _timm_defaults(model)
@@ -196,8 +256,10 @@ def _model_defaults(model: nn.Module) -> _ModelDefaults:
     size = configured_image_size(model) or default_size
     channels = _input_channels(model)
     mean_std = _IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-    if resizes_images(model):  # and normalizes them
-        mean_std = ((0.0,) * channels, (1.0,) * channels)
+    if (transform := internal_transform(model)) is not None:  # it normalizes images, too
+        unchanged = ((0.0,) * channels, (1.0,) * channels)
+        color = tuple(map(float, transform.image_mean))
+        return _ModelDefaults(type(model).__name__, library, size, *unchanged, mean_color=color)
     return _ModelDefaults(type(model).__name__, library, size, *mean_std)
 
 
@@ -233,7 +295,7 @@ def _transformers_defaults(model: nn.Module) -> _ModelDefaults:
     if tower := vision_tower(model):
         raise ValueError(
             f"the model must take only images, but {type(model).__name__} takes more; use its "
-            f"vision tower, model.{tower[0]}"
+            f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
         )
     config = cast("Any", model.config)
     vision = vision_config(config)

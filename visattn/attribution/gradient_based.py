@@ -1,4 +1,4 @@
-"""Gradient methods with respect to the input: saliency, SmoothGrad, Integrated Gradients."""
+"""Gradient methods with respect to the input: saliency, gradient × input, SmoothGrad, IG."""
 
 import torch
 from jaxtyping import Float
@@ -45,6 +45,34 @@ def input_gradient(
     with frozen(explained.model):
         gradients = _input_gradients(explained, with_grad(images[None]), target)
     return _reduce_channels(gradients[0], signed=signed)
+
+
+def input_x_gradient(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    signed: bool = True,
+) -> Float[Tensor, "b y x"]:
+    """Gradient × input: the contribution of each pixel to a linear approximation of the target.
+
+    The input is the normalized image, so that a pixel of the mean color contributes nothing.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        signed: Return the sum over channels, instead of the maximum absolute value.
+
+    Raises:
+        ValueError: If the target is not differentiable.
+
+    Source:
+        Shrikumar et al. 2016, arXiv:1605.01713, section 2.
+    """
+    with frozen(explained.model):
+        gradients = _input_gradients(explained, with_grad(images[None]), target)
+    return _reduce_channels(images * gradients[0], signed=signed)
 
 
 def smoothgrad(

@@ -109,7 +109,8 @@ def single_grid_error(info: ModelInfo) -> str:
     if len(grids) > 1:
         listed = ", ".join(f"{rows} x {columns}" for rows, columns in grids)
         return (
-            f"its layers have several token grids ({listed}), so their attention cannot be "
+            f"its layers have several token grids ({listed}); between them tokens are merged by "
+            "learned weights that are no attention, so the attention of the layers cannot be "
             "multiplied; use the method attention for single layers"
         )
     if info.unsupported_layers:

@@ -41,9 +41,10 @@ def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: 
             f"baselines must be one of {', '.join(get_args(Baseline))}; got {baseline!r}"
         )
     mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-    if baseline == "mean":
+    if baseline == "mean" and not info.mean_color:
         return images.new_zeros(1, *images.shape[1:2], 1, 1)
-    color = (float(baseline == "white") - mean) / std
+    level = images.new_tensor(info.mean_color).view(-1, 1, 1) if baseline == "mean" else None
+    color = ((float(baseline == "white") if level is None else level) - mean) / std
     return color.expand(images.shape[1], 1, 1)[None]
 
 

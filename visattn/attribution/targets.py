@@ -36,6 +36,21 @@ class DescribedTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchedTarget(Protocol):
+    """A target for a number of images that also takes the output for variants of all of them.
+
+    The images of each variant follow each other: variant 0 of all images, variant 1 of all, ...
+    """
+
+    num_images: int
+    """Number of images."""
+
+    def __call__(self, output: Any, /) -> Float[Tensor, " mb"]:
+        """Return one number for each image of each variant."""
+        ...
+
+
 class ClassTarget:
     """The score (logit) of one class for each image.
 
@@ -202,9 +217,9 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
     if target is None:
         return ClassTarget()
     if isinstance(target, (int, str)):
-        return ClassTarget([_class_index(target, explained)])
+        return ClassTarget([resolve_class_index(target, explained)])
     if isinstance(target, Sequence):
-        return ClassTarget([_class_index(item, explained) for item in target])
+        return ClassTarget([resolve_class_index(item, explained) for item in target])
     if not callable(target):
         raise TypeError(
             "target must be a class index or name, a list of them, or a function of the model's "
@@ -213,7 +228,16 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
     return CallableTarget(target)
 
 
-def _class_index(target: int | str, explained: ExplainedModel) -> int:
+def resolve_class_index(target: int | str, explained: ExplainedModel) -> int:
+    """Return the index of a class of a model.
+
+    Args:
+        target: Index or name of the class.
+        explained: The model.
+
+    Raises:
+        ValueError: If there is no such class; the message suggests similar names.
+    """
     if isinstance(target, int):
         _check_class_indices([target], len(explained.class_names) or None)
         return target
@@ -283,6 +307,9 @@ def evaluate_target(
     """
     if score_type not in ("probabilities", "logits"):
         raise ValueError(f"score_type must be 'probabilities' or 'logits', got {score_type!r}")
+    if isinstance(target, BatchedTarget):
+        values = target(explained.forward(variants.flatten(0, 1)))
+        return values.unflatten(0, variants.shape[:2])
     if not isinstance(target, ClassTarget):
         count = variants.shape[1]
         outputs = _variant_outputs(explained, variants)

@@ -111,6 +111,10 @@ from .tap import (
 from .transformer.attention import (
     TokenAttention as TokenAttention,
 )
+from .transformer.deformable import (
+    DeformableAttention as DeformableAttention,
+    SamplingPoints as SamplingPoints,
+)
 from .transformer.drop import (
     DropPath as DropPath,
     LayerScale as LayerScale,

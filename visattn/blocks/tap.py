@@ -7,7 +7,9 @@ from typing import Any, Literal, cast
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MapKind = Literal["gate", "tokens", "words", "glimpse", "gradient", "saliency", "channel"]
+MapKind = Literal[
+    "gate", "tokens", "words", "queries", "glimpse", "gradient", "saliency", "channel"
+]
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Tap(nn.Module):
         kind: Kind of map: a `gate` per pixel, a row of `tokens`, one map per word, ...
         grid: Height and width of the grid that the last axis flattens in row-major order; a block
             whose grid varies sets it before each use. None if the weights end in `y x` or `c`.
-            `tokens` and `words` have one flat axis and are no maps without a grid.
+            `tokens`, `words` and `queries` have one flat axis and are no maps without a grid.
         single_query: Whether there is only one query row, as in pooling, so that `queries` of a
             request does not apply.
 

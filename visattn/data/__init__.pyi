@@ -98,7 +98,10 @@ from .images.integrity import (
     png_rows_missing as png_rows_missing,
 )
 from .images.joint_transforms import (
+    IGNORE_CLASS as IGNORE_CLASS,
+    JointTransforms as JointTransforms,
     RegionSample as RegionSample,
+    sample_nearest as sample_nearest,
 )
 from .images.reader import (
     ImageError as ImageError,
@@ -107,6 +110,7 @@ from .images.reader import (
     find_images as find_images,
     list_images as list_images,
     read_image as read_image,
+    read_label_image as read_label_image,
     read_size as read_size,
 )
 from .images.resize import (
@@ -133,6 +137,10 @@ from .loading.samplers import (
 from .loading.stateful_loader import (
     StatefulDataLoader as StatefulDataLoader,
 )
+from .phrases.flickr30k_entities import (
+    parse_entity_sentence as parse_entity_sentence,
+    read_flickr30k_entities as read_flickr30k_entities,
+)
 from .phrases.grounding import (
     GroundingResult as GroundingResult,
     SupervisedWords as SupervisedWords,
@@ -145,9 +153,16 @@ from .phrases.phrases import (
     phrases_to_input as phrases_to_input,
     read_phrases as read_phrases,
 )
+from .phrases.samples import (
+    PhrasedPhoto as PhrasedPhoto,
+    annotated_photos as annotated_photos,
+    coco_photos as coco_photos,
+    scene_photos as scene_photos,
+)
 from .regions.coco_instances import (
     CocoImage as CocoImage,
     CocoObject as CocoObject,
+    read_category_names as read_category_names,
     read_instance_file as read_instance_file,
 )
 from .regions.dataset import (
@@ -157,11 +172,20 @@ from .regions.dataset import (
     read_coco_images as read_coco_images,
     read_images_with_masks as read_images_with_masks,
 )
+from .regions.detection import (
+    AnnotatedObjects as AnnotatedObjects,
+    DetectionBatch as DetectionBatch,
+    DetectionDataset as DetectionDataset,
+    DetectionSample as DetectionSample,
+    SceneObjects as SceneObjects,
+    collate_detections as collate_detections,
+)
 from .regions.imagenet_to_coco import (
     matching_classes as matching_classes,
 )
 from .regions.masks import (
     boxes_mask as boxes_mask,
+    mask_boxes as mask_boxes,
     polygon_mask as polygon_mask,
     rle_mask as rle_mask,
     segmentation_mask as segmentation_mask,
@@ -170,6 +194,17 @@ from .regions.saved_maps import (
     SavedMaps as SavedMaps,
     read_saved_maps as read_saved_maps,
     reshape_maps as reshape_maps,
+)
+from .regions.segmentation import (
+    CocoSegmentation as CocoSegmentation,
+    MaskFolder as MaskFolder,
+    SceneSegmentation as SceneSegmentation,
+    SegmentationBatch as SegmentationBatch,
+    SegmentationImages as SegmentationImages,
+    SegmentationSample as SegmentationSample,
+    label_map as label_map,
+    pair_masks as pair_masks,
+    resize_sample as resize_sample,
 )
 from .scenes.dataset import (
     Scenes as Scenes,
@@ -184,6 +219,7 @@ from .scenes.grammar import (
 )
 from .scenes.render import (
     draw_world as draw_world,
+    object_boxes as object_boxes,
     object_masks as object_masks,
 )
 from .scenes.single_object import (

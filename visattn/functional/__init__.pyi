@@ -3,6 +3,10 @@ from .attention.cnn import (
     criss_cross_attention as criss_cross_attention,
     double_attention as double_attention,
 )
+from .attention.deformable import (
+    deformable_attention as deformable_attention,
+    deformable_splat as deformable_splat,
+)
 from .attention.hard import (
     HardAttentionOutput as HardAttentionOutput,
     hard_attention as hard_attention,
@@ -84,11 +88,19 @@ from .attention.window import (
     window_slots as window_slots,
     window_weights_to_dense as window_weights_to_dense,
 )
+from .attribution.attention_flow import attention_flow as attention_flow
 from .attribution.cam import (
+    ablation_cam as ablation_cam,
+    channel_masks as channel_masks,
+    eigen_cam as eigen_cam,
     grad_cam as grad_cam,
     grad_cam_plus_plus as grad_cam_plus_plus,
+    hires_cam as hires_cam,
     layer_cam as layer_cam,
+    score_cam as score_cam,
+    x_grad_cam as x_grad_cam,
 )
+from .attribution.full_grad import contribution_map as contribution_map
 from .attribution.masks import (
     occlusion_windows as occlusion_windows,
     rise_grids as rise_grids,
@@ -101,7 +113,16 @@ from .attribution.rollout import (
     fuse_heads as fuse_heads,
     gradient_rollout_weights as gradient_rollout_weights,
     positive_grad_times_attention as positive_grad_times_attention,
+    propagate_decoder_relevance as propagate_decoder_relevance,
     propagate_relevance as propagate_relevance,
+)
+from .boxes import (
+    box_area as box_area,
+    box_iou as box_iou,
+    center_to_corners as center_to_corners,
+    corners_to_center as corners_to_center,
+    generalized_box_iou as generalized_box_iou,
+    inverse_sigmoid as inverse_sigmoid,
 )
 from .captioning.beam_search import (
     BeamHistory as BeamHistory,
@@ -198,6 +219,9 @@ from .glimpses.rewards import (
     rewarded_actions as rewarded_actions,
     true_class_log_prob as true_class_log_prob,
 )
+from .matching import (
+    linear_sum_assignment as linear_sum_assignment,
+)
 from .numerics import (
     at_least_float32 as at_least_float32,
     can_write_inplace as can_write_inplace,
@@ -263,6 +287,12 @@ from .sampling import (
     affine_sample as affine_sample,
     pixel_centers as pixel_centers,
     tent_pool as tent_pool,
+)
+from .segmentation import (
+    dice_loss as dice_loss,
+    focal_loss as focal_loss,
+    gate_supervision_loss as gate_supervision_loss,
+    pixel_cross_entropy as pixel_cross_entropy,
 )
 from .tokens import (
     diagonal_shifts as diagonal_shifts,

@@ -186,6 +186,31 @@ class Geometry:
         corners = corners / corners.new_tensor(self.input_size[::-1])
         return torch.cat([corners.amin(1), corners.amax(1)], dim=-1).clamp(0, 1)
 
+    def boxes_to_image(self, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+        """Map boxes of the network's input, relative to its size, to the upright image.
+
+        Args:
+            boxes: Left, top, right, bottom as fractions of the input.
+
+        Returns:
+            Left, top, right, bottom in pixels of the upright image, clipped to the visible region.
+            A box outside this region, on padding, becomes empty.
+
+        Example:
+            >>> half = Geometry.identity((10, 20)).cropped(0, 10, (10, 10)).flipped()
+            >>> half.boxes_to_image(torch.tensor([[0.5, 0.0, 1.0, 1.0]]))
+            tensor([[10.,  0., 15., 10.]])
+        """
+        corners = boxes.view(-1, 2, 2) * boxes.new_tensor(self.input_size[::-1])
+        points = self.to_image(corners.reshape(-1, 2)).view(-1, 2, 2)
+        top_left, bottom_right = boxes.new_tensor(self.region).view(2, 2)
+        return (
+            torch.cat([points.amin(1), points.amax(1)], 1)
+            .view(-1, 2, 2)
+            .clamp(top_left, bottom_right)
+            .flatten(1)
+        )
+
     def to_stored(self) -> "Geometry":
         """Return the geometry relative to the stored pixels, before the EXIF orientation.
 

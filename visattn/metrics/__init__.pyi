@@ -27,6 +27,13 @@ from .captioning.scores import (
     caption_scores as caption_scores,
     score_signature as score_signature,
 )
+from .detection.average_precision import (
+    AP_METRICS as AP_METRICS,
+    APResult as APResult,
+    DetectedBoxes as DetectedBoxes,
+    TrueBoxes as TrueBoxes,
+    average_precision as average_precision,
+)
 from .maps.attention_stats import (
     LayerDiagnostics as LayerDiagnostics,
     diagnose_layers as diagnose_layers,
@@ -59,4 +66,7 @@ from .maps.sanity_checks import (
     cascading_randomization as cascading_randomization,
     map_similarity as map_similarity,
     shuffle_weights as shuffle_weights,
+)
+from .maps.things import (
+    thing_scores as thing_scores,
 )

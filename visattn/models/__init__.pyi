@@ -1,6 +1,8 @@
 from .backbones.huggingface import (
+    huggingface_preprocessing as huggingface_preprocessing,
     huggingface_transform as huggingface_transform,
     load_huggingface_model as load_huggingface_model,
+    read_huggingface_model as read_huggingface_model,
 )
 from .backbones.loaded_model import (
     LoadedModel as LoadedModel,
@@ -9,6 +11,10 @@ from .backbones.pretrained import (
     load_timm_model as load_timm_model,
     load_torchvision_model as load_torchvision_model,
     unique_names as unique_names,
+)
+from .backbones.text_models import (
+    load_text_model as load_text_model,
+    text_classifier as text_classifier,
 )
 from .backbones.timm_classifier import (
     TimmClassifier as TimmClassifier,
@@ -89,6 +95,34 @@ from .captioning.transformer_decoder import (
 from .classifier import (
     ImageClassifier as ImageClassifier,
     parse_block_name as parse_block_name,
+    unregularized_parameters as unregularized_parameters,
+)
+from .dense import (
+    BACKGROUND as BACKGROUND,
+    DenseModel as DenseModel,
+)
+from .detection.decoder import (
+    CrossAttention as CrossAttention,
+    DetrDecoderLayer as DetrDecoderLayer,
+    Memory as Memory,
+    cell_centers as cell_centers,
+    sine_embed as sine_embed,
+)
+from .detection.detr import (
+    DETR as DETR,
+    BoxPrediction as BoxPrediction,
+    ClassProbability as ClassProbability,
+    Detections as Detections,
+    DetrOutput as DetrOutput,
+    PredictionHeads as PredictionHeads,
+    QueryType as QueryType,
+)
+from .detection.queries import (
+    NO_OBJECT as NO_OBJECT,
+    DenoisingQueries as DenoisingQueries,
+    ObjectQueries as ObjectQueries,
+    cell_anchors as cell_anchors,
+    spread_anchors as spread_anchors,
 )
 from .encoder import (
     ImageEncoder as ImageEncoder,
@@ -132,6 +166,11 @@ from .resnet.units import (
     BottleneckUnit as BottleneckUnit,
     ZeroPadShortcut as ZeroPadShortcut,
     create_conv as create_conv,
+)
+from .segmentation.unet import (
+    UNet as UNet,
+    UNetLevel as UNetLevel,
+    UNetOutput as UNetOutput,
 )
 from .serialization.checkpoint import (
     Progress as Progress,
@@ -194,6 +233,10 @@ from .swin.conversion import (
 from .swin.swin_transformer import (
     SwinTransformer as SwinTransformer,
     create_swin as create_swin,
+)
+from .text_classifier import (
+    TextPromptClassifier as TextPromptClassifier,
+    check_texts as check_texts,
 )
 from .vit.from_dinov2 import (
     vit_from_dinov2 as vit_from_dinov2,

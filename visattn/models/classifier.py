@@ -138,18 +138,26 @@ class ImageClassifier(nn.Module, ABC):
         return groups
 
     def no_weight_decay_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that are excluded from weight decay.
+        """Return the parameters that are excluded from weight decay: `unregularized_parameters`."""
+        return unregularized_parameters(self)
 
-        These are all one-dimensional parameters (biases, norms, scales) and those that a module
-        lists in a class attribute `NO_WEIGHT_DECAY`: learned tokens, position embeddings and
-        temperatures.
-        """
-        listed = {
-            id(getattr(module, name))
-            for module in self.modules()
-            for name in getattr(module, "NO_WEIGHT_DECAY", ())
-        }
-        return [weight for weight in self.parameters() if weight.ndim < 2 or id(weight) in listed]
+
+def unregularized_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a model that are excluded from weight decay.
+
+    These are all one-dimensional parameters (biases, norms, scales) and those that a module lists
+    in a class attribute `NO_WEIGHT_DECAY`: learned tokens, position embeddings and temperatures.
+
+    Example:
+        >>> [tuple(weight.shape) for weight in unregularized_parameters(nn.Linear(2, 3))]
+        [(3,)]
+    """
+    listed = {
+        id(getattr(module, name))
+        for module in model.modules()
+        for name in getattr(module, "NO_WEIGHT_DECAY", ())
+    }
+    return [weight for weight in model.parameters() if weight.ndim < 2 or id(weight) in listed]
 
 
 def parse_block_name(name: str | None) -> str | None:

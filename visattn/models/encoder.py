@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float, UInt8
@@ -108,6 +109,17 @@ class ImageEncoder(nn.Module, ABC):
         """Apply the trainable layers that follow the frozen ones; by default there are none."""
         return grids
 
+    def feature_pyramid(
+        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the feature grid of each stage after all layers, for decoders of dense models.
+
+        By default these are the grids that `merge_stages` merges; raises what `stage_features`
+        raises.
+        """
+        grids = [grid.to(self.shift.dtype) for grid in self.stage_features(images)]
+        return tuple(self.run_trainable_stages(grids))
+
     def stage_feature_weights(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that `stage_features` depends on."""
         return dict(self.state_dict())
@@ -133,16 +145,18 @@ class ImageEncoder(nn.Module, ABC):
 class SmallEncoder(ImageEncoder):
     """Small CNN to train from scratch: three strided convolutions and a residual block.
 
-    The stride is 8 and the receptive field 54×54 pixels, so that attention maps stay local. The
-    strided kernels are even: with 3×3 kernels the receptive field of each feature would be half a
-    cell above and to the left of the place where the map draws it.
+    The stride is 8 and the receptive field 54×54 pixels, so that attention maps stay local; with
+    `stride=4` the third convolution has no stride, and the field is 34×34. The strided kernels are
+    even: with 3×3 kernels the receptive field of each feature would be half a cell above and to the
+    left of the place where the map draws it.
 
     Args:
-        img_size: Height and width of the input images, in pixels; multiples of 8.
+        img_size: Height and width of the input images, in pixels; multiples of the stride.
         channels: Number of feature channels; earlier layers have a quarter and a half of it.
         coord_scale: Scale of the coordinates in [-1, 1] whose learned projection is added to each
             feature. With 4, "left" and "above" are learned much sooner than with 1; with 0 there
             are no coordinates.
+        stride: Pixels per feature: 8, or 4 for a finer grid.
         mean: Mean of each color channel, in [0, 1].
         std: Spread of each color channel, in [0, 1].
 
@@ -158,43 +172,57 @@ class SmallEncoder(ImageEncoder):
         *,
         channels: int = 128,
         coord_scale: float = 4.0,
+        stride: Literal[4, 8] = 8,
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
         super().__init__(img_size, mean, std)
-        if channels < 4 or channels % 4 or img_size[0] % 8 or img_size[1] % 8:
+        if stride not in (4, 8):
+            raise ValueError(f"stride must be 4 or 8, got {stride}")
+        if channels < 4 or channels % 4 or img_size[0] % stride or img_size[1] % stride:
             raise ValueError(
-                "channels must be a multiple of 4 and both sides of img_size multiples of 8, "
-                f"got channels={channels}, img_size={img_size}"
+                "channels must be a multiple of 4 and both sides of img_size multiples of "
+                f"{stride}, got channels={channels}, img_size={img_size}"
             )
-        self.channels = channels
-        self.grid_size = (self.img_size[0] // 8, self.img_size[1] // 8)
+        self.channels, self.stride = channels, stride
+        self.grid_size = (self.img_size[0] // stride, self.img_size[1] // stride)
         self.coord_scale = coord_scale
         self.stem = nn.Sequential(
             _downsampling_conv(3, channels // 4),
             _downsampling_conv(channels // 4, channels // 2),
-            _downsampling_conv(channels // 2, channels),
+            (_downsampling_conv if stride == 8 else _same_size_conv)(channels // 2, channels),
         )
-        self.refine = nn.Sequential(_same_size_conv(channels), _same_size_conv(channels))
+        self.refine = nn.Sequential(*(_same_size_conv(channels, channels) for _ in range(2)))
         self.coord_proj = nn.Conv2d(2, channels, 1, bias=False) if coord_scale else nn.Identity()
 
     def forward_features(
         self, images: Float[Tensor, "b 3 y x"]
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
         """Return the single feature grid of normalized images."""
-        stem = self.stem(images)
+        return self._stages(images)[-1:]
+
+    def feature_pyramid(
+        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
+    ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        """Return the grids at strides 2, 4 and 8, or 2 and 4; the last is the feature grid."""
+        return self._stages(self.normalize(images))
+
+    def _stages(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
+        half = self.stem[0](images)
+        quarter = self.stem[1](half)
+        stem = self.stem[2](quarter)
         grid = stem + self.refine(stem)
         if self.coord_scale:
             grid = grid + self.coord_proj(self.coord_scale * _coordinates(grid))
-        return (grid,)
+        return (half, quarter, grid) if self.stride == 8 else (half, grid)
 
 
 def _downsampling_conv(channels: int, out: int) -> nn.Sequential:
     return _conv_bn_relu(nn.Conv2d(channels, out, 4, stride=2, padding=1, bias=False))
 
 
-def _same_size_conv(channels: int) -> nn.Sequential:
-    return _conv_bn_relu(nn.Conv2d(channels, channels, 3, padding=1, bias=False))
+def _same_size_conv(channels: int, out: int) -> nn.Sequential:
+    return _conv_bn_relu(nn.Conv2d(channels, out, 3, padding=1, bias=False))
 
 
 def _conv_bn_relu(convolution: nn.Conv2d) -> nn.Sequential:

@@ -2,15 +2,39 @@ from .attribution_maps import (
     compute_maps as compute_maps,
     require_values as require_values,
 )
+from .captioner_words import (
+    captioner_run as captioner_run,
+    word_log_probs as word_log_probs,
+    word_occlusion as word_occlusion,
+)
 from .captioning import (
     Caption as Caption,
     caption as caption,
     read_images as read_images,
 )
+from .dense import (
+    describe_at_size as describe_at_size,
+    unsupported_dense as unsupported_dense,
+    whole_image_preprocessing as whole_image_preprocessing,
+    with_bottleneck as with_bottleneck,
+)
+from .detection import (
+    DetectedObject as DetectedObject,
+    DetectionResult as DetectionResult,
+    detect as detect,
+)
+from .detector_attention import (
+    DetectorAttention as DetectorAttention,
+    detector_attention as detector_attention,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
     overlay as overlay,
+)
+from .draw_detections import (
+    detection_figure as detection_figure,
+    detection_overlay as detection_overlay,
 )
 from .draw_explorer import (
     all_heads_figure as all_heads_figure,
@@ -19,6 +43,7 @@ from .draw_explorer import (
 from .draw_maps import (
     RenderedMap as RenderedMap,
     comparison_figure as comparison_figure,
+    draw_target as draw_target,
     method_title as method_title,
     render_map as render_map,
     target_line as target_line,
@@ -27,6 +52,9 @@ from .draw_pages import (
     caption_gif as caption_gif,
     caption_html as caption_html,
     ground_phrases as ground_phrases,
+)
+from .draw_queries import (
+    query_figure as query_figure,
 )
 from .draw_scanpaths import (
     Coverage as Coverage,
@@ -41,7 +69,27 @@ from .evaluate_maps import (
     build_queries as build_queries,
     count_classes as count_classes,
 )
+from .evaluate_words import (
+    CaptionerExplainer as CaptionerExplainer,
+    ReplayExplainer as ReplayExplainer,
+    WordExplainer as WordExplainer,
+    evaluate_words as evaluate_words,
+    mean_word_scores as mean_word_scores,
+)
+from .explain_queries import (
+    DetectorQueries as DetectorQueries,
+    explain_queries as explain_queries,
+    load_detector as load_detector,
+)
+from .explain_texts import (
+    maps_of_texts as maps_of_texts,
+    stack_texts as stack_texts,
+)
 from .explain_words import (
+    caption_maps as caption_maps,
+    check_word_method as check_word_method,
+    explain_captions as explain_captions,
+    explain_words as explain_words,
     word_gradcam as word_gradcam,
     word_gradcam_maps as word_gradcam_maps,
     word_maps as word_maps,
@@ -74,4 +122,22 @@ from .scale import (
 from .scanpath import (
     ScanPath as ScanPath,
     glimpses as glimpses,
+)
+from .segmentation import (
+    Segmentation as Segmentation,
+    batch_panels as batch_panels,
+    photo_labels as photo_labels,
+    place_segmentations as place_segmentations,
+    segment as segment,
+    segmentation_figure as segmentation_figure,
+)
+from .words.loading import (
+    load_word_model as load_word_model,
+)
+from .words.methods import (
+    explain_replay as explain_replay,
+    replay_given as replay_given,
+    replay_maps as replay_maps,
+    replay_occlusion as replay_occlusion,
+    replay_run as replay_run,
 )

@@ -3,21 +3,49 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.layer_weights import resolve_attention_layer
-from visattn.attribution.methods import Method
-from visattn.attribution.targets import TargetLike, resolve_target
+from visattn.attribution.methods import NEEDS_FEATURES, Method
+from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.feature_layers import resolve_feature_layer
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
+from visattn.recording.internal_resize import internal_geometry
+from visattn.recording.model_info import ExplainedModel, TextScorer
+
+
+def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_function: bool) -> None:
+    """Check the arguments of a method.
+
+    Args:
+        method: The method.
+        method_args: Its arguments.
+        is_function: Whether the target is a function of the output.
+
+    Raises:
+        ValueError: If the method has no such argument.
+    """
+    known = method.default_kwargs
+    if unknown := sorted(set(method_args) - set(known)):
+        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        raise ValueError(
+            f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
+        )
+    if is_function and "score_type" in method_args:
+        raise ValueError(
+            "score_type= transforms class scores; a target function receives the output of the "
+            "model and computes any number from it: drop score_type="
+        )
 
 
 def compute_maps(
     explained: ExplainedModel,
     batch: PreparedImages,
     method: Method,
-    target: TargetLike,
+    target: TargetLike | DenseTarget,
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
     """Return one map for each prepared image, with geometry and metadata.
@@ -43,23 +71,20 @@ def compute_maps(
         >>> heatmap.metadata["class"], heatmap.geometry.image_size
         ('dog', (60, 80))
     """
-    resolved = resolve_target(target, explained)
+    if isinstance(target, DenseTarget):
+        resolved: DescribedTarget = target.bind(explained, batch.geometries)
+    else:
+        resolved = resolve_target(target, explained)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
-    options = {**method.default_kwargs, **method_args}
-    signed = bool(options.get("signed", method.signed))
-    if callable(target):
-        options.pop("score_type", None)
-    common = {
-        "method": method.name,
-        "options": options,
-        "model": explained.info.name,
-        "signed": signed,
-        **_layer_metadata(explained, method, options.get("layer")),
-    }
-    if explained.info.output.key and method.needs_target and not callable(target):
-        common["scores"] = explained.info.output.key
-    rows = zip(values, batch.geometries, batch.originals, strict=True)
+    is_class = not (callable(target) or isinstance(target, DenseTarget))
+    common = _common_metadata(explained, method, method_args, is_class=is_class)
+    geometries = batch.geometries
+    if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
+        size = (batch.inputs.shape[2], batch.inputs.shape[3])
+        canvas = internal_geometry(explained.model, size)
+        geometries = tuple(geometry.then(canvas) for geometry in geometries)
+    rows = zip(values, geometries, batch.originals, strict=True)
     return [
         AttentionMap(
             value.clone(),
@@ -68,13 +93,22 @@ def compute_maps(
             geometry,
             {
                 **common,
-                **resolved.describe(index, explained.class_names),
+                **_describe(explained, resolved, index),
                 "image": image.name,
                 "empty": empty_map_reason(value),
             },
         )
         for index, (value, geometry, image) in enumerate(rows)
     ]
+
+
+def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> dict[str, Any]:
+    """Return the metadata of a target, with the cosine similarity if it is a text."""
+    described = target.describe(index, explained.class_names)
+    score = described.get("score")
+    if isinstance(explained.model, TextScorer) and score is not None:
+        described["cosine"] = float(explained.model.cosine_of(torch.tensor(score)))
+    return described
 
 
 def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> dict[str, Any]:
@@ -86,6 +120,27 @@ def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> di
         return {"layer": explained.info.attention_layers[index].site}
     resolved = resolve_feature_layer(explained, layer)
     return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
+
+
+def _common_metadata(
+    explained: ExplainedModel, method: Method, method_args: Mapping[str, Any], *, is_class: bool
+) -> dict[str, Any]:
+    """Return the metadata that the maps of all images share."""
+    options = {**method.default_kwargs, **method_args}
+    signed = bool(options.get("signed", method.signed))
+    if not is_class:
+        options.pop("score_type", None)
+    common = {
+        "method": method.name,
+        "options": options,
+        "model": explained.info.name,
+        "signed": signed,
+        **_layer_metadata(explained, method, options.get("layer")),
+        **({"warning": method.warning} if method.warning else {}),
+    }
+    if explained.info.output.key and method.needs_target and is_class:
+        common["scores"] = explained.info.output.key
+    return common
 
 
 def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:

@@ -12,6 +12,7 @@ from PIL import Image
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption
+from visattn.pipelines.draw_maps import draw_target
 from visattn.pipelines.scale import map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
@@ -81,7 +82,7 @@ def overlay(
     drawn = draw_overlay(original.pixels, placed, vmax=vmax, **options)
     if outline is not None:
         drawn = draw_contours(drawn, placed, [outline * vmax], [(255, 255, 255)])
-    return Image.fromarray(drawn)
+    return Image.fromarray(draw_target(drawn, attention_map))
 
 
 def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:

@@ -8,12 +8,14 @@ import numpy as np
 from jaxtyping import UInt8, UInt16
 
 from visattn.attribution.methods import METHODS
+from visattn.attribution.regions import mask_from_runs
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.pipelines.scale import MapScale, empty_map_reason, map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.comparison import MethodMap, comparison_panel
 from visattn.viz.maps.heatmap import Style, map_to_rgba, overlay
+from visattn.viz.maps.marks import draw_cross, draw_frame, draw_region
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +70,7 @@ def render_map(
     limits: dict[str, Any] = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
     blended = overlay(pixels, values, style=style, colormap=colormap, opacity=opacity, **limits)
     rgba = map_to_rgba(values, colormap=colormap, **limits)
-    return RenderedMap(blended, rgba, _to_uint16(values, scale))
+    return RenderedMap(draw_target(blended, attention_map), rgba, _to_uint16(values, scale))
 
 
 def comparison_figure(
@@ -107,9 +109,38 @@ def comparison_figure(
     compared = [_method_map(*pair, tile) for pair in zip(maps, scales, strict=True)]
     if title is None:
         title = next(filter(None, map(target_line, maps)), "Attention")
+    marked = draw_target(original.pixels, maps[0]) if maps else original.pixels
     return comparison_panel(
-        original.pixels, compared, title=title, subtitle=subtitle, width=width, **options
+        marked, compared, title=title, subtitle=subtitle, width=width, **options
     )
+
+
+def draw_target(
+    image: UInt8[np.ndarray, "y x 3"], attention_map: AttentionMap
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return an image with what a map explains: a pixel as a cross, a region or a box as a line.
+
+    Args:
+        image: RGB, at the size of the original image.
+        attention_map: A map of `visattn.explain`; of a class, nothing is drawn.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> metadata = {"thing": {"kind": "box", "box": [5, 5, 25, 25]}}
+        >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), metadata)
+        >>> draw_target(np.zeros((30, 40, 3), np.uint8), box).max()
+        np.uint8(255)
+    """
+    thing = attention_map.metadata.get("thing") or {}
+    if thing.get("kind") == "pixel":
+        return draw_cross(image, thing["x"], thing["y"])
+    if thing.get("box"):
+        return draw_frame(image, thing["box"])
+    if thing.get("runs") and attention_map.geometry is not None:
+        mask = mask_from_runs(thing).float()
+        placed = AttentionMap(mask, "region", "gradient", attention_map.geometry)
+        return draw_region(image, placed.resize_to_image().numpy() > 0.5)
+    return image
 
 
 def target_line(attention_map: AttentionMap) -> str:
@@ -127,6 +158,9 @@ def target_line(attention_map: AttentionMap) -> str:
     if metadata.get("target") is None and not metadata.get("class"):
         return ""
     name = metadata.get("class") or f"class {metadata['target']}"
+    cosine = metadata.get("cosine")
+    if isinstance(cosine, (int, float)):
+        return f"{name}, {_cosine_text(cosine)}"
     values = (metadata.get(key) for key in ("score", "probability"))
     # records in JSON hold NaN as a string
     score, probability = (value if isinstance(value, (int, float)) else None for value in values)
@@ -158,7 +192,14 @@ def _method_map(attention_map: AttentionMap, scale: MapScale, tile: tuple[int, i
         return MethodMap(name, None, note=reason)
     size = _supersampled_size(attention_map, tile)
     values = attention_map.resize_to_image(size).numpy()
-    return MethodMap(name, values, scale.vmin, scale.vmax, scale.signed)
+    cosine, note = attention_map.metadata.get("cosine"), ""
+    if isinstance(cosine, (int, float)):
+        note = f"{_cosine_text(cosine)}; {scale.text}".replace("-", "\N{MINUS SIGN}")
+    return MethodMap(name, values, scale.vmin, scale.vmax, scale.signed, note)
+
+
+def _cosine_text(cosine: float) -> str:
+    return f"cosine {cosine:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:

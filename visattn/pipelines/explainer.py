@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import (
     METHODS,
+    NEEDS_FEATURES,
     Method,
     get_method,
     supported_methods,
@@ -19,17 +22,22 @@ from visattn.data.images.reader import ImageLike, list_images
 from visattn.data.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
+from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioner import Captioner
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.pipelines.attribution_maps import compute_maps, require_values
-from visattn.pipelines.explain_words import WORD_METHODS
-from visattn.pipelines.inputs import (
-    PreparedImages,
-    prepare_images,
-    transform_images,
+from visattn.pipelines.attribution_maps import (
+    check_method_args,
+    compute_maps,
+    require_values,
 )
-from visattn.pipelines.scale import empty_map_reason
-from visattn.pipelines.scanpath import glimpses
+from visattn.pipelines.dense import (
+    describe_at_size,
+    unsupported_dense,
+    whole_image_preprocessing,
+    with_bottleneck,
+)
+from visattn.pipelines.explain_texts import maps_of_texts, stack_texts
+from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
+from visattn.pipelines.sequence_maps import SEQUENCE_METHODS, sequence_maps, sequence_methods
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
@@ -48,6 +56,9 @@ class Explainer:
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm; by default that of the model.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
+        dense: Whether a pixel, region, box, query or token is explained. The model is then not
+            probed, and the whole of each image is shown to it: padded, or as it is to a detector
+            that resizes images itself.
 
     Raises:
         ValueError: If an analyzed model and class names are passed.
@@ -71,6 +82,7 @@ class Explainer:
         class_names: ClassNames | None = None,
         transform: Any = None,
         resize_mode: ResizeMode | None = None,
+        dense: bool = False,
     ) -> None:
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
@@ -84,6 +96,9 @@ class Explainer:
         self.class_names = class_names
         self.img_size, self.transform = img_size, transform
         self.resize_mode: ResizeMode | None = resize_mode
+        self.dense = dense
+        if dense and transform is None and resize_mode is None:
+            self.transform, self.resize_mode = whole_image_preprocessing(self.model, img_size)
 
     def analyze(self, batch: PreparedImages | None = None) -> ExplainedModel:
         """Return the model with its metadata, at the size of prepared images if there are any.
@@ -96,6 +111,8 @@ class Explainer:
         size = self.img_size
         if self.transform is not None and batch is not None:
             size = _image_size(batch)
+        if self.dense:
+            return describe_at_size(self._explained or self.model, size, self.class_names)
         if self._explained is None:
             return analyze_model(self.model, size, self.class_names)
         if size is None or parse_image_size(size) == self._explained.info.input_size:
@@ -121,7 +138,9 @@ class Explainer:
             )
         return batch
 
-    def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
+    def check(
+        self, method: str, target: TargetLike | DenseTarget = None, **method_args: Any
+    ) -> None:
         """Refuse a method that does not fit the model, or arguments that it does not take.
 
         Raises:
@@ -133,7 +152,7 @@ class Explainer:
         self,
         batch: PreparedImages,
         method: str,
-        target: TargetLike = None,
+        target: TargetLike | DenseTarget = None,
         *,
         keep_empty: bool = False,
         **method_args: Any,
@@ -148,6 +167,8 @@ class Explainer:
         if isinstance(method_args.get("layer"), nn.Module):
             method_args["layer"] = find_module_name(self.model, method_args["layer"])
         self._check(explained, chosen, target, method_args)
+        if self.dense and chosen.needs in NEEDS_FEATURES and "layer" not in method_args:
+            explained = with_bottleneck(explained)
         maps = compute_maps(explained, batch, chosen, target, method_args)
         return maps if keep_empty else require_values(maps, method)
 
@@ -155,13 +176,17 @@ class Explainer:
         self,
         explained: ExplainedModel,
         method: Method,
-        target: TargetLike,
+        target: TargetLike | DenseTarget,
         method_args: Mapping[str, Any],
     ) -> None:
-        is_function = callable(target)
-        _check_method_args(method, method_args, is_function=is_function)
+        is_function = callable(target) or isinstance(target, DenseTarget)
+        check_method_args(method, method_args, is_function=is_function)
+        if isinstance(target, DenseTarget):
+            if error := unsupported_dense(method, explained.info, target):
+                raise ValueError(error)
+            return
         reason = unsupported_reason(method, explained.info, callable_target=is_function)
-        no_layers = method.needs == "features" and not explained.info.feature_layers
+        no_layers = method.needs in NEEDS_FEATURES and not explained.info.feature_layers
         has_target = is_function or not explained.info.output.error
         if no_layers and has_target and "layer" in method_args:
             return  # the named layer is checked when it is resolved
@@ -172,7 +197,7 @@ class Explainer:
                 hint = "; name one of its modules with layer="
             raise ValueError(
                 f"{method.name} does not fit {explained.info.name}: {reason}{hint}; supported "
-                f"methods: {', '.join([*_sequence_methods(self.model), *fits])}"
+                f"methods: {', '.join([*sequence_methods(self.model), *fits])}"
             )
 
 
@@ -180,7 +205,7 @@ def explain(
     model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
     method: str = "rollout",
-    target: TargetLike = None,
+    target: TargetLike | DenseTarget | Sequence[DenseTarget] = None,
     *,
     img_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
@@ -188,6 +213,8 @@ def explain(
     resize_mode: ResizeMode | None = None,
     batch_size: int = 16,
     keep_empty: bool = False,
+    text: str | Sequence[str] | None = None,
+    processor: Any = None,
     **method_args: Any,
 ) -> list[AttentionMap]:
     """Return attribution or attention maps of a model on images, placed on the originals.
@@ -203,8 +230,10 @@ def explain(
         model: Model to explain, or a result of `load_model`.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
         method: Name of a method in `visattn.attribution.METHODS`.
-        target: Class index or name, or one per image; or a function from the output of the model,
-            whatever it is, to one number per image; None for the predicted class.
+        target: Class index or name, or one per image; a `PixelTarget`, `RegionTarget`,
+            `BoxTarget`, `QueryTarget` or `TokenTarget` of a segmentation or detection model, or one
+            per image; or a function from the output of the model, whatever it is, to one number per
+            image; None for the predicted class.
         img_size: Height and width of the input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
@@ -213,14 +242,16 @@ def explain(
         batch_size: Images per batch.
         keep_empty: Return maps that are zero everywhere or not finite, with the reason in
             `metadata["empty"]`, instead of raising an error.
+        text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
+        processor: Processor or tokenizer of such a model in memory.
         method_args: Arguments of the method. `layer` is the index of an attention layer, or any
             module of the model or its name; `layer4.2.relu#2` is the second call of
             `layer4.2.relu`.
 
     Returns:
-        A map `[y, x]` per image; `metadata` holds method, options, target (class index), class
-        (its name), score, `scores` (key of the class scores in the output), model, `layer` and its
-        `run` if there is one, `signed`, and `empty`.
+        A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `metadata` holds method,
+        options, target (class index), class (its name), score, `scores` (key of the class scores
+        in the output), model, `layer` and its `run` if there is one, `signed`, and `empty`.
 
     Raises:
         ImageError: If an image cannot be read.
@@ -241,28 +272,68 @@ def explain(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     network = model.model if isinstance(model, LoadedModel) else model
-    if method in _sequence_methods(network):
+    if text is not None:
+        _refuse_arguments("text=", target, class_names)
+        prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
+        by_text, texts = _maps_of_texts(
+            network, processor, text, listed, method, batch_size, prepare, method_args
+        )
+        for each in () if keep_empty else by_text:
+            require_values(each, method)
+        return by_text[0] if isinstance(text, str) else stack_texts(by_text, texts)
+    if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {} if resize_mode is None else {"resize_mode": resize_mode}
-        return _sequence_maps(network, listed, method, resize, method_args)
+        return sequence_maps(network, listed, method, resize, method_args)
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
+    tokens = METHODS[method].needs == "tokens"
+    dense = any(isinstance(each, DenseTarget) for each in targets or [target])
     explainer = Explainer(
         model,
         img_size=img_size,
         class_names=class_names,
         transform=transform,
-        resize_mode=resize_mode,
+        resize_mode=resize_mode or ("pad" if dense and transform is None and tokens else None),
+        dense=dense and not tokens,
     )
     if explainer.transform is None:
-        explainer.check(method, target, **method_args)
+        explainer.check(method, targets[0] if dense and targets else target, **method_args)
+    if dense:
+        batch_size = 1  # coordinates belong to one photo
     maps: list[AttentionMap] = []
     for start in range(0, len(listed), batch_size):
         part = slice(start, start + batch_size)
         batch_target = target if targets is None else targets[part]
+        if dense and targets is not None:
+            [batch_target] = targets[part]
         batch = explainer.prepare(listed[part])
         maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
     return maps if keep_empty else require_values(maps, method)
+
+
+def _maps_of_texts(
+    model: nn.Module,
+    processor: Any,
+    text: str | Sequence[str],
+    images: list[ImageLike],
+    method: str,
+    batch_size: int,
+    preprocessing: Mapping[str, Any],
+    method_args: Mapping[str, Any],
+) -> tuple[list[list[AttentionMap]], tuple[str, ...]]:
+    """Return for each text a map of each image, and the texts."""
+    loaded = text_classifier(model, [text] if isinstance(text, str) else text, processor)
+    own = all(value is None for value in preprocessing.values())
+    steps = {"transform": loaded.transform} if own else {}
+    explainer = Explainer(loaded.model, **{**preprocessing, **steps})
+    maps = maps_of_texts(
+        explainer.prepare,
+        partial(explainer.map, method=method, keep_empty=True, **method_args),
+        [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
+        len(explainer.analyze().class_names),
+    )
+    return maps, loaded.class_names
 
 
 def methods_for(
@@ -285,7 +356,7 @@ def methods_for(
     """
     if isinstance(model, LoadedModel):
         model = model.model
-    own = _sequence_methods(model)
+    own = sequence_methods(model)
     if isinstance(model, Captioner):
         return own
     info = analyze_model(model, img_size).info
@@ -296,55 +367,14 @@ def _image_size(batch: PreparedImages) -> tuple[int, int]:
     return batch.inputs.shape[2], batch.inputs.shape[3]
 
 
-def _sequence_methods(model: nn.Module) -> list[str]:
-    """Return the methods of captioners and glimpse models, which give several maps per image."""
-    if isinstance(model, Captioner):
-        return list(WORD_METHODS)
-    return ["glimpses"] if isinstance(model, GlimpseModel) else []
-
-
-def _sequence_maps(
-    model: nn.Module,
-    images: list[ImageLike],
-    method: str,
-    resize: Mapping[str, Any],
-    method_args: Mapping[str, Any],
-) -> list[AttentionMap]:
-    if isinstance(model, Captioner):
-        maps = WORD_METHODS[method](model, images, **resize, **method_args)
-    else:
-        maps = [scan.maps for scan in glimpses(model, images, **resize, **method_args)]
-    common = {"method": method, "options": dict(method_args), "signed": False}
-    return [
-        replace(m, metadata={**m.metadata, **common, "empty": empty_map_reason(m.values)})
-        for m in maps
-    ]
-
-
 def _check_method_name(name: str, model: nn.Module) -> None:
-    names = [*METHODS, *WORD_METHODS, "glimpses"]
+    names = [*METHODS, *SEQUENCE_METHODS]
     if name not in names:
         raise ValueError(f"there is no method {name!r}; {did_you_mean(name, names)}")
     if isinstance(model, Captioner) or name not in METHODS:
         raise ValueError(
             f"{name} does not fit a {type(model).__name__}; supported methods: "
             f"{', '.join(methods_for(model))}"
-        )
-
-
-def _check_method_args(
-    method: Method, method_args: Mapping[str, Any], *, is_function: bool
-) -> None:
-    known = method.default_kwargs
-    if unknown := sorted(set(method_args) - set(known)):
-        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
-        raise ValueError(
-            f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
-        )
-    if is_function and "score_type" in method_args:
-        raise ValueError(
-            "score_type= transforms class scores; a target function receives the output of the "
-            "model and computes any number from it: drop score_type="
         )
 
 
@@ -356,7 +386,9 @@ def _refuse_arguments(method: str, *arguments: Any) -> None:
         )
 
 
-def _targets_per_image(target: TargetLike, count: int) -> list[int | str] | None:
+def _targets_per_image(
+    target: TargetLike | DenseTarget | Sequence[DenseTarget], count: int
+) -> list[Any] | None:
     """Return the targets if there is one for each image."""
     if not isinstance(target, Sequence) or isinstance(target, str):
         return None

@@ -18,6 +18,7 @@ from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import transform_with_geometry
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
+from visattn.models.dense import DenseModel
 from visattn.models.encoder import ImageEncoder
 from visattn.recording.model_info import ExplainedModel
 
@@ -181,7 +182,7 @@ def _resize_and_normalize(
 ) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
     """Resize images to the input size and normalize their colors."""
     info, model = explained.info, explained.model
-    network = model.encoder if isinstance(model, Captioner) else model
+    network = model.encoder if isinstance(model, Captioner | DenseModel) else model
     own = network if isinstance(network, ImageClassifier | ImageEncoder) else None
     shorter = None
     if resize_mode is None and info.library == "torchvision":

@@ -1,7 +1,7 @@
 """Model files and model names: `save`, `load` and `load_model`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from visattn.models.backbones.pretrained import (
     load_timm_model,
     load_torchvision_model,
 )
+from visattn.models.backbones.text_models import load_text_model
 from visattn.models.backbones.timm_weights import load_weights
 from visattn.models.backbones.user_code import is_user_code, load_user_model
 from visattn.models.serialization import safetensors_file
@@ -93,6 +94,7 @@ def load_model(
     weights: str | os.PathLike[str] | None = None,
     pretrained: bool = False,
     model_kwargs: Mapping[str, Any] | None = None,
+    text: Sequence[str] | None = None,
 ) -> LoadedModel:
     """Return a model with its preprocessing and class names, in evaluation mode, on the CPU.
 
@@ -111,6 +113,8 @@ def load_model(
         pretrained: Download the pretrained weights of timm or torchvision.
         model_kwargs: Constructor arguments of timm, torchvision or your own code; for timm also
             `mean` and `std`.
+        text: Texts to compare images with, for `hf:DIRECTORY` of CLIP, SigLIP and alike, or
+            `open_clip:NAME`: the model is then a classifier of these texts.
 
     Raises:
         FileNotFoundError: If the file or directory does not exist.
@@ -126,6 +130,9 @@ def load_model(
         ValueError: unknown timm model 'resnet81'; did you mean resnet18...
     """
     file = None if weights is None else Path(weights)
+    if text is not None:
+        is_name = not (pretrained or model_kwargs or isinstance(spec, nn.Module))
+        return _text_model(spec if is_name else "", text, file)
     if isinstance(spec, nn.Module):
         if pretrained or model_kwargs:
             raise ValueError(
@@ -162,6 +169,16 @@ def load_model(
     raise ValueError(_unknown_spec(name, kind if colon else ""))
 
 
+def _text_model(spec: Any, texts: Sequence[str], weights: Path | None) -> LoadedModel:
+    """Return a classifier of texts; the spec is empty if it does not go with them."""
+    if not spec:
+        raise ValueError(
+            "text= belongs to hf:DIRECTORY and open_clip:NAME, without pretrained and "
+            "model_kwargs; a model in memory takes explain(model, images, text=, processor=)"
+        )
+    return load_text_model(os.fspath(spec), list(texts), weights=weights)
+
+
 def _run_model(folder: Path) -> LoadedModel:
     """Return the model of the best checkpoint of a run; the folder may hold this run alone."""
     checkpoint = run_checkpoint(find_run(folder))
@@ -174,7 +191,9 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def _unknown_spec(spec: str, kind: str) -> str:
-    if kind:
+    if kind == "open_clip":
+        hint = "; open_clip:NAME compares images with texts: give them with --text or text=[...]"
+    elif kind:
         hint = f"; {did_you_mean(kind, ['timm', 'torchvision', 'hf', 'run'])}"
     elif Path(spec).suffix in (".pth", ".pt", ".ckpt", ".bin"):
         hint = (

@@ -13,7 +13,7 @@ from visattn.recording.attention_map import AttentionMap
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
 _TAIL = 0.01  # share of cells beyond each end of a percentile scale
-_OFFSET_METHODS = ("rise",)  # methods whose values are scores, far above 0 everywhere
+_OFFSET_METHODS = ("rise", "similarity")  # whose values are scores, far from 0 everywhere
 _MANY_CELLS = 64 * 64  # above it, a few outliers would darken the rest of the map
 
 
@@ -53,7 +53,7 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
 
     `image`, and `global` over several images, go from 0 to the maximum; for attention weights the
     upper end is at least four times the uniform weight. Maps at pixel resolution are clipped at
-    their 99th percentile. RISE, whose values are far from 0, starts at the minimum. `percentile`
+    their 99th percentile. Scores far from 0, as those of RISE, start at the minimum. `percentile`
     clips 1 % of the cells at each end, which shows small differences.
 
     Args:
@@ -85,8 +85,10 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
     ends = [_upper_end(*pair) for pair in zip(finite, magnitudes, strict=True)]
     high = max(ends) if max(ends) > 0 else 1.0
     lowest = min(float(values.min()) for values in magnitudes)
-    has_offset = maps[0].metadata.get("method") in _OFFSET_METHODS and 0 < lowest < high
-    return MapScale(rule, lowest if has_offset else 0.0, high, signed)
+    highest = max(float(values.max()) for values in magnitudes)
+    if maps[0].metadata.get("method") in _OFFSET_METHODS and lowest < highest:
+        return MapScale(rule, lowest, high if highest > 0 else highest, signed)
+    return MapScale(rule, 0.0, high, signed)
 
 
 def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) -> float:

@@ -11,6 +11,16 @@ from .attention_map import (
     AttentionMap as AttentionMap,
     truncate_text as truncate_text,
 )
+from .bottleneck import (
+    bottleneck_layer as bottleneck_layer,
+)
+from .dense_outputs import (
+    ImageDetections as ImageDetections,
+    query_boxes as query_boxes,
+    query_logits as query_logits,
+    read_detections as read_detections,
+    segmentation_logits as segmentation_logits,
+)
 from .feature_layers import (
     find_module_name as find_module_name,
     first_tensor as first_tensor,
@@ -39,6 +49,10 @@ from .gradient_graph import (
     num_positions as num_positions,
     preserves_rows as preserves_rows,
 )
+from .internal_resize import (
+    internal_geometry as internal_geometry,
+    internal_transform as internal_transform,
+)
 from .model_config import (
     configured_image_size as configured_image_size,
     input_size_hint as input_size_hint,
@@ -52,6 +66,7 @@ from .model_info import (
     ExplainedModel as ExplainedModel,
     FeatureLayer as FeatureLayer,
     ModelInfo as ModelInfo,
+    TextScorer as TextScorer,
     format_model_info as format_model_info,
 )
 from .model_outputs import (
@@ -69,6 +84,11 @@ from .module_calls import (
     is_third_party as is_third_party,
     may_compute_attention as may_compute_attention,
     probing as probing,
+)
+from .operations import (
+    RECTIFIERS as RECTIFIERS,
+    SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS,
+    model_operations as model_operations,
 )
 from .probe import (
     ModelProbe as ModelProbe,
@@ -93,6 +113,13 @@ from .quadrant_probe import (
     squared_deviations as squared_deviations,
     tokens_aligned as tokens_aligned,
     unresponsive as unresponsive,
+)
+from .query_attention import (
+    QueryAttention as QueryAttention,
+    SampledPoints as SampledPoints,
+    overlaps as overlaps,
+    record_queries as record_queries,
+    splat as splat,
 )
 from .recorder import (
     Recording as Recording,

@@ -22,7 +22,8 @@ class AttentionMap:
     Args:
         values: Weights `[..., y, x]`; `[..., c]` for the kind `channel`.
         site: Qualified name of the module that computed them, as in `named_modules()`.
-        kind: A spatial `gate`, a softmax over `tokens`, one map per word (`words`), a `glimpse`, an
+        kind: A spatial `gate`, a softmax over `tokens`, one map per word (`words`), one
+            per object query (`queries`), a `glimpse`, an
             attribution computed with a target (`gradient`), bottom-up `saliency` of the image, or a
             `channel` gate, which has no position on the image.
         geometry: Transform from the network's input to the image; None if unknown.
@@ -132,8 +133,8 @@ class AttentionMap:
         values = self.values.reshape(-1, *self.values.shape[-self._map_ndim :])
         peaks = values.flatten(1).nan_to_num(0.0).amax(1)
         top = float(peaks.median()) if len(peaks) else 0.0
-        if self.kind in ("tokens", "words"):
-            top = max(top, 4 / values[0].numel())
+        if self.kind in ("tokens", "words", "queries"):
+            top = max(top, 4 / values.shape[1:].numel())
         return 0.0, top if top > 0 else 1.0
 
     def resize_to_image(

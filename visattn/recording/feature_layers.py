@@ -1,7 +1,8 @@
 """Feature layers: any module of a model, with layout and grid of its output on the image."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -9,8 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.geometry.affine import Geometry
 from visattn.io.messages import did_you_mean
 from visattn.recording.frozen_model import eval_mode
+from visattn.recording.internal_resize import internal_geometry, internal_transform
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
 from visattn.recording.token_grid import Grid, fits
 
@@ -64,11 +67,6 @@ def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLay
     modules = dict(explained.model.named_modules())
     if site not in modules or (separator and not call.isdecimal()):
         raise ValueError(_unknown_layer_error(explained, name))
-    if resizes_images(explained.model):
-        raise ValueError(
-            f"{explained.info.name} resizes and pads images internally, so no layer covers the "
-            "image exactly; use input_gradient, smoothgrad, occlusion or rise"
-        )
     cache = _MEASURED.setdefault(explained.model, {})
     key = (id(modules[site]), name, explained.info)
     if key not in cache:
@@ -106,7 +104,7 @@ def resizes_images(model: nn.Module) -> bool:
     Args:
         model: Any module.
     """
-    return any(type(part).__name__ == "GeneralizedRCNNTransform" for part in model.modules())
+    return internal_transform(model) is not None
 
 
 def _unknown_layer_error(explained: ExplainedModel, layer: int | str) -> str:
@@ -174,7 +172,8 @@ def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None
         >>> measure_feature_layer(ExplainedModel(model, info, model), "1", None).layout
         'b c n'
     """
-    outputs = _block_outputs(explained, site)
+    outputs, levels = _block_outputs(explained, site)
+    canvas = internal_geometry(explained.model, explained.info.input_size)
     title = f"{site}{f'#{call}' if call else ''} of {explained.info.name}"
     hint = _layer_hint(explained.info)
     if not outputs:
@@ -193,8 +192,8 @@ def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None
         )
     localized = [
         (error, layout)
-        for layout in _candidate_layouts(output, explained.info)
-        if (error := _localization_error(output, layout)) is not None
+        for layout in _candidate_layouts(output, explained.info, canvas.input_size)
+        if (error := _localization_error(output, layout, _extent(canvas))) is not None
     ]
     if not localized:
         raise ValueError(
@@ -202,26 +201,54 @@ def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None
             f"position of the block, but they do not, so its map would be wrong; {hint}"
         )
     number = call or (len(outputs) if len(outputs) > 1 else None)
-    return min(localized, key=lambda pair: pair[0])[1].to_layer(site, number)
+    layer = min(localized, key=lambda pair: pair[0])[1].to_layer(site, number)
+    return replace(layer, levels=levels, call=None) if levels else layer
 
 
-def _block_outputs(explained: ExplainedModel, site: str) -> list[Tensor]:
-    """Return the output of each call of a module for an image and copies with changed blocks."""
-    outputs: list[Tensor] = []
+class _PyramidComputed(Exception):  # noqa: N818 (no error: it ends a forward pass)
+    """The feature pyramid is known, and the rest of a detector need not run."""
+
+
+def _block_outputs(
+    explained: ExplainedModel, site: str
+) -> tuple[list[Tensor], tuple[str | int, ...]]:
+    """Return the output of each call of a module for an image and copies with changed blocks.
+
+    For a feature pyramid of a detector it is the finest level; its keys follow.
+    """
+    outputs: list[list[Tensor]] = []
+    levels: tuple[str | int, ...] = ()
+    resizes = resizes_images(explained.model)
 
     def hook(_: nn.Module, __: Any, output: Any) -> None:
+        nonlocal levels
         if (first := first_tensor(output)) is not None:
-            outputs.append(first[1].detach().float().cpu().clone())
+            outputs[-1].append(first[1].detach().float().cpu().clone())
+        if resizes and isinstance(output, Mapping):
+            parts = cast("Mapping[str | int, Tensor]", output)
+            levels = tuple(key for key, part in parts.items() if part.ndim == 4)
+            raise _PyramidComputed
 
     images = _block_images(explained)
     devices = [images.device] if images.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(explained.model):
         handle = explained.model.get_submodule(site).register_forward_hook(hook)
         try:
-            explained.forward(images)
+            for batch in images.split(1 if resizes else len(images)):
+                outputs.append([])
+                with suppress(_PyramidComputed):
+                    explained.forward(batch)
         finally:
             handle.remove()
-    return outputs
+    count = min(map(len, outputs))
+    return [torch.cat([calls[index] for calls in outputs]) for index in range(count)], levels
+
+
+def _extent(canvas: Geometry) -> tuple[float, float]:
+    """Return the share of the canvas of a model that the image takes, from the top left."""
+    corner = torch.tensor([canvas.image_size[::-1]], dtype=torch.float64)
+    [[right, bottom]] = canvas.to_input(corner).tolist()
+    return bottom / canvas.input_size[0], right / canvas.input_size[1]
 
 
 def _block_images(explained: ExplainedModel) -> Float[Tensor, "m c y x"]:
@@ -246,9 +273,9 @@ def _block_box(center: tuple[float, float], size: tuple[int, int]) -> tuple[int,
     return top, left, top + sides[0], left + sides[1]
 
 
-def _candidate_layouts(output: Tensor, info: ModelInfo) -> Iterator[_Layout]:
+def _candidate_layouts(output: Tensor, info: ModelInfo, size: tuple[int, int]) -> Iterator[_Layout]:
     """Yield the ways to read an output as features on a grid."""
-    shape, size = output.shape, info.input_size
+    shape = output.shape
     if output.ndim == 4:
         for axes, sides in (("b c y x", shape[2:]), ("b y x c", shape[1:3])):
             grid = (sides[0], sides[1])
@@ -269,7 +296,9 @@ def _candidate_layouts(output: Tensor, info: ModelInfo) -> Iterator[_Layout]:
                 yield _Layout(cast("FeatureLayout", axes), grid, 0, extra)
 
 
-def _localization_error(output: Tensor, layout: _Layout) -> float | None:
+def _localization_error(
+    output: Tensor, layout: _Layout, extent: tuple[float, float]
+) -> float | None:
     """Return the mean distance between blocks and responses, as a share of the image.
 
     Returns None if too few blocks are localized.
@@ -285,7 +314,8 @@ def _localization_error(output: Tensor, layout: _Layout) -> float | None:
     centers = [(torch.arange(count) + 0.5) / count for count in grid]
     rows = (strong.sum(2) * centers[0]).sum(1) / total
     columns = (strong.sum(1) * centers[1]).sum(1) / total
-    errors = (torch.stack((rows, columns), 1) - torch.tensor(_BLOCK_CENTERS)).abs()
+    expected = torch.tensor(_BLOCK_CENTERS) * torch.tensor(extent)
+    errors = (torch.stack((rows, columns), 1) - expected).abs()
     tolerance = torch.tensor([0.5 / count + _TOLERANCE for count in grid])
     localized = ((errors <= tolerance).all(1) & (peaks.flatten() > 0)).sum()
     required = len(_BLOCK_CENTERS) if min(grid) < _COARSE else _MIN_LOCALIZED

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,6 +12,15 @@ from visattn.recording.model_outputs import OutputLayout, class_scores
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "none"]
 FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
+
+
+@runtime_checkable
+class TextScorer(Protocol):
+    """A classifier whose classes are texts."""
+
+    def cosine_of(self, logits: Tensor) -> Tensor:
+        """Return the cosine similarities of image and texts that belong to logits."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ class FeatureLayer:
         num_prefix_tokens: Tokens before the grid, for `b n c` and `b c n`.
         num_suffix_tokens: Tokens after the grid.
         call: Which forward call of the module in one run of the model, from 1; None for the last.
+        levels: Keys of the levels of a feature pyramid in the output of the module, the one of the
+            grid first; () for a single tensor.
     """
 
     site: str
@@ -60,6 +71,7 @@ class FeatureLayer:
     num_prefix_tokens: int = 0
     num_suffix_tokens: int = 0
     call: int | None = None
+    levels: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,9 @@ class ModelInfo:
         unsupported_layers: Attention layers that cannot be recorded, and why.
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
+        has_texts: Whether its classes are texts that it compares images with.
+        operations: Names of activation functions, norms and products (see `model_operations`).
+        mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
     """
 
     name: str
@@ -95,6 +110,9 @@ class ModelInfo:
     unsupported_layers: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
+    has_texts: bool = False
+    operations: tuple[str, ...] = ()
+    mean_color: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""

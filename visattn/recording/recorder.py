@@ -370,7 +370,7 @@ def _select_rows(
 def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tensor, "*shaped"]:
     """Return weights over a flattened grid as weights over rows and columns."""
     if tap.grid is None:
-        if tap.kind in ("tokens", "words"):
+        if tap.kind in ("tokens", "words", "queries"):
             raise ValueError(
                 f"weights over {weights.shape[-1]} tokens must have a grid to become a map, but "
                 f"the tap at {site or 'the root'} has none (weights {list(weights.shape)}); set "

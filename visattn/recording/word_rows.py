@@ -32,12 +32,18 @@ class KeySource:
     Args:
         num_queries: Number of queries.
         num_keys: Number of keys.
-        states: Hidden states from which the keys are projected; None if they were not found.
+        origin: Hidden states from which the keys are projected, as the module received them; None
+            if they were not found.
     """
 
     num_queries: int
     num_keys: int
-    states: Float[Tensor, "m d"] | None
+    origin: Tensor | None
+
+    @property
+    def states(self) -> Float[Tensor, "m d"] | None:
+        """The hidden states, one row per key."""
+        return None if self.origin is None else self.origin.flatten(0, -2)
 
 
 class KeySources(TorchFunctionMode):
@@ -149,11 +155,10 @@ def _key_states(stack: list[ModuleCall], num_queries: int, num_keys: int) -> Ten
 
 
 def _tokens(argument: Any, count: int) -> Tensor | None:
-    """Return an argument as tokens `[m, d]` if it is one image of `count` tokens."""
+    """Return an argument if it holds `count` tokens of one image."""
     if not isinstance(argument, Tensor) or argument.ndim < 3 or not argument.is_floating_point():
         return None
-    flat = argument.flatten(0, -2)
-    return flat if len(flat) == count else None
+    return argument if argument.shape[:-1].numel() == count else None
 
 
 class WordRows:
@@ -165,7 +170,7 @@ class WordRows:
             None for all rows.
         keep: Receives the weights of a layer, `[b h r m]`, and returns what is kept of them.
         differentiable: Whether the model continues with the recorded weights, so that they are
-            part of the graph.
+            part of the graph; they are kept as `[h n m]`, without `keep`.
     """
 
     def __init__(
@@ -224,8 +229,13 @@ class WordRows:
         if site not in self.sites:
             return None
         weights = attention.compute_weights(slice(None), slice(None))
-        self.rows[site] = self.keep(site, weights)
-        return weights
+        if self.differentiable and not weights.requires_grad:  # no pixel reaches this layer
+            weights = weights.detach().requires_grad_()
+        if not self.differentiable:
+            self.rows[site] = self.keep(site, weights)
+            return weights
+        self.rows[site] = weights[0]
+        return self.rows[site][None]  # the model continues from this node of the graph
 
 
 def row_tolerance(weights: Tensor) -> float:

@@ -15,6 +15,7 @@ from .callbacks.image_logging import (
     CaptionPanels as CaptionPanels,
     CropPanels as CropPanels,
     ImageLogger as ImageLogger,
+    SegmentationPanels as SegmentationPanels,
     draw_crops as draw_crops,
 )
 from .callbacks.last_checkpoint import (
@@ -97,6 +98,11 @@ from .data.classification import (
 from .data.cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
+from .data.detection import (
+    CocoDetectionDataModule as CocoDetectionDataModule,
+    DetectionDataModule as DetectionDataModule,
+    ScenesDetectionDataModule as ScenesDetectionDataModule,
+)
 from .data.digit_sequences import (
     DigitSequenceDataModule as DigitSequenceDataModule,
 )
@@ -109,6 +115,12 @@ from .data.folder import (
 from .data.scenes import (
     ScenesDataModule as ScenesDataModule,
     SingleObjectDataModule as SingleObjectDataModule,
+)
+from .data.segmentation import (
+    CocoSegmentationDataModule as CocoSegmentationDataModule,
+    MaskFolderDataModule as MaskFolderDataModule,
+    SceneSegmentationDataModule as SceneSegmentationDataModule,
+    SegmentationDataModule as SegmentationDataModule,
 )
 from .data.shards import (
     ShardCaptionDataModule as ShardCaptionDataModule,
@@ -165,8 +177,18 @@ from .metrics.chance_level import (
 from .metrics.classification import (
     ClassificationScores as ClassificationScores,
 )
+from .metrics.detection import (
+    DetectionScores as DetectionScores,
+)
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
+)
+from .metrics.segmentation import (
+    FOREGROUND_METRIC as FOREGROUND_METRIC,
+    SEGMENTATION_METRICS as SEGMENTATION_METRICS,
+    GateScores as GateScores,
+    SegmentationScores as SegmentationScores,
+    boundary_band as boundary_band,
 )
 from .metrics.sequences import (
     SequenceScores as SequenceScores,
@@ -217,6 +239,15 @@ from .tasks.captioning import (
 from .tasks.classification import (
     ClassificationTask as ClassificationTask,
 )
+from .tasks.detection import (
+    DetectionTask as DetectionTask,
+)
+from .tasks.detection_losses import (
+    Matches as Matches,
+    SetCriterion as SetCriterion,
+    denoising_pairs as denoising_pairs,
+    identity_matches as identity_matches,
+)
 from .tasks.glimpse import (
     GlimpseTask as GlimpseTask,
 )
@@ -245,6 +276,10 @@ from .tasks.glimpse_supervision import (
     digit_scanpaths as digit_scanpaths,
     supervised_policy_loss as supervised_policy_loss,
     supervised_rollout as supervised_rollout,
+)
+from .tasks.segmentation import (
+    SegmentationTask as SegmentationTask,
+    SplitScores as SplitScores,
 )
 from .tasks.sequence_recognition import (
     SequenceRecognitionTask as SequenceRecognitionTask,

@@ -10,6 +10,17 @@ from .captions.panel import (
     caption_panel as caption_panel,
     format_probability as format_probability,
 )
+from .detection.boxes import (
+    LabeledBox as LabeledBox,
+    box_color as box_color,
+    draw_boxes as draw_boxes,
+    draw_points as draw_points,
+)
+from .detection.panel import (
+    ShownDetection as ShownDetection,
+    detection_overview as detection_overview,
+    detection_panel as detection_panel,
+)
 from .html.caption_page import (
     PageCaption as PageCaption,
     PagePhrase as PagePhrase,
@@ -90,9 +101,27 @@ from .maps.heatmap import (
 from .maps.legend import (
     draw_legend as draw_legend,
 )
+from .maps.marks import (
+    draw_cross as draw_cross,
+    draw_frame as draw_frame,
+    draw_region as draw_region,
+)
+from .maps.queries import (
+    DrawnQuery as DrawnQuery,
+    query_panel as query_panel,
+)
 from .maps.resize import (
     resize_image as resize_image,
     resize_map as resize_map,
+)
+from .maps.segmentation import (
+    SegmentationTile as SegmentationTile,
+    class_color as class_color,
+    draw_errors as draw_errors,
+    draw_gate as draw_gate,
+    draw_labels as draw_labels,
+    outlines as outlines,
+    segmentation_panel as segmentation_panel,
 )
 from .plots.attention_stats import (
     plot_attention_stats as plot_attention_stats,

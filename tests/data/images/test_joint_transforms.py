@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.data.images.joint_transforms import RegionSample
+from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms, RegionSample
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeSpec
 from visattn.geometry.affine import Geometry
@@ -105,3 +105,61 @@ def test_what_does_not_match_is_refused() -> None:
         start.crop(80, 0, (17, 19))
     with pytest.raises(ValueError, match=r"a step after \(83, 127\) starts at \(47, 61\)"):
         start.geometry.then(Geometry.identity((47, 61)))
+
+
+SPECS = [
+    "RandomHorizontalFlip",
+    {"RandomResizedCrop": {"size": [31, 37]}},
+    {"RandomRotation": {"degrees": 30}},
+    {"RandomAffine": {"degrees": 10, "translate": [0.2, 0.2]}},
+    "RandomPerspective",
+    {"Resize": {"size": [59, 97]}},
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("seed", [3, 5, 7])
+def test_random_transforms_keep_mask_and_box_on_the_marked_pixels(spec: str, seed: int) -> None:
+    moved = marked((20, 19, 97, 67)).transform(JointTransforms([spec], mask_fill=0), seed)
+    bright = moved.image[0] > 127 + 64  # the outside is gray, the edge in between
+    assert moved.masks[0].any()
+    overlap = (bright & moved.masks[0]).sum() / (bright | moved.masks[0]).sum()
+    assert overlap > 0.9
+    assert moved.boxes.tolist() == [bounds(moved.masks[0])]
+
+
+def test_label_maps_ignore_what_lies_outside_of_the_image() -> None:
+    labels = torch.full((61, 61), 3, dtype=torch.uint8)
+    image = torch.full((3, 61, 61), 255, dtype=torch.uint8)
+    rotated, moved = JointTransforms([{"RandomRotation": {"degrees": [45, 45]}}])(image, labels, 0)
+    assert moved.unique().tolist() == [3, IGNORE_CLASS]
+    assert rotated[:, moved == IGNORE_CLASS].unique().tolist() == [127]
+
+
+def test_the_seed_decides_the_transform_and_the_global_generator_does_not_move() -> None:
+    state, sample = torch.random.get_rng_state(), marked()
+    jitter = JointTransforms([{"RandomAffine": {"degrees": 30}}], mask_fill=0)
+    first, again, other = (sample.transform(jitter, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.image, again.image)
+    assert torch.equal(first.masks, again.masks)
+    assert not torch.equal(first.image, other.image)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("RandomHorizontalFlop", "unknown transform 'RandomHorizontalFlop'; did you mean"),
+        ({"RandomRotation": {"angle": 3}}, "RandomRotation does not accept these options"),
+        ({"Resize": {}, "Pad": {}}, "one name with its options, got Resize, Pad"),
+    ],
+)
+def test_unknown_transforms_are_refused(spec: dict[str, dict[str, int]], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        JointTransforms([spec])
+
+
+def test_transforms_to_floats_are_refused() -> None:
+    floats = JointTransforms([{"ConvertImageDtype": {"dtype": torch.float32}}])
+    with pytest.raises(TypeError, match="uint8 image and its masks, got torch.float32"):
+        floats(torch.zeros(3, 5, 7, dtype=torch.uint8), torch.zeros(5, 7, dtype=torch.uint8), 0)

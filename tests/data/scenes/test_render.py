@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import SIGNED_DISTANCES, draw_world, object_masks
+from visattn.data.scenes.render import (
+    SIGNED_DISTANCES,
+    draw_world,
+    object_boxes,
+    object_masks,
+)
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, SceneObject, World
 
 GRAY = ((120.0, 120.0, 120.0), (120.0, 120.0, 120.0))
@@ -32,17 +37,32 @@ def test_every_shape_has_an_outline() -> None:
 
 
 @given(index=st.integers(0, 10**6), size=st.sampled_from([16, 31, 64, 97]))
-def test_masks_are_disjoint_and_inside_their_boxes(index: int, size: int) -> None:
+def test_masks_are_disjoint_and_inside_their_circles(index: int, size: int) -> None:
     world = Scenes(10**6 + 1).world(index)
     covered = object_masks(world, size)
     assert covered.shape == (len(world.objects), size, size)
     assert covered.sum(0).max() == 1
     for mask, item in zip(covered, world.objects, strict=True):
         y, x = mask.nonzero()
-        left, top, right, bottom = (side * size for side in item.box)
         assert len(y) > 0
-        assert left <= x.min() + 0.5 <= x.max() + 0.5 <= right
-        assert top <= y.min() + 0.5 <= y.max() + 0.5 <= bottom
+        distance = np.hypot(x + 0.5 - item.x * size, y + 0.5 - item.y * size)
+        assert distance.max() <= item.radius * size + 1e-3
+
+
+@given(index=st.integers(0, 10**6), size=st.sampled_from([16, 31, 97]))
+def test_boxes_touch_the_pixels_of_their_object_on_all_sides(index: int, size: int) -> None:
+    world = Scenes(10**6 + 1).world(index)
+    pairs = zip(object_boxes(world, size), object_masks(world, size), strict=True)
+    for (left, top, right, bottom), mask in pairs:
+        y, x = mask.nonzero()
+        assert (left, top) == (x.min(), y.min())
+        assert (right, bottom) == (x.max() + 1, y.max() + 1)
+
+
+def test_box_of_a_triangle_is_smaller_than_its_circle() -> None:
+    [(left, top, right, bottom)] = object_boxes(World((thing("triangle", 0.5, 0.5),), GRAY, 0), 997)
+    assert (right - left) * (bottom - top) < 0.8 * (2 * 0.15 * 997) ** 2
+    assert bottom < (0.5 + 0.15) * 997 - 50  # an empty fifth of the circle is below its base
 
 
 @given(index=st.integers(0, 10**6))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import draw_world, object_masks
+from visattn.data.scenes.render import draw_world, object_boxes, object_masks
 from visattn.data.scenes.single_object import (
     SINGLE_OBJECT,
     single_object_scenes,
@@ -34,12 +34,12 @@ def test_image_shows_its_shape_at_the_center_only() -> None:
         empty = torch.from_numpy(draw_world(replace(world, objects=()), 37)).permute(2, 0, 1)
         changed = (things.images[index] != empty).any(0)
         assert (changed & mask).any()
-        left, top, right, bottom = (round(37 * side) for side in world.objects[0].box)
-        changed[max(0, top - 1) : bottom + 1, max(0, left - 1) : right + 1] = False
+        [item], [box] = world.objects, object_boxes(world, 37).astype(int)
+        left, top, right, bottom = box
+        changed[max(0, top - 2) : bottom + 2, max(0, left - 2) : right + 2] = False
         assert not changed.any()
         x, y = (37 * (things.centers[index] + 1) / 2).tolist()
-        left, top, right, bottom = (37 * side for side in world.objects[0].box)
-        assert (x, y) == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=1e-4)
+        assert (x, y) == pytest.approx((37 * item.x, 37 * item.y), abs=1e-4)
         rows, columns = torch.nonzero(mask, as_tuple=True)
         assert abs(float(columns.float().mean()) + 0.5 - x) < 1.5
         assert abs(float(rows.float().mean()) + 0.5 - y) < 2.5  # a triangle is bottom-heavy

@@ -266,7 +266,8 @@ def test_every_sentence_pattern_has_every_relation() -> None:
     assert parsed == set(product(range(5), RELATIONS))
 
 
-# On a grid of 10 × 10: the circle covers columns 0-3 of rows 3-6, the square columns 6-9.
+# On a grid of 10 × 10: the circle covers columns 0-3 of rows 3-6; the square, whose side is 1.4
+# times its radius, columns 6.6-9.4 of rows 3.6-6.4.
 CIRCLE = SceneObject("circle", "red", "plain", "medium", 0.2, 0.5, 0.2, 0.0, COLORS["red"])
 SQUARE = SceneObject("square", "blue", "plain", "medium", 0.8, 0.5, 0.2, 0.0, COLORS["blue"])
 WORLD = World((CIRCLE, SQUARE), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), 0)
@@ -282,25 +283,25 @@ def one_hot(*cells: tuple[int, int]) -> torch.Tensor:
 
 
 def test_attention_on_the_described_object_scores_one() -> None:
-    maps = one_hot(*[(0, 0)] * 1, (3, 1), (6, 3), *[(9, 9)] * 4, (5, 6), (4, 9))
-    judged = score_caption(CAPTION, maps, WORLD)
+    maps = one_hot(*[(0, 0)] * 1, (3, 1), (6, 3), *[(9, 9)] * 4, (5, 7), (4, 8))
+    judged = score_caption(CAPTION, maps, WORLD, size=1000)
     assert judged.parsed
     assert judged.true
     assert judged.num_visual_words == judged.hits == 4
     assert judged.correctness == pytest.approx(4, abs=1e-5)
-    assert judged.baseline == pytest.approx(4 * 0.16, abs=1e-5)
+    assert judged.baseline == pytest.approx(2 * 0.16 + 2 * 0.28**2, abs=1e-5)
 
 
 def test_attention_on_another_object_scores_zero() -> None:
     maps = one_hot((0, 0), (5, 8), (5, 8), *[(0, 0)] * 4, (5, 2), (5, 2))
-    judged = score_caption(CAPTION, maps, WORLD)
+    judged = score_caption(CAPTION, maps, WORLD, size=1000)
     assert judged.num_visual_words == 4
     assert judged.hits == 0
     assert judged.correctness == pytest.approx(0, abs=1e-6)
 
 
 def test_uniform_attention_has_no_lift() -> None:
-    judged = score_caption(CAPTION, EVEN, WORLD)
+    judged = score_caption(CAPTION, EVEN, WORLD, size=1000)
     assert judged.correctness == pytest.approx(judged.baseline, abs=1e-5)
     assert judged.hits == 0  # the first of equal cells lies in a corner
 
@@ -309,7 +310,7 @@ def test_attention_half_inside_scores_half() -> None:
     maps = one_hot(*[(0, 0)] * 9)
     maps[1] = 0
     maps[1, 5, 1], maps[1, 9, 9] = 0.75, 0.25
-    judged = score_caption(CAPTION, maps, WORLD)
+    judged = score_caption(CAPTION, maps, WORLD, size=1000)
     assert judged.hits == 1
     assert judged.correctness == pytest.approx(0.75, abs=1e-5)
 
@@ -324,7 +325,7 @@ def test_attention_half_inside_scores_half() -> None:
     ],
 )
 def test_false_captions_have_no_scored_words(caption: str, *, understood: bool) -> None:
-    judged = score_caption(caption, EVEN, WORLD)
+    judged = score_caption(caption, EVEN, WORLD, size=1000)
     assert (judged.parsed, judged.true) == (understood, False)
     assert (judged.num_visual_words, judged.hits, judged.correctness, judged.baseline) == (
         0,
@@ -338,12 +339,12 @@ def test_ambiguous_words_are_scored_on_all_their_objects() -> None:
     upper = SceneObject("circle", "red", "plain", "small", 0.2, 0.1, 0.1, 0.0, COLORS["red"])
     world = World((CIRCLE, SQUARE, upper), WORLD.background, 0)
     maps = one_hot((0, 0), (0, 1), (5, 2), *[(0, 0)] * 4, (5, 8), (5, 8))
-    judged = score_caption(CAPTION, maps, world)
+    judged = score_caption(CAPTION, maps, world, size=1000)
     assert judged.hits == 4
     assert judged.correctness == pytest.approx(4, abs=1e-5)
-    assert judged.baseline == pytest.approx(2 * (0.16 + 0.04) + 2 * 0.16, abs=1e-5)
+    assert judged.baseline == pytest.approx(2 * (0.16 + 0.04) + 2 * 0.28**2, abs=1e-5)
 
 
 def test_every_word_requires_a_map() -> None:
     with pytest.raises(ValueError, match="9 words need a map each, got 8 maps"):
-        score_caption(CAPTION, EVEN[:8], WORLD)
+        score_caption(CAPTION, EVEN[:8], WORLD, size=1000)

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
+from visattn.functional.attribution.cam import (
+    channel_masks,
+    eigen_cam,
+    grad_cam,
+    grad_cam_plus_plus,
+    hires_cam,
+    layer_cam,
+    x_grad_cam,
+)
 
 B, C, Y, X = 2, 3, 5, 7
 
@@ -72,3 +80,55 @@ def test_images_are_independent_and_half_precision_is_computed_in_float32(
             method(activations[index : index + 1], gradients[index : index + 1])[0], whole[index]
         )
     assert method(activations.half(), gradients.half()).dtype == torch.float32
+
+
+def test_hires_cam_of_a_linear_layer_sums_to_its_score() -> None:
+    activations, weights = drawn()
+    score = (activations * weights).sum((1, 2, 3))
+    torch.testing.assert_close(hires_cam(activations, weights, signed=True).sum((1, 2)), score)
+    clipped = hires_cam(activations, weights)
+    torch.testing.assert_close(clipped, (activations * weights).sum(1).clamp(min=0))
+
+
+def test_x_grad_cam_equals_its_equation() -> None:
+    def weigh(channel: Tensor, gradient: Tensor) -> Tensor:
+        return (channel * gradient).sum() / channel.sum()
+
+    torch.testing.assert_close(x_grad_cam(*drawn()), by_equation(weigh))
+    off = torch.zeros(1, 1, 2, 3)
+    assert torch.equal(x_grad_cam(off, torch.ones_like(off)), off[:, 0])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (2, 53, 5, 7)])
+def test_eigen_cam_is_the_first_principal_component(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    activations = torch.randn(shape, generator=generator, dtype=torch.float64).relu()
+    result = eigen_cam(activations)
+    for row in range(2):
+        table = activations[row].flatten(1).T  # positions by channels
+        _, _, directions = torch.linalg.svd(table - table.mean(0))
+        projection = (table - table.mean(0)) @ directions[0]
+        energy = table.square().sum(1)
+        if float(torch.corrcoef(torch.stack((projection, energy)))[0, 1]) < 0:
+            projection = -projection
+        torch.testing.assert_close(result[row].flatten(), projection.relu())
+    assert torch.equal(eigen_cam(torch.ones(1, 2, 3, 5)), torch.zeros(1, 3, 5))
+
+
+def test_eigen_cam_is_positive_where_one_object_is() -> None:
+    generator = torch.Generator().manual_seed(5)
+    activations = 0.1 * torch.rand(1, 11, 5, 7, generator=generator)
+    activations[:, :, 1:3, 4:6] += torch.rand(11, generator=generator)[:, None, None]
+    result = eigen_cam(activations)[0]
+    assert float(result[1:3, 4:6].min()) > 3 * float(result[3:].max())
+
+
+def test_channel_masks_keep_the_center_of_a_cell() -> None:
+    activations = torch.zeros(1, 1, 14, 14)
+    activations[0, 0, 3, 10] = 2
+    mask = channel_masks(activations, (224, 224))[0, 0].double()
+    centers = torch.arange(224).double() + 0.5
+    assert float(mask.sum(1) @ centers / mask.sum()) == pytest.approx(56, abs=0.01)
+    assert float(mask.sum(0) @ centers / mask.sum()) == pytest.approx(168, abs=0.01)
+    assert float(mask.max()) == 1
+    assert not channel_masks(torch.ones(1, 1, 2, 3), (4, 6)).any()

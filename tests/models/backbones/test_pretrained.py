@@ -75,9 +75,9 @@ def test_duplicate_class_names_are_numbered() -> None:
             load_torchvision_model,
             "vit_b_61",
             {},
-            "unknown torchvision classifier 'vit_b_61'; did you mean vit_b_16",
+            "unknown torchvision model 'vit_b_61'; did you mean vit_b_16",
         ),
-        (load_torchvision_model, "fasterrcnn_resnet50_fpn", {}, "unknown torchvision classifier"),
+        (load_torchvision_model, "fasterrcnn_resnet51", {}, "did you mean fasterrcnn_resnet50_fpn"),
         (
             load_timm_model,
             "test_resnet",

@@ -170,6 +170,29 @@ def test_without_sentinel_it_is_spatial_attention() -> None:
     assert bool((step.gate == 1).all())
 
 
+def test_sentinel_dropout_trains_some_captions_on_the_image_alone() -> None:
+    model, (captions, lengths) = captioner(), batch()
+    features = numbers(4, 12, *GRID)
+    model.decoder.sentinel_dropout = 0.5
+    evaluated = model.eval().teacher_force(features, captions, lengths).attention.gate
+    assert bool((evaluated < 1).all()), "the sentinel is never dropped in evaluation"
+    torch.manual_seed(0)
+    output = model.train().teacher_force(features, captions, lengths)
+    dropped = 0
+    for row in range(len(captions)):
+        gate, expected = (gates[output.rows == row] for gates in (output.attention.gate, evaluated))
+        if bool((gate == 1).all()):
+            dropped += 1
+        else:
+            torch.testing.assert_close(gate, expected)
+    assert 0 < dropped < len(captions)
+
+
+def test_sentinel_dropout_is_a_fraction() -> None:
+    with pytest.raises(ValueError, match=r"sentinel_dropout must be in \[0, 1\], got 1.5"):
+        KnowingWhenToLook(WORDS, SmallEncoder((16, 40), channels=12), sentinel_dropout=1.5)
+
+
 def test_state_follows_its_hypotheses_and_images() -> None:
     model = captioner(feed_context=True)
     state = model.start(numbers(3, 12, *GRID))

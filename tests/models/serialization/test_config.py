@@ -16,10 +16,12 @@ from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.models.detection.detr import DETR
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.dram import DRAM
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.segmentation.unet import UNet
 from visattn.models.serialization import config as descriptions, meta_shapes as meta
 from visattn.models.serialization.config import (
     MODEL_CLASSES,
@@ -33,8 +35,20 @@ from visattn.models.vit.vision_transformer import VisionTransformer
 
 # One of each class, with every argument different from its default.
 EXAMPLES: dict[str, nn.Module] = {
+    "UNet": UNet(
+        ("background", "cat"),
+        SmallEncoder((16, 40), channels=12),
+        decoder_channels=(7, 5),
+        block="gate",
+        block_kwargs={"reduction": 3},
+    ),
     "SmallEncoder": SmallEncoder(
-        (16, 40), channels=12, coord_scale=False, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)
+        (16, 40),
+        channels=12,
+        coord_scale=False,
+        stride=4,
+        mean=(0.1, 0.2, 0.3),
+        std=(0.5, 0.6, 0.7),
     ),
     "TimmEncoder": TimmEncoder(
         "test_resnet",
@@ -44,6 +58,21 @@ EXAMPLES: dict[str, nn.Module] = {
         timm_kwargs={"output_stride": 8},
         mean=(0.1, 0.2, 0.3),
         std=(0.5, 0.6, 0.7),
+    ),
+    "DETR": DETR(
+        ("cat", "dog"),
+        SmallEncoder((16, 40), channels=12),
+        dim=24,
+        num_queries=7,
+        num_heads=3,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        mlp_ratio=2.0,
+        cross_attention="dense",
+        num_points=3,
+        class_probability="softmax",
+        two_stage=True,
+        num_denoising_groups=2,
     ),
     "ShowAttendTell": ShowAttendTell(
         (*SPECIAL_TOKENS, "red", "blue"),
@@ -61,6 +90,7 @@ EXAMPLES: dict[str, nn.Module] = {
         attention_dim=7,
         dropout=0.3,
         feature_dropout=0.2,
+        sentinel_dropout=0.25,
         feed_context=True,
     ),
     "SequenceRecognizer": SequenceRecognizer(

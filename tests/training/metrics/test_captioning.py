@@ -82,8 +82,10 @@ def attention(y: int, x: int, count: int = 7) -> torch.Tensor:
 def test_scene_scores_match_values_by_hand() -> None:
     scores = SceneScores()
     gates = [torch.tensor([0.1, 0.9, 0.2, 0.3, 0.4, 0.1, 0.5])] * 2  # circle and square: 0.9, 0.5
-    scores.update([TRUE, FALSE], [attention(5, 2), attention(5, 2)], [WORLD, WORLD], gates)
-    scores.update(["what"], [attention(5, 2, 1)], [WORLD], [torch.tensor([0.85])])
+    scores.update(
+        [TRUE, FALSE], [attention(5, 2), attention(5, 2)], [WORLD, WORLD], gates, size=1000
+    )
+    scores.update(["what"], [attention(5, 2, 1)], [WORLD], [torch.tensor([0.85])], size=1000)
     values = {name: float(scores[name].compute()) for name in SCENE_METRICS}
     assert values == pytest.approx(
         {
@@ -91,7 +93,7 @@ def test_scene_scores_match_values_by_hand() -> None:
             "parsed": 2 / 3,
             "pointing_game": 1 / 2,  # the attention is on the circle, not on the square
             "correctness": 1 / 2,
-            "lift": 1 / 2 - 0.16,
+            "lift": 1 / 2 - (0.16 + 0.28**2) / 2,
             "gate_auc": 21 / 22,
         },
         abs=1e-5,
@@ -102,21 +104,21 @@ def test_scene_scores_do_not_depend_on_the_batches() -> None:
     single, batched = SceneScores(), SceneScores()
     captions, maps = [TRUE, FALSE, TRUE], [attention(5, 2), attention(5, 8), attention(4, 7)]
     gates = [torch.arange(7) / 7, torch.ones(7), torch.zeros(7)]
-    batched.update(captions, maps, [WORLD] * 3, gates)
+    batched.update(captions, maps, [WORLD] * 3, gates, size=10)
     for caption, caption_maps, caption_gates in zip(captions, maps, gates, strict=True):
-        single.update([caption], [caption_maps], [WORLD], [caption_gates])
+        single.update([caption], [caption_maps], [WORLD], [caption_gates], size=10)
     for name in SCENE_METRICS:
         torch.testing.assert_close(batched[name].compute(), single[name].compute())
 
 
 def test_numbers_of_captions_and_scenes_must_be_equal() -> None:
     with pytest.raises(ValueError, match="zip"):
-        SceneScores().update([TRUE], [attention(5, 2)], [WORLD, WORLD], [torch.ones(7)])
+        SceneScores().update([TRUE], [attention(5, 2)], [WORLD, WORLD], [torch.ones(7)], size=10)
 
 
 def test_gate_auc_of_one_kind_of_words_is_nan() -> None:
     scores = SceneScores()
-    scores.update([], [], [], [])
+    scores.update([], [], [], [], size=10)
     assert scores["gate_auc"].compute().isnan()
-    scores.update(["a a"], [attention(5, 2, 2)], [WORLD], [torch.tensor([0.1, 0.9])])
+    scores.update(["a a"], [attention(5, 2, 2)], [WORLD], [torch.tensor([0.1, 0.9])], size=10)
     assert scores["gate_auc"].compute().isnan()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +14,9 @@ from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.functional.captioning.losses import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
+from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import model_config
@@ -314,7 +316,32 @@ def test_checkpoint_with_another_vocabulary_of_the_same_size_is_refused(tmp_path
         trainer(tmp_path).validate(task, cyan, ckpt_path=str(tmp_path / "last.ckpt"))
 
 
-@pytest.mark.parametrize("name", ["doubly_stochastic_weight", "encoder_lr_mult"])
+@pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+def test_gate_weight_lowers_the_gate_and_needs_one() -> None:
+    def adaptive(words: list[str]) -> Captioner:
+        return KnowingWhenToLook(words, SMALL(), embed_dim=7, hidden_size=11, attention_dim=5)
+
+    scenes = data()
+    batch: Any = next(iter(scenes.train_dataloader()))
+    torch.manual_seed(0)
+    task = CaptioningTask(adaptive, scenes.data_info, gate_weight=0.5)
+    output = teacher_force_batch(task.model, batch)
+    penalty = task.attention_penalties(output, batch)
+    torch.testing.assert_close(penalty, 0.5 * output.attention.gate.mean())
+    torch.autograd.backward(penalty)
+    bias = cast("KnowingWhenToLook", task.model).decoder.attention.sentinel_key.bias
+    assert bias.grad is not None
+    assert bias.grad.any()
+
+    def transformer(words: list[str]) -> Captioner:
+        return TransformerCaptioner(words, SMALL(), embed_dim=8, num_layers=1, num_heads=2)
+
+    task = CaptioningTask(transformer, scenes.data_info, gate_weight=0.5)
+    with pytest.raises(ValueError, match="gate_weight must be 0 for a TransformerCaptioner"):
+        task.attention_penalties(teacher_force_batch(task.model, batch), batch)
+
+
+@pytest.mark.parametrize("name", ["doubly_stochastic_weight", "encoder_lr_mult", "gate_weight"])
 def test_negative_weights_are_refused(name: str) -> None:
     settings: dict[str, Any] = {name: -0.1}
     with pytest.raises(ValueError, match=f"{name}.* must be at least 0, got"):

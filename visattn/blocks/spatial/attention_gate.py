@@ -84,10 +84,17 @@ class AttentionGate(Block):
             ValueError: If a number of channels does not match, if the batch sizes differ, or if the
                 features are smaller than the stride.
         """
+        return x * self.gate(x, signal)[:, None]
+
+    def gate(
+        self,
+        x: Float[Tensor, "b c y x"],
+        signal: Float[Tensor, "b g _y _x"] | None = None,
+    ) -> Float[Tensor, "b y x"]:
+        """Return the spatial gate in (0, 1); arguments and errors are those of `forward`."""
         self._check_features(x)
         self._check_signal(x, x if signal is None else signal)
-        gate = self._gate(x, signal)
-        return x * self.tap(gate)[:, None]
+        return self.tap(self._gate(x, signal))
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features gated by themselves."""

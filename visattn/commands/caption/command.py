@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from visattn.commands.caption.gallery import SUFFIXES, Gallery
 from visattn.commands.options.arguments import (
+    WORD_METHODS,
     CommandParser,
     add_images,
     add_resize_mode,
@@ -77,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_search(parser)
     _add_places(parser)
+    _add_method(parser)
     parser.add_argument(
         "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
     )
@@ -98,6 +100,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_dry_run(parser)
     return parser
+
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of what the maps of words show."""
+    parser.add_argument(
+        "--method",
+        choices=WORD_METHODS,
+        default="attention",
+        metavar="METHOD",
+        help=f"what the maps of words show: {', '.join(WORD_METHODS)} (default: attention)",
+    )
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -176,6 +189,8 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         for name in ("num_captions", "gif", "alignment", "phrase_boxes"):
             if getattr(args, name):
                 parser.error(f"--{name.replace('_', '-')} needs an output folder, --out DIR")
+        if args.method != "attention":
+            parser.error("--method needs an output folder, --out DIR")
     check_weights(args)  # reports a missing run before torch is imported
     args.num_captions = args.num_captions or min(args.beam_size, _MAX_NUM_CAPTIONS)
     if args.num_captions > args.beam_size:
@@ -280,6 +295,7 @@ def _caption_batch(
     A file that cannot be written does not affect the other images.
     """
     from visattn.pipelines.captioning import caption as caption_images
+    from visattn.pipelines.explain_words import explain_captions
 
     images = [image for _, image in batch]
     captions = caption_images(
@@ -292,6 +308,10 @@ def _caption_batch(
         places=args.places,
         seed=args.seed,
     )
+    if gallery is not None:  # the maps are only needed in files
+        captions = explain_captions(
+            model, images, captions, args.method, resize_mode=args.resize_mode
+        )
     not_written: list[str] = []
     for (name, image), caption in zip(batch, captions, strict=True):
         print_row(name, caption.text)

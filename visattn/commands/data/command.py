@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for
     from torch import Tensor
 
     from visattn.data.scenes.dataset import Scenes
-    from visattn.data.scenes.world import SceneObject
+    from visattn.data.scenes.world import World
 
 _SCENES = """\
 Render scenes of colored shapes. Each scene is DIR/ID.png and a line of DIR/captions.jsonl:
@@ -201,7 +201,7 @@ def _write_scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
     return {
         **_write_image(scenes.image(index), sample.id, folder),
         "captions": sample.captions,
-        "objects": [_object_record(each, scenes.size) for each in scenes.world(index).objects],
+        "objects": _object_records(scenes.world(index), scenes.size),
         "word_objects": [caption.objects for caption in scenes.captions(index)],
     }
 
@@ -222,21 +222,26 @@ def _write_shapes(args: argparse.Namespace) -> str:
         return summary
     with _json_lines(args) as records:
         for index, image in enumerate(single_object_scenes(scenes).images):
-            (scene_object,) = single_object_world(scenes, index).objects
+            [record] = _object_records(single_object_world(scenes, index), args.size)
             entry = _write_image(image, f"{args.split}-{index}", args.out)
-            record = _object_record(scene_object, args.size)
-            records.append({**entry, "class": scene_object.shape, "object": record})
+            records.append({**entry, "class": record["shape"], "object": record})
     return summary
 
 
-def _object_record(scene_object: "SceneObject", size: int) -> dict[str, Any]:
-    return {
-        "shape": scene_object.shape,
-        "color": scene_object.color,
-        "texture": scene_object.texture,
-        "size": scene_object.size,
-        "box": [round(side * size, 2) for side in scene_object.box],
-    }
+def _object_records(world: "World", size: int) -> list[dict[str, Any]]:
+    """Return the attributes of each object, and the box of its pixels."""
+    from visattn.data.scenes.render import object_boxes
+
+    return [
+        {
+            "shape": scene_object.shape,
+            "color": scene_object.color,
+            "texture": scene_object.texture,
+            "size": scene_object.size,
+            "box": [int(side) for side in box],
+        }
+        for scene_object, box in zip(world.objects, object_boxes(world, size), strict=True)
+    ]
 
 
 def _write_digits(args: argparse.Namespace) -> str:

@@ -12,6 +12,15 @@ from visattn.io.messages import did_you_mean
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
+WORD_METHODS = (
+    "attention",
+    "gradient_attention",
+    "relevance",
+    "gradient_embedding",
+    "gradcam",
+    "occlusion",
+)
+"""Methods for the words of captions; `visattn.pipelines.explain_words` computes them."""
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -81,7 +81,7 @@ def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Path
 
 
 def encode_png(pixels: "np.ndarray") -> bytes:
-    """Return an image as PNG: gray with 16 bits, RGB or RGBA with 8.
+    """Return an image as PNG: gray with 8 or 16 bits, RGB or RGBA with 8.
 
     Example:
         >>> encode_png(np.zeros((2, 3), np.uint16))[1:4]

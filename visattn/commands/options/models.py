@@ -48,9 +48,9 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         "--model",
         required=required,
         metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, run:FOLDER of visattn fit, a file of "
-        "visattn export, or your own code: FILE.py:NAME or package.module:NAME, a class or "
-        "function that builds the model (this code is executed)",
+        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER "
+        "of visattn fit, a file of visattn export, or your own code: FILE.py:NAME or "
+        "package.module:NAME, a class or function that builds the model (this code is executed)",
     )
     parser.add_argument(
         "--weights",
@@ -136,18 +136,21 @@ def load_trained_model(args: argparse.Namespace) -> "LoadedModel":
     return loaded
 
 
-def load_explained_model(args: argparse.Namespace) -> "tuple[LoadedModel, ExplainedModel]":
+def load_explained_model(
+    args: argparse.Namespace, *, dense: bool = False
+) -> "tuple[LoadedModel, ExplainedModel]":
     """Return the model of `--model` on its device, and its analysis for attribution methods.
 
     Args:
         args: Options of `add_model`.
+        dense: Whether a pixel, region, box or query is explained; the model is then not run.
 
     Raises:
         FileNotFoundError: If a file, directory or run does not exist.
         ValueError: If the name, an argument, the weights or the device cannot be used, or the model
             is a captioner.
     """
-    from visattn.attribution.explained_model import analyze_model
+    from visattn.attribution.explained_model import analyze_model, describe_model
     from visattn.models.captioner import Captioner
     from visattn.pipelines.model_io import load_model
 
@@ -156,6 +159,7 @@ def load_explained_model(args: argparse.Namespace) -> "tuple[LoadedModel, Explai
         weights=args.weights,
         pretrained=args.pretrained,
         model_kwargs=dict(args.model_args) or None,
+        text=getattr(args, "text", None),
     )
     if isinstance(loaded.model, Captioner):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
@@ -166,7 +170,8 @@ def load_explained_model(args: argparse.Namespace) -> "tuple[LoadedModel, Explai
         print_message(note)
     move_to_device(loaded.model, args.device)
     class_names = None if args.classes is None else read_class_names(args.classes)
-    explained = analyze_model(loaded.model, args.input_size, class_names)
+    analyze = describe_model if dense else analyze_model
+    explained = analyze(loaded.model, args.input_size, class_names)
     if args.input_size:  # the preprocessing of the library has another size
         loaded = replace(loaded, transform=None)
     if not explained.class_names:

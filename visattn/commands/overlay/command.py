@@ -18,16 +18,20 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
 from visattn.commands.options.models import add_model
 from visattn.commands.options.output_streams import print_lines
+from visattn.commands.overlay.dense_target import add_dense_target
+from visattn.commands.overlay.queries import overlay_queries, query_selection
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
   visattn overlay dog.jpg --model timm:resnet50 --pretrained --method gradcam --out maps
   visattn overlay photos --model timm:deit_tiny_patch16_224 --pretrained --method rollout --out maps
+  visattn overlay dog.jpg --model torchvision:fasterrcnn_resnet50_fpn --pretrained --box best
   visattn overlay dog.jpg --maps maps.npy --out dog_maps.png"""
 
 _EPILOG = """\
 Prints a line per image and method: the names of both, the explained class, its probability, and
-the displayed range of values. Files of a map begin with NAME.METHOD:
+the displayed range of values; for a text, its cosine similarity with the image.
+Files of a map begin with NAME.METHOD:
   .png          overlay on the image, at the size of the image
   .rgba.png     the map alone; transparent where it is zero
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
@@ -35,6 +39,7 @@ the displayed range of values. Files of a map begin with NAME.METHOD:
   .json         metadata: model, class, arguments, displayed range, geometry on the image
 Several methods also give NAME.methods.png, all maps side by side. --all-heads adds NAME.heads.png,
 --explorer NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
+With --queries: NAME.queries.png, one figure with boxes and maps; .json and .npz hold the values.
 If a method fails, this is reported, the other methods continue, and the exit code is 1.
 Regions outside of the network's input, such as those beside a crop, are hatched or transparent.
 An interrupted run resumes: maps that exist and were made in the same way are not computed again.
@@ -57,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     add_model(parser, required=False)
     _add_methods(parser)
+    add_dense_target(parser)
     _add_drawing(parser)
     _add_saved_maps(parser)
     parser.add_argument(
@@ -75,12 +81,28 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="METHOD",
         help="one or several of attention, rollout, relevance, gradcam, layercam, rise, ...; or "
-        "all: every method that the model supports (default: rollout if supported, else gradcam)",
+        "all: every method that the model supports (default: rollout if supported, else gradcam; "
+        "with --text: legrad)",
     )
     parser.add_argument(
         "--target",
+        "--class",
         metavar="CLASS",
         help="class to explain, by name or index (default: the predicted class)",
+    )
+    parser.add_argument(
+        "--text",
+        nargs="+",
+        metavar="TEXT",
+        help="texts to compare the images with, for a model of images and texts: hf:DIRECTORY of "
+        "CLIP or SigLIP, or open_clip:NAME; one map for each text, on one scale",
+    )
+    parser.add_argument(
+        "--queries",
+        type=query_selection,
+        metavar="best|N|I,J",
+        help="for a DETR-like detector, hf:DIRECTORY: draw where its queries looked, with box and "
+        "class; best: all boxes with a score of at least 0.5, up to 8; N: the N best; or indices",
     )
     _add_layers(parser)
     parser.add_argument(
@@ -203,8 +225,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if (args.model is None) == (args.maps is None):
         parser.error(_NO_SOURCE)
+    if args.text and (args.maps or args.target or args.classes):
+        parser.error("--text names what to explain: --target, --classes and --maps have no use")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
+    if args.queries is not None and args.maps is None:
+        return overlay_queries(args)
     args.normalize = args.normalize or ("image" if args.maps is None else "global")
     if args.maps is None:
         from visattn.commands.overlay.runs import overlay_images

@@ -6,13 +6,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.models import load_explained_model
+from visattn.commands.overlay.dense_target import dense_target
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.recording.attention_map import AttentionMap
     from visattn.recording.model_info import ModelInfo
+
+
+SIMILARITY_NOTE = (
+    "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
+    "that it names; compare it with legrad"
+)
 
 
 @dataclass(frozen=True)
@@ -24,12 +32,19 @@ class MapSpec:
         title: Heading on pages.
         method: Name of the method.
         method_args: Arguments of the method.
+        text: Index of the explained text, for a model of images and texts.
     """
 
     key: str
     title: str
     method: str
     method_args: Mapping[str, Any] = field(default_factory=dict)
+    text: int | None = None
+
+    @property
+    def scale_key(self) -> str:
+        """Maps with the same key are drawn on one scale: those of all texts of a method."""
+        return self.key.partition(".text")[0]
 
 
 class MapRunner:
@@ -50,18 +65,23 @@ class MapRunner:
         from visattn.pipelines.explainer import Explainer
 
         torch.manual_seed(0)  # random weights are the same in every run
-        self.loaded, self.explained = load_explained_model(args)
+        self.dense = dense_target(args)
+        is_dense = self.dense is not None
+        self.loaded, self.explained = load_explained_model(args, dense=is_dense)
         info = self.explained.info
-        self.specs = _map_specs(args, info)
+        self.specs = _specs_per_text(_map_specs(args, info, self.dense), args.text or ())
         self.explainer = Explainer(
             self.explained,
+            img_size=args.input_size if is_dense else None,
             transform=None if args.resize_mode else self.loaded.transform,
             resize_mode=args.resize_mode,
+            dense=is_dense,
         )
         self.layers, self.heads = args.layers, args.heads
         name = args.target
         target = int(name) if name is not None and name.isdecimal() else name
-        self.target = resolve_target(target, self.explained)
+        self.target = None if is_dense else resolve_target(target, self.explained)
+        self.loaded_texts = bool(args.text)
         self.has_heads = bool(info.attention_layers) and not info.attention_error
         if args.all_heads and not self.has_heads:
             reason = info.attention_error or "it has no token attention"
@@ -82,8 +102,13 @@ class MapRunner:
         failures: list[Exception] = []
         for spec in self.specs:
             try:
+                target = class_indices if spec.text is None else spec.text
                 maps = self.explainer.map(
-                    batch, spec.method, class_indices, keep_empty=True, **spec.method_args
+                    batch,
+                    spec.method,
+                    self.dense or target,
+                    keep_empty=True,
+                    **spec.method_args,
                 )
             except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
                 failures.append(error)
@@ -92,13 +117,15 @@ class MapRunner:
                 maps = [_failed_map(image, spec, error) for image in batch.originals]
             for position, (result, attention_map) in enumerate(zip(results, maps, strict=True)):
                 index = class_indices[position] if class_indices else None
-                metadata = {
-                    **attention_map.metadata,
-                    "title": spec.title,
+                described: dict[str, Any] = {
                     "target": index,
                     "class": names[index] if index is not None and index < len(names) else "",
-                    "probability": probabilities[position] if probabilities else None,
                 }
+                described = {} if self.dense else described
+                described["probability"] = probabilities[position] if probabilities else None
+                if self.loaded_texts:
+                    described = _text_metadata(spec, names)
+                metadata = {**attention_map.metadata, "title": spec.title, **described}
                 result.append(replace(attention_map, metadata=metadata))
         return results
 
@@ -144,16 +171,27 @@ def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "Atten
     return AttentionMap(torch.zeros(1, 1), spec.method, kind, geometry, metadata)
 
 
-def _map_specs(args: argparse.Namespace, info: "ModelInfo") -> list[MapSpec]:
+def _map_specs(
+    args: argparse.Namespace, info: "ModelInfo", dense: "DenseTarget | None" = None
+) -> list[MapSpec]:
     """Return the specs of the selected methods, after checking that the model supports them."""
-    from visattn.attribution.methods import get_method, supported_methods
+    from visattn.attribution.methods import METHODS, get_method, supported_methods
+    from visattn.pipelines.dense import unsupported_dense
 
     supported = supported_methods(info)
+    if dense is not None:
+        supported = [
+            name for name, method in METHODS.items() if not unsupported_dense(method, info, dense)
+        ]
     names = args.method or [_default_method(supported, layered=bool(args.layer))]
     names = supported if names == ["all"] else list(dict.fromkeys(names))
     methods = [get_method(name) for name in names]
     for method in methods:
-        _check_supported(method, info, supported, layer_named=bool(args.layer))
+        if dense is not None:
+            if error := unsupported_dense(method, info, dense):
+                raise ValueError(error)
+        else:
+            _check_supported(method, info, supported, layer_named=bool(args.layer))
     method_args = dict(args.method_args)
     known = {name for method in methods for name in method.default_kwargs}
     if unknown := sorted(set(method_args) - known):
@@ -225,8 +263,38 @@ def _specs_per_layer(
     ]
 
 
+def _specs_per_text(specs: Sequence[MapSpec], texts: Sequence[str]) -> list[MapSpec]:
+    """Return a spec for each text, for methods that explain a text; the others need one."""
+    from visattn.attribution.methods import METHODS
+
+    if not texts:
+        return list(specs)
+    return [
+        replace(
+            spec,
+            key=f"{spec.key}.text{index + 1}",
+            title=f"{text} \N{MIDDLE DOT} {spec.title}",
+            text=index,
+        )
+        if METHODS[spec.method].needs_target
+        else spec
+        for spec in specs
+        for index, text in enumerate(texts if METHODS[spec.method].needs_target else texts[:1])
+    ]
+
+
+def _text_metadata(spec: MapSpec, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what the metadata say of the text of a map."""
+    if spec.text is None:  # the same for all texts
+        return {"target": None, "class": "", "probability": None, "cosine": None}
+    described = {"target": spec.text, "class": texts[spec.text], "probability": None}
+    return {**described, "note": SIMILARITY_NOTE} if spec.method == "similarity" else described
+
+
 def _default_method(supported: Sequence[str], *, layered: bool) -> str:
     """Return the method that is used if none is named."""
     preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    if "similarity" in supported:  # a model of images and texts; rollout would ignore the text
+        preferred = ["legrad", "gradcam", *preferred]
     matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
     return matches[0] if matches else "gradcam"

@@ -138,12 +138,14 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
         from visattn.pipelines.draw_maps import comparison_figure
 
         if len(maps) > 1:
-            file = Path(image.name).name
+            parts = [Path(image.name).name, self.runner.explained.info.name]
+            parts += list(dict.fromkeys(str(each.metadata.get("note") or "") for each in maps))
             sheet = comparison_figure(
                 image,
                 maps,
                 scales=scales,
-                subtitle=f"{file} \N{MIDDLE DOT} {self.runner.explained.info.name}",
+                title=" / ".join(self.args.text) if self.args.text else None,
+                subtitle=" \N{MIDDLE DOT} ".join(filter(None, parts)),
                 style=self.args.style,
                 colormap=self.args.colormap,
                 opacity=self.args.opacity,

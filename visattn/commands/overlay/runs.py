@@ -17,6 +17,7 @@ from visattn.commands.options.images import (
     report_failures,
 )
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.overlay.dense_target import check_one_photo, dense_record
 from visattn.commands.overlay.map_records import (
     IMAGES,
     MapFolder,
@@ -24,7 +25,7 @@ from visattn.commands.overlay.map_records import (
     user_code_digest,
     weights_origin,
 )
-from visattn.commands.overlay.map_specs import MapRunner, MapSpec
+from visattn.commands.overlay.map_specs import SIMILARITY_NOTE, MapRunner, MapSpec
 from visattn.commands.overlay.pages import OverlayPages, has_index, page_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -50,11 +51,16 @@ def overlay_images(args: argparse.Namespace) -> int:
     skipped: list[str] = []
     names = unique_names(find_input_images(args.images, args.out, skipped))
     _check_drawing(args)
+    check_one_photo(args, len(names))
     if args.dry_run:
         return _dry_run(args, names)
     runner = MapRunner(args)
     if runner.loaded.weights == "random":
         print_message("the weights are random: the maps have no meaning")
+    if runner.dense is not None:
+        args.batch_size = 1  # photos keep their sizes
+    if any(spec.method == "similarity" for spec in runner.specs):
+        print_message(SIMILARITY_NOTE)
     folder = MapFolder(args.out, names, [spec.key for spec in runner.specs])
     with OverlayPages(args, runner, folder, len(names)) as pages:
         run = _Run(args, runner, folder, pages, names)
@@ -111,9 +117,11 @@ class _Run:
             "pretrained": args.pretrained,
             "model_args": dict(args.model_args),
             "target": args.target,
+            **dense_record(args),
             "resize_mode": args.resize_mode,
             "input_size": args.input_size,
             "classes": args.classes and file_digest(args.classes),
+            "text": args.text,
         }
         self.drawing = {
             "normalize": args.normalize,
@@ -187,10 +195,21 @@ class _Run:
                 self._print_map(name, record["key"], record["metadata"], record["scale"])
         return True
 
-    def _scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
+    def _scales(
+        self, maps: "Sequence[AttentionMap]", others: "Sequence[Sequence[AttentionMap]]" = ()
+    ) -> "list[MapScale]":
+        """Return a scale for each map; maps of several texts, and of other images, share one."""
         from visattn.pipelines.scale import map_scale
 
-        return [map_scale([attention_map], self.args.normalize) for attention_map in maps]
+        groups: dict[str, list[AttentionMap]] = {}
+        for each in (maps, *others):
+            for spec, attention_map in zip(self.runner.specs, each, strict=True):
+                groups.setdefault(spec.scale_key, []).append(attention_map)
+        drawn = {
+            key: [each for each in group if not each.metadata.get("empty")] or group
+            for key, group in groups.items()
+        }
+        return [map_scale(drawn[spec.scale_key], self.args.normalize) for spec in self.runner.specs]
 
     def _save_maps(
         self,
@@ -248,8 +267,6 @@ class _Run:
 
     def _draw_all(self) -> None:
         """Draw all images, with one scale per method."""
-        from visattn.pipelines.scale import map_scale
-
         all_records = {
             path: records
             for path in self.names
@@ -259,11 +276,8 @@ class _Run:
             path: [self.folder.load(self.names[path], each["key"], each) for each in records]
             for path, records in all_records.items()
         }
-        columns = [
-            [each for each in column if not each.metadata.get("empty")] or list(column)
-            for column in zip(*loaded.values(), strict=True)
-        ]
-        scales = [map_scale(column, "global") for column in columns]
+        first, *rest = loaded.values()
+        scales = self._scales(first, rest)
         expected = [scale.to_dict() for scale in scales]
         for path, records in all_records.items():
             same = [record["scale"] for record in records] == expected
@@ -296,6 +310,7 @@ class _Run:
         target = metadata.get("class") or metadata.get("target")
         target = "-" if target is None else target
         value = metadata["probability"]
+        value = metadata.get("cosine") if value is None else value
         probability = "-" if value is None else f"{value:.3f}"
         print_row(name, key, target, probability, f"{lowest:.3g} to {scale['vmax']:.3g}")
 

@@ -1,14 +1,19 @@
-"""`visattn score`: score captions or maps."""
+"""`visattn score`: score captions, maps or word maps."""
 
 import argparse
 from collections.abc import Sequence
 
 from visattn.commands.options.arguments import CommandParser
-from visattn.commands.score import captions as score_captions, maps as score_maps
+from visattn.commands.score import (
+    captions as score_captions,
+    maps as score_maps,
+    words as score_words,
+)
 
 _SUBCOMMANDS = {
     "captions": (score_captions, "captions against reference captions"),
     "maps": (score_maps, "maps against annotated objects, and against the model itself"),
+    "words": (score_words, "maps of words against the boxes of phrases"),
 }
 
 

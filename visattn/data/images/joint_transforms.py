@@ -1,15 +1,26 @@
 """Geometric transforms of an image together with the masks and boxes of its objects."""
 
-from dataclasses import dataclass
-from typing import Self
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
 
+from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.regions.masks import mask_boxes
 from visattn.geometry.affine import Geometry
+from visattn.io.messages import did_you_mean
+
+IGNORE_CLASS = 255
+"""Class number of pixels in a label map that losses and metrics leave out."""
+_GRAY = 127
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +110,25 @@ class RegionSample:
             *resize_to_input(LoadedImage(self.image.permute(1, 2, 0).numpy()), resize)
         )
 
+    def transform(self, transforms: "JointTransforms", seed: int) -> Self:
+        """Return the sample after random transforms, with the boxes of the transformed masks.
+
+        A rotated box would bound the corners of the box before, not the object. The geometry of
+        the result starts at the transformed image.
+
+        Args:
+            transforms: Transforms of image and masks, with `mask_fill` 0.
+            seed: Seed of the random numbers.
+        """
+        image, masks = transforms(self.image, self.masks, seed)
+        geometry = Geometry.identity((image.shape[1], image.shape[2]))
+        return replace(self, image=image, masks=masks, geometry=geometry).with_mask_boxes()
+
+    def with_mask_boxes(self) -> Self:
+        """Return the sample with the bounding boxes of the masks' pixels; zeros for empty masks."""
+        boxes = torch.from_numpy(mask_boxes(self.masks.numpy())).to(self.boxes)
+        return replace(self, boxes=boxes)
+
     def _identity(self) -> Geometry:
         return Geometry.identity(self.geometry.input_size)
 
@@ -106,11 +136,23 @@ class RegionSample:
         """Return the sample after a step, which `step` maps back to this sample."""
         height, width = step.input_size
         boxes = step.boxes_to_input(self.boxes) * self.boxes.new_tensor([width, height] * 2)
-        return type(self)(image, _sample_masks(self.masks, step), boxes, self.geometry.then(step))
+        masks = sample_nearest(self.masks, step, fill=0)
+        return type(self)(image, masks, boxes, self.geometry.then(step))
 
 
-def _sample_masks(masks: Bool[Tensor, "n y x"], step: Geometry) -> Bool[Tensor, "n y2 x2"]:
-    """Return, at each pixel center after a step, the pixel of the masks that contains it."""
+def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
+    """Return, at each pixel center after a step, the pixel of the values that contains it.
+
+    Args:
+        values: Masks or label maps, [..., y, x].
+        step: Maps the pixels after the step to those of the values.
+        fill: Value of pixels that lie outside of the values.
+
+    Example:
+        >>> step = Geometry.identity((1, 2)).padded(0, 1, (1, 4))
+        >>> sample_nearest(torch.tensor([[3, 7]]), step, fill=255)
+        tensor([[255,   3,   7, 255]])
+    """
     length = max(step.input_size)
     centers = torch.arange(length, dtype=torch.float64)[:, None].expand(length, 2) + 0.5
     cells = step.to_image(centers).floor().long()  # x and y are independent of each other
@@ -118,7 +160,83 @@ def _sample_masks(masks: Bool[Tensor, "n y x"], step: Geometry) -> Bool[Tensor, 
     left, top, right, bottom = step.region
     inside_x = (columns >= left) & (columns < right)
     inside_y = (rows >= top) & (rows < bottom)
-    sampled = masks[:, rows.clamp(0, masks.shape[1] - 1)][
-        :, :, columns.clamp(0, masks.shape[2] - 1)
-    ]
-    return sampled & inside_y[:, None] & inside_x
+    height, width = values.shape[-2:]
+    sampled = values[..., rows.clamp(0, height - 1), :][..., columns.clamp(0, width - 1)]
+    return sampled.masked_fill(~(inside_y[:, None] & inside_x), fill)
+
+
+class JointTransforms:
+    """Random transforms of `torchvision.transforms.v2` that move an image and its masks together.
+
+    Masks are resampled to the nearest pixel. Where a transform shows what is outside of the image,
+    the image is gray and the masks are `mask_fill`.
+
+    Args:
+        specs: Transforms in their order, each a name with its options if it has any, as in
+            `train_transforms`.
+        mask_fill: Value of masks outside of the image: 255, which is ignored, for label maps; 0 for
+            the masks of single objects.
+
+    Raises:
+        ValueError: If a name is unknown or does not accept its options.
+
+    Example:
+        >>> flip = JointTransforms([{"RandomHorizontalFlip": {"p": 1.0}}])
+        >>> image, mask = torch.zeros(3, 1, 2, dtype=torch.uint8), torch.tensor([[7, 255]])
+        >>> flip(image, mask, seed=0)[1]
+        tensor([[255, 7]])
+    """
+
+    def __init__(self, specs: Sequence[AugmentationSpec], *, mask_fill: int = IGNORE_CLASS) -> None:
+        self.mask_fill = mask_fill
+        self.transforms = [_build_transform(spec, mask_fill) for spec in specs]
+
+    def __call__(
+        self, image: UInt8[Tensor, "3 y x"], masks: Tensor, seed: int
+    ) -> tuple[UInt8[Tensor, "3 y2 x2"], Tensor]:
+        """Return the transformed image and masks.
+
+        Args:
+            image: RGB.
+            masks: A label map [y, x], or a mask per object [n, y, x].
+            seed: Seed of the random numbers.
+
+        Raises:
+            TypeError: If a transform changes the type of image or masks.
+            ValueError: If image and masks differ in size afterwards.
+        """
+        inputs: Any = (tv_tensors.Image(image), tv_tensors.Mask(masks))
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            for transform in self.transforms:
+                inputs = transform(*inputs)
+        new_image, new_masks = inputs
+        if new_image.dtype != torch.uint8 or not isinstance(new_masks, tv_tensors.Mask):
+            raise TypeError(
+                f"joint transforms must return a uint8 image and its masks, got {new_image.dtype} "
+                f"and {type(new_masks).__name__}; the model normalizes its input, so remove such "
+                "transforms"
+            )
+        if new_image.shape[-2:] != new_masks.shape[-2:]:
+            raise ValueError(
+                f"image and masks must keep one size, got {tuple(new_image.shape[-2:])} and "
+                f"{tuple(new_masks.shape[-2:])}"
+            )
+        return new_image.as_subclass(Tensor), new_masks.as_subclass(Tensor)
+
+
+def _build_transform(spec: AugmentationSpec, mask_fill: int) -> v2.Transform:
+    parts = {spec: {}} if isinstance(spec, str) else dict(spec)
+    if len(parts) != 1:
+        raise ValueError(f"a transform is one name with its options, got {', '.join(parts)}")
+    ((name, options),) = parts.items()
+    transform = vars(v2).get(name)
+    if not (isinstance(transform, type) and issubclass(transform, v2.Transform)):
+        hint = did_you_mean(name, [member for member in vars(v2) if member[0].isupper()])
+        raise ValueError(f"unknown transform {name!r}; {hint}")  # noqa: TRY004 (a wrong name)
+    fill = {tv_tensors.Image: _GRAY, tv_tensors.Mask: mask_fill}
+    defaults = {"fill": fill} if "fill" in inspect.signature(transform).parameters else {}
+    try:
+        return transform(**{**defaults, **options})
+    except TypeError as error:
+        raise ValueError(f"{name} does not accept these options: {error}") from error

@@ -39,6 +39,10 @@ _WARNINGS_LOCK = threading.Lock()  # warning filters are global to the process
 PathLike = str | os.PathLike[str]
 
 
+_MAX_BYTES, _MAX_PIXELS = 256 * 2**20, 64_000_000
+_LABEL_MODES = ("1", "L", "P", "I", "I;16")
+
+
 class ImageError(ValueError):
     """An image cannot be read; the message names the image and the reason."""
 
@@ -89,8 +93,8 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
 def read_image(
     source: ImageLike,
     *,
-    max_bytes: int = 256 * 2**20,
-    max_pixels: int = 64_000_000,
+    max_bytes: int = _MAX_BYTES,
+    max_pixels: int = _MAX_PIXELS,
 ) -> LoadedImage:
     """Return an image as upright 8-bit RGB.
 
@@ -126,6 +130,45 @@ def read_image(
         raise ImageError(
             f"{printable_name(name)}: {printable_name(_error_reason(error))}"
         ) from error
+
+
+def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
+    """Return the class numbers of an image file, upright: its gray values or palette indices.
+
+    Args:
+        source: A file with one channel, such as a PNG, or the bytes of one.
+
+    Raises:
+        ImageError: If the image cannot be read, has several channels, or numbers above 255.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.fromarray(np.array([[0, 7, 255]], np.uint8)).save(file, "PNG")
+        >>> read_label_image(file.getvalue())
+        array([[  0,   7, 255]], dtype=uint8)
+    """
+    name = _source_name(source)
+    try:
+        image = _open_image(source, _MAX_BYTES)
+        _check_size(*image.size, _MAX_PIXELS)
+        image.load()
+        if image.mode not in _LABEL_MODES:
+            raise ImageError(
+                f"a mask of class numbers has one channel, got {image.mode}: save it as a gray or "
+                "palette PNG"
+            )
+        orientation = _exif_orientation(image)
+        upright = image if orientation == 1 else image.transpose(_EXIF_TRANSPOSE[orientation])
+        numbers = np.array(upright)
+        if numbers.max() > 255 or numbers.min() < 0:
+            raise ImageError(
+                f"class numbers must be 0 to 255, got {numbers.min()} to {numbers.max()}"
+            )
+    except Exception as error:
+        raise ImageError(
+            f"{printable_name(name)}: {printable_name(_error_reason(error))}"
+        ) from error
+    return numbers.astype(np.uint8)
 
 
 def read_size(

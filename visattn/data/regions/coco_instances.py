@@ -27,6 +27,10 @@ class CocoObject(NamedTuple):
     """Polygons or run-length encoding (RLE), as in the file."""
     box: Box
     """Left, top, right, bottom in pixels."""
+    crowd: bool = False
+    """Whether it is a group of objects (`iscrowd`)."""
+    area: float | None = None
+    """Area in pixels as in the file; None if it has none."""
 
 
 class CocoImage(NamedTuple):
@@ -59,6 +63,33 @@ def read_instance_file(path: Path) -> list[CocoImage]:
     Source:
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
+    document = _read_document(path)
+    try:
+        return _attach_objects(_parse_images(document), _parse_categories(document), document)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+
+
+def read_category_names(path: Path) -> list[str]:
+    """Return the names of the categories of a COCO instances file, in its order.
+
+    Args:
+        path: JSON with `categories`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If its content is invalid, or two categories have the same name.
+    """
+    try:
+        names = list(_parse_categories(_read_document(path)).values())
+    except ValueError as error:
+        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"{path} must have categories with distinct names, got {names[:5]} ...")
+    return names
+
+
+def _read_document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no instances file at {path}")
     content = read_bytes_bounded(path)
@@ -68,10 +99,7 @@ def read_instance_file(path: Path) -> list[CocoImage]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise ValueError(f"{path} must hold an object, got a {type(document).__name__}")  # noqa: TRY004 (a file's fault)
-    try:
-        return _attach_objects(_parse_images(document), _parse_categories(document), document)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+    return document
 
 
 def _parse_images(document: dict[str, Any]) -> dict[int | str, CocoImage]:
@@ -118,7 +146,8 @@ def _attach_objects(
                 f"got {short_repr(segmentation)}"
             )
         box = _parse_box(entry.get("bbox"), location, images[image_id].size)
-        objects[image_id].append(CocoObject(category, segmentation, box))
+        crowd, area = _parse_crowd(entry, location), _parse_area(entry, location)
+        objects[image_id].append(CocoObject(category, segmentation, box, crowd, area))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 
 
@@ -138,6 +167,22 @@ def _parse_box(value: Any, location: str, size: tuple[int, int]) -> Box:
             f"{size[0]} pixels, got {short_repr(value)}"
         )
     return x, y, x + width, y + height
+
+
+def _parse_crowd(entry: dict[str, Any], location: str) -> bool:
+    value = entry.get("iscrowd", 0)
+    if value not in (0, 1):
+        raise ValueError(f"{location}: iscrowd must be 0 or 1, got {short_repr(value)}")
+    return bool(value)
+
+
+def _parse_area(entry: dict[str, Any], location: str) -> float | None:
+    value = entry.get("area")
+    if value is not None and not (_is_number(value) and value >= 0):
+        raise ValueError(
+            f"{location}: area must be a number of at least 0, got {short_repr(value)}"
+        )
+    return value if value is None else float(value)
 
 
 def _parse_size(entry: dict[str, Any], location: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from visattn.data.images.joint_transforms import RegionSample
 from visattn.data.images.reader import ImageError, find_images, read_image, read_size
 from visattn.data.regions.coco_instances import CocoImage, read_instance_file
-from visattn.data.regions.masks import boxes_mask, segmentation_mask
+from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
 from visattn.geometry.affine import Box
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
@@ -28,11 +28,15 @@ class AnnotatedObject:
         segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
             brighter than half of its maximum.
         box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
+        crowd: Whether it is a group of objects, as COCO annotates them.
+        area: Area in pixels as annotated; None for that of the mask.
     """
 
     category: str
     segmentation: Any
     box: Box | None = None
+    crowd: bool = False
+    area: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,10 @@ def read_annotated_images(
 
 
 def read_coco_images(
-    file: str | os.PathLike[str], images: str | os.PathLike[str] | None = None
+    file: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    keep_empty: bool = False,
 ) -> list[AnnotatedImage]:
     """Return the images of a COCO instances file that have objects.
 
@@ -155,6 +162,7 @@ def read_coco_images(
         file: JSON with `images`, `annotations` and `categories`.
         images: Folder of the images; by default the one in the name of the file: `val2017` for
             `annotations/instances_val2017.json`.
+        keep_empty: Whether to return images without objects too.
 
     Raises:
         FileNotFoundError: If there is no such file or folder, or an image is not in it.
@@ -178,8 +186,8 @@ def read_coco_images(
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
     path = Path(file)
-    coco_images = [image for image in read_instance_file(path) if image.objects]
-    if not coco_images:
+    coco_images = [image for image in read_instance_file(path) if image.objects or keep_empty]
+    if not any(image.objects for image in coco_images):
         raise ValueError(f"{path} has no objects on any image")
     folder = Path(images) if images is not None else _default_image_folder(path)
     if not folder.is_dir():
@@ -278,7 +286,5 @@ def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y 
 
 def _bounding_box(mask: Bool[np.ndarray, "y x"]) -> Box | None:
     """Return the bounding box of a mask, or None if it is empty."""
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    if not len(rows):
-        return None
-    return float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
+    left, top, right, bottom = mask_boxes(mask[None])[0].tolist()
+    return (left, top, right, bottom) if right > left else None

@@ -39,6 +39,33 @@ def polygon_mask(
     return mask
 
 
+def mask_boxes(masks: Bool[np.ndarray, "n y x"]) -> Float[np.ndarray, "n 4"]:
+    """Return the bounding box of the pixels of each mask.
+
+    Args:
+        masks: One mask per object.
+
+    Returns:
+        Left, top, right, bottom in pixels, where right and bottom are the far edges of the last
+        column and row (torchvision's `masks_to_boxes` returns their indices, one less); zeros for
+        a mask without pixels.
+
+    Example:
+        >>> mask = np.array([[[False, True, True], [False, False, True]]])
+        >>> mask_boxes(mask)
+        array([[1., 0., 3., 2.]])
+    """
+    height, width = masks.shape[1:]
+    columns, rows = masks.any(1), masks.any(2)
+    sides = (
+        columns.argmax(1),
+        rows.argmax(1),
+        width - columns[:, ::-1].argmax(1),
+        height - rows[:, ::-1].argmax(1),
+    )
+    return np.where(rows.any(1)[:, None], np.stack(sides, 1), 0).astype(np.float64)
+
+
 def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
     """Decode COCO's run-length encoding (RLE): column by column, starting with background.
 

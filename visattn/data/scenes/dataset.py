@@ -86,7 +86,7 @@ class Scenes(Dataset[CaptionSample]):
         return describe_world(self.world(index))
 
     def masks(self, index: int) -> Bool[Tensor, "objects y x"]:
-        """Return the mask of each object of a scene; `SceneObject.box` is its box."""
+        """Return the mask of each object of a scene; `mask_boxes` returns their boxes."""
         return torch.from_numpy(object_masks(self.world(index), self.size))
 
     def _sample(self, index: int, world: World, captions: tuple[str, ...]) -> CaptionSample:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from visattn.data.regions.masks import mask_boxes
 from visattn.data.scenes.world import SceneObject, World
 
 Plane = Float[np.ndarray, "y x"]
@@ -42,6 +43,24 @@ def object_masks(world: World, size: int) -> Bool[np.ndarray, "objects {size} {s
     return covered
 
 
+def object_boxes(world: World, size: int) -> Float[np.ndarray, "objects 4"]:
+    """Return the bounding box of the pixels of each object at a rendering size.
+
+    Args:
+        world: Objects and background.
+        size: Height and width in pixels.
+
+    Returns:
+        Left, top, right, bottom in pixels; zeros for an object without pixels.
+
+    Example:
+        >>> from visattn.data.scenes.world import WorldConfig, sample_world
+        >>> object_boxes(sample_world(WorldConfig(), np.random.default_rng(0)), 48)[0]
+        array([30., 13., 45., 27.])
+    """
+    return mask_boxes(object_masks(world, size))
+
+
 def _render_background(world: World, size: int) -> Float[np.ndarray, "y x 3"]:
     top, bottom = (np.asarray(color, np.float32) for color in world.background)
     fade = np.linspace(0, 1, size, dtype=np.float32)[:, None, None]
@@ -52,9 +71,13 @@ def _render_background(world: World, size: int) -> Float[np.ndarray, "y x 3"]:
 def _local_coordinates(obj: SceneObject, size: int) -> tuple[slice, slice, Plane, Plane, Plane]:
     """Return rows, columns, signed distance to the edge in pixels, and object coordinates."""
     r = obj.radius * size
-    left, top, right, bottom = (side * size for side in obj.box)
-    rows = slice(max(0, math.floor(top) - 1), min(size, math.ceil(bottom) + 1))
-    columns = slice(max(0, math.floor(left) - 1), min(size, math.ceil(right) + 1))
+    rows, columns = (
+        slice(
+            max(0, math.floor((center - obj.radius) * size) - 1),
+            min(size, math.ceil((center + obj.radius) * size) + 1),
+        )
+        for center in (obj.y, obj.x)
+    )
     dy = ((np.arange(rows.start, rows.stop, dtype=np.float32) + 0.5) - obj.y * size)[:, None] / r
     dx = ((np.arange(columns.start, columns.stop, dtype=np.float32) + 0.5) - obj.x * size) / r
     cos, sin = math.cos(obj.angle), math.sin(obj.angle)

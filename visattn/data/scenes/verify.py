@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.data.scenes.grammar import PLACES, RELATIONS, relation_holds
+from visattn.data.scenes.render import object_boxes
 from visattn.data.scenes.world import COLORS, RADII, SHAPES, TEXTURES, SceneObject, World
 from visattn.metrics.maps.grounding import (
     attention_correctness,
@@ -166,13 +167,17 @@ class CaptionScore(NamedTuple):
     """The same sum for uniform attention."""
 
 
-def score_caption(caption: str, maps: Float[Tensor, "t gy gx"], world: World) -> CaptionScore:
+def score_caption(
+    caption: str, maps: Float[Tensor, "t gy gx"], world: World, *, size: int
+) -> CaptionScore:
     """Score a caption and its attention maps, one per word, against a scene.
 
     Args:
         caption: Words in lower case, joined by single spaces.
         maps: Attention per word over the whole image, each map summing to 1.
         world: Ground truth of the scene.
+        size: Height and width in pixels at which the scene was rendered; the boxes are those of
+            the objects' pixels.
 
     Raises:
         ValueError: If there are fewer maps than words.
@@ -181,7 +186,7 @@ def score_caption(caption: str, maps: Float[Tensor, "t gy gx"], world: World) ->
         >>> from visattn.data.scenes.dataset import Scenes
         >>> scene = Scenes(1)[0]
         >>> uniform = torch.full((20, 8, 8), 1 / 64)
-        >>> score = score_caption(scene.captions[0], uniform, scene.world)
+        >>> score = score_caption(scene.captions[0], uniform, scene.world, size=64)
         >>> score.true, round(score.correctness - score.baseline, 6)
         (True, 0.0)
     """
@@ -192,9 +197,10 @@ def score_caption(caption: str, maps: Float[Tensor, "t gy gx"], world: World) ->
     if not verdict.true or not visual:
         return CaptionScore(verdict.parsed, verdict.true, 0, 0.0, 0.0, 0.0)
     hits = correctness = baseline = 0.0
+    object_sides = torch.from_numpy(object_boxes(world, size)).float() / size
     for things in {things for _, things in visual}:
         word_maps = maps[[word for word, objects in visual if objects == things]]
-        boxes = torch.tensor([world.objects[thing].box for thing in things])
+        boxes = object_sides[list(things)]
         coverage = box_coverage(boxes, (maps.shape[-2], maps.shape[-1]))
         hits += float(pointing_hit(word_maps, boxes).sum())
         correctness += float(attention_correctness(word_maps, coverage).sum())

@@ -36,7 +36,11 @@ HELD_OUT = (
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One object of a scene; lengths are relative to the image side, angles in radians."""
+    """One object of a scene; lengths are relative to the image side, angles in radians.
+
+    The object lies inside the circle of `radius` around (`x`, `y`); `object_boxes` returns the
+    bounding box of its pixels.
+    """
 
     shape: str
     color: str
@@ -47,12 +51,6 @@ class SceneObject:
     radius: float
     angle: float
     rgb: tuple[int, int, int]
-
-    @property
-    def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom relative to the image; contains every pixel of the object."""
-        r = self.radius
-        return (self.x - r, self.y - r, self.x + r, self.y + r)
 
 
 @dataclass(frozen=True)

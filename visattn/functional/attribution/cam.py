@@ -1,12 +1,15 @@
-"""Class activation maps: Grad-CAM, Grad-CAM++ and LayerCAM.
+"""Class activation maps: activations of a layer, weighted by gradients, scores or components.
 
-Each function takes the activations of one layer and the gradient of a score with respect to them,
+Each function takes the activations of one layer and, as the method needs them, gradients or scores,
 and returns a non-negative map on the grid of that layer, in float32 at least.
 """
+
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from visattn.functional.numerics import at_least_float32
 
@@ -83,6 +86,174 @@ def layer_cam(
     """
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
     return torch.einsum("bcyx,bcyx->byx", activations, gradients.relu()).relu()
+
+
+def hires_cam(
+    activations: Float[Tensor, "b c y x"],
+    gradients: Float[Tensor, "b c y x"],
+    *,
+    signed: bool = False,
+) -> Float[Tensor, "b y x"]:
+    """Return the HiResCAM map: activations weighted elementwise by their gradients.
+
+    If a linear layer follows, the signed map sums to the score without its bias.
+
+    Args:
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
+        signed: Keep negative values, evidence against the score, instead of clipping at 0.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, -2.0]]]])
+        >>> hires_cam(activations, gradients, signed=True)
+        tensor([[[ 2., -4.]]])
+
+    Source:
+        Draelos and Carin 2020, arXiv:2011.08891; clipped at 0 unless `signed`.
+    """
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    result = torch.einsum("bcyx,bcyx->byx", activations, gradients)
+    return result if signed else result.relu()
+
+
+def x_grad_cam(
+    activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b y x"]:
+    """Return the XGrad-CAM map: channels weighted by the mean gradient where they are active.
+
+    The weight of a channel is the mean of its gradients, weighted by its activations; 0 if these
+    sum to 0.
+
+    Args:
+        activations: Activations of a layer, such as those after a ReLU.
+        gradients: Gradients of a score with respect to the activations.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 3.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 1.0]]]])
+        >>> x_grad_cam(activations, gradients)  # weights 3/1 and 2/4
+        tensor([[[3.5000, 1.5000]]])
+
+    Source:
+        Fu et al. 2020, arXiv:2008.02312. Deviation: no epsilon in the denominator.
+    """
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    sums = activations.sum((2, 3))
+    weights = (activations * gradients).sum((2, 3)) / torch.where(sums == 0, 1.0, sums)
+    return _weighted_sum(activations, torch.where(sums == 0, 0.0, weights))
+
+
+def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Return the Eigen-CAM map: activations projected on their first principal component.
+
+    The sign of a principal component is arbitrary; here the map is positive where activations are
+    strong: it does not correlate negatively with their squared norm. Negative values are clipped.
+
+    Args:
+        activations: Activations of a layer.
+
+    Example:
+        >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
+        >>> eigen_cam(activations)  # the channels lie on a line: distances from the mean, 5/3
+        tensor([[[0.0000, 0.0000, 3.3333]]])
+
+    Source:
+        Muhammad and Yeasin 2020, arXiv:2008.00299. Deviations: activations are
+        centered, as principal components are; the sign is fixed.
+    """
+    flat = activations.flatten(2).double()
+    centered = flat - flat.mean(2, keepdim=True)
+    if centered.shape[1] < centered.shape[2]:
+        _, direction = _largest_eigenvector(centered @ centered.mT)
+        projection = torch.einsum("bcn,bc->bn", centered, direction)
+    else:
+        value, direction = _largest_eigenvector(centered.mT @ centered)
+        projection = direction * value.clamp(min=0).sqrt()[:, None]
+    energy = flat.square().sum(1)
+    covariance = (projection * (energy - energy.mean(1, keepdim=True))).sum(1, keepdim=True)
+    projection = torch.where(covariance < 0, -projection, projection).relu()
+    return projection.to(at_least_float32(activations).dtype).unflatten(1, activations.shape[2:])
+
+
+def score_cam(
+    activations: Float[Tensor, "b c y x"], scores: Float[Tensor, "b c"]
+) -> Float[Tensor, "b y x"]:
+    """Return the Score-CAM map: channels weighted by the scores of the image seen through them.
+
+    Args:
+        activations: Activations of a layer.
+        scores: Score of the image multiplied by each channel (see `channel_masks`).
+
+    Example:
+        >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+        >>> score_cam(activations, torch.tensor([[3.0, 1.0]]).log())  # weights 3/4 and 1/4
+        tensor([[[3.0000, 1.0000]]])
+
+    Source:
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1; the score of the baseline, equal for
+        all channels, cancels in the softmax.
+    """
+    activations = at_least_float32(activations)
+    return _weighted_sum(activations, scores.to(activations.dtype).softmax(1))
+
+
+def ablation_cam(
+    activations: Float[Tensor, "b c y x"],
+    score: Float[Tensor, " b"],
+    scores_without: Float[Tensor, "b c"],
+) -> Float[Tensor, "b y x"]:
+    """Return the Ablation-CAM map: channels weighted by the relative drop of a score without them.
+
+    Args:
+        activations: Activations of a layer.
+        score: Score of the image.
+        scores_without: Score with each channel set to 0.
+
+    Example:
+        >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+        >>> ablation_cam(activations, torch.tensor([2.0]), torch.tensor([[1.0, 1.5]]))
+        tensor([[[2., 1.]]])
+
+    Source:
+        Desai and Ramaswamy 2020, "Ablation-CAM", WACV. Deviation: relative to the
+        absolute value of the score, so that a negative score does not reverse the map.
+    """
+    activations = at_least_float32(activations)
+    size = torch.where(score == 0, 1.0, score.abs())[:, None]
+    weights = (score[:, None] - scores_without) / size
+    return _weighted_sum(activations, weights.to(activations.dtype))
+
+
+def channel_masks(
+    activations: Float[Tensor, "b c y x"], size: tuple[int, int]
+) -> Float[Tensor, "b c {size[0]} {size[1]}"]:
+    """Return each channel as a mask of the image: resized bilinearly, normalized to [0, 1].
+
+    Constant channels give masks of zeros. Cells keep their place on the image.
+
+    Args:
+        activations: Activations of a layer.
+        size: Height and width of the image.
+
+    Example:
+        >>> channel_masks(torch.tensor([[[[1.0, 3.0]]]]), (1, 4))
+        tensor([[[[0.0000, 0.2500, 0.7500, 1.0000]]]])
+
+    Source:
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1.
+    """
+    large = interpolate(activations, size, mode="bilinear", align_corners=False)
+    low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
+    return (large - low) / torch.where(high > low, high - low, 1.0)
+
+
+def _largest_eigenvector(
+    matrix: Float[Tensor, "b n n"],
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b n"]]:
+    eigh = torch.linalg.eigh(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    values, vectors = cast("tuple[Tensor, Tensor]", eigh)
+    return values[:, -1], vectors[:, :, -1]
 
 
 def _weighted_sum(

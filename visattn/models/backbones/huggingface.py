@@ -27,6 +27,7 @@ _DEFAULTED = (
     "size", "crop_size", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad",
     "image_mean", "image_std", "resample", "rescale_factor", "crop_pct",
 )  # fmt: skip
+_CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
 _UNSUPPORTED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
 
 
@@ -46,6 +47,32 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
         ValueError: If transformers lacks the class, weights are missing, hold NaN or would execute
             code, or the model does not take images.
     """
+    library, config, model = read_huggingface_model(directory)
+    notes = ["the code in the model directory is not executed"] if config.get("auto_map") else []
+    if tower := vision_tower(model):
+        notes.append(
+            f"only the vision tower of {type(model).__name__} is used: {tower[0]}, a "
+            f"{type(tower[1]).__name__}"
+        )
+        model = tower[1]
+    elif getattr(model, "main_input_name", "pixel_values") != "pixel_values":
+        raise ValueError(f"{directory} holds a {type(model).__name__}, which does not take images")
+    check_loaded_weights(model, directory)
+    transform = huggingface_preprocessing(library, directory, model, notes)
+    return LoadedModel(model.eval(), transform, _class_names(model), str(directory), tuple(notes))
+
+
+def read_huggingface_model(directory: Path) -> tuple[Any, dict[str, Any], nn.Module]:
+    """Return transformers, the content of config.json and the model of a directory.
+
+    Args:
+        directory: Directory as written by `save_pretrained`.
+
+    Raises:
+        FileNotFoundError: If the directory or its config.json does not exist.
+        ImportError: If transformers is not installed.
+        ValueError: If transformers lacks the class, or weights are missing or would execute code.
+    """
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
             f"{directory} must be a directory with a config.json, as written by save_pretrained"
@@ -57,22 +84,10 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
             "Hugging Face models need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read_json(directory / "config.json")
-    model = _load(_model_class(library, config, directory), directory)
-    notes = ["the code in the model directory is not executed"] if config.get("auto_map") else []
-    if tower := vision_tower(model):
-        notes.append(
-            f"only the vision tower of {type(model).__name__} is used: {tower[0]}, a "
-            f"{type(tower[1]).__name__}"
-        )
-        model = tower[1]
-    elif getattr(model, "main_input_name", "pixel_values") != "pixel_values":
-        raise ValueError(f"{directory} holds a {type(model).__name__}, which does not take images")
-    check_loaded_weights(model, directory)
-    transform = _transform(library, directory, model, notes)
-    return LoadedModel(model.eval(), transform, _class_names(model), str(directory), tuple(notes))
+    return library, config, load_weights(load_model_class(library, config, directory), directory)
 
 
-def _model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
+def load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
     """Return the transformers class that a config names."""
     architectures = config.get("architectures") or ()
     if not architectures:
@@ -88,7 +103,7 @@ def _model_class(library: Any, config: Mapping[str, Any], directory: Path) -> An
     )
 
 
-def _load(model_class: Any, directory: Path) -> nn.Module:
+def load_weights(model_class: Any, directory: Path) -> nn.Module:
     """Load a model with all of its weights."""
     has_safetensors = any(directory.glob("*.safetensors"))
     if not has_safetensors:
@@ -119,17 +134,25 @@ def _load(model_class: Any, directory: Path) -> nn.Module:
 
 
 def _class_names(model: nn.Module) -> tuple[str, ...]:
-    """Return the class names of a classifier, or () if it has none."""
+    """Return the class names of a classifier or dense model, or () if it has none."""
     labels = cast("Any", model.config).id2label or {}
     names = [str(labels[index]) for index in sorted(labels)]
     has_names = all(not name.startswith("LABEL_") for name in names)
-    return unique_names(names) if has_names and "ForImageClass" in type(model).__name__ else ()
+    has_classes = any(task in type(model).__name__ for task in _CLASS_TASKS)
+    return unique_names(names) if has_names and has_classes else ()
 
 
-def _transform(
+def huggingface_preprocessing(
     library: Any, directory: Path, model: nn.Module, notes: list[str]
 ) -> v2.Compose | None:
-    """Return the preprocessing of the directory; None, with a note, for the default one."""
+    """Return the preprocessing of the directory; None, with a note, for the default one.
+
+    Args:
+        library: The module transformers.
+        directory: Directory as written by `save_pretrained`.
+        model: Its model.
+        notes: Receives a sentence if the default is assumed.
+    """
     config = _processor_config(library, directory)
     assumed = (
         "images are resized and cropped to the size in config.json, and normalized with the "

@@ -8,7 +8,13 @@ from typing import Any, cast
 import torchvision
 from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import nn
-from torchvision.models import ResNet18_Weights, get_model, get_model_weights, list_models
+from torchvision.models import (
+    ResNet18_Weights,
+    detection,
+    get_model,
+    get_model_weights,
+    list_models,
+)
 
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
@@ -68,7 +74,9 @@ def load_torchvision_model(
     pretrained: bool = False,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
-    """Load a torchvision classifier, with the preprocessing of its default weights.
+    """Load a torchvision model, with the preprocessing and class names of its default weights.
+
+    It is a classifier, or a segmentation or detection model.
 
     Args:
         name: Name of the torchvision model.
@@ -87,11 +95,14 @@ def load_torchvision_model(
         (1000, ('tench', 'goldfish'))
     """
     _check_one_source(weights, pretrained=pretrained)
-    names = list_models(torchvision.models)
+    dense = [*list_models(torchvision.models.segmentation), *list_models(detection)]
+    names = [*list_models(torchvision.models), *dense]
     if name not in names:
         hint = did_you_mean(name, names, otherwise="torchvision.models.list_models() lists all")
-        raise ValueError(f"unknown torchvision classifier {name!r}; {hint}")
+        raise ValueError(f"unknown torchvision model {name!r}; {hint}")
     kwargs = dict(model_kwargs or {})
+    if name in dense and not pretrained:
+        kwargs.setdefault("weights_backbone", None)  # nothing is downloaded
     default = cast("Any", get_model_weights(name)).DEFAULT
     try:
         model = get_model(name, weights=default if pretrained else None, **kwargs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -53,12 +53,18 @@ class AdaptiveAttention(nn.Module):
         sentinel: Float[Tensor, "*b h"],
         annotations: Float[Tensor, "*#b n h"],
         keys: Float[Tensor, "*#b n d"],
+        without_sentinel: Bool[Tensor, " b"] | None = None,
     ) -> tuple[Float[Tensor, "*b h"], AttentionStep]:
-        """Return the context vector and the attention; its gate is 1 - beta."""
+        """Return the context vector and the attention; its gate is 1 - beta.
+
+        Rows `without_sentinel` attend to the grid alone.
+        """
         query = self.scorer.query(hidden)
         scores = self.scorer.scores(query, keys)
         sentinel_score = self.scorer.scores(query, self.sentinel_key(sentinel).unsqueeze(-2))
         gate = (scores.logsumexp(-1, keepdim=True) - sentinel_score).sigmoid()
+        if without_sentinel is not None:
+            gate = gate.masked_fill(without_sentinel.unsqueeze(-1), 1.0)
         weights = self.scorer.tap(scores.softmax(-1))
         context = gate * context_vector(weights, annotations) + (1 - gate) * sentinel
         return context, AttentionStep(weights, gate.squeeze(-1))
@@ -113,7 +119,11 @@ class AdaptiveDecoder(nn.Module):
         attention_dim: Dimension in which features and hidden state are compared.
         dropout: Dropout rate on word embeddings and before the vocabulary.
         feature_dropout: Dropout rate on features before the projection.
+        sentinel_dropout: Fraction of the captions that are trained without the sentinel.
         feed_context: Whether the LSTM also reads the context vector of the previous word.
+
+    Raises:
+        ValueError: If `sentinel_dropout` is not in [0, 1].
 
     Example:
         >>> decoder = AdaptiveDecoder(11, 8)
@@ -125,7 +135,7 @@ class AdaptiveDecoder(nn.Module):
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 4 to 13. The output layer is that of the
         authors' code, tanh of a linear map before the vocabulary; the layer norm of the features
-        and `feed_context` are in neither.
+        and the options `sentinel_dropout` and `feed_context` are in neither.
     """
 
     def __init__(
@@ -138,10 +148,13 @@ class AdaptiveDecoder(nn.Module):
         attention_dim: int = 128,
         dropout: float = 0.1,
         feature_dropout: float = 0.0,
+        sentinel_dropout: float = 0.0,
         feed_context: bool = False,
     ) -> None:
         super().__init__()
-        self.feed_context = feed_context
+        if not 0 <= sentinel_dropout <= 1:
+            raise ValueError(f"sentinel_dropout must be in [0, 1], got {sentinel_dropout}")
+        self.feed_context, self.sentinel_dropout = feed_context, sentinel_dropout
         input_dim = 2 * embed_dim + feed_context * hidden_size
         self.embed_dim, self.hidden_size = embed_dim, hidden_size
         self.feature_proj = feature_projection(in_channels, hidden_size, feature_dropout)
@@ -200,12 +213,16 @@ class AdaptiveDecoder(nn.Module):
         gates = (words.transpose(0, 1) + images).unbind()
         zeros = state.hidden.squeeze(1)
         state = replace(state, hidden=zeros, cell=zeros, context=zeros)
+        without_sentinel = self._drop_sentinel(len(captions), captions.device)
         hiddens, contexts, attentions = [], [], []
         for step, count in enumerate(steps.bincount().tolist()):
             if count < len(state.hidden):
                 state = state.select_images(slice(count))
             hidden, cell, sentinel = self._advance(gates[step][:count], state)
-            context, attention = self.attention(hidden, sentinel, state.annotations, state.keys)
+            dropped = None if without_sentinel is None else without_sentinel[:count]
+            context, attention = self.attention(
+                hidden, sentinel, state.annotations, state.keys, dropped
+            )
             state = replace(state, hidden=hidden, cell=cell, context=context)
             hiddens.append(hidden)
             contexts.append(context)
@@ -216,6 +233,12 @@ class AdaptiveDecoder(nn.Module):
             torch.cat([attention.gate for attention in attentions]),
         )
         return TeacherForcedOutput(logits, attention, rows, steps)
+
+    def _drop_sentinel(self, num_captions: int, device: torch.device) -> Bool[Tensor, " r"] | None:
+        """Return which captions are trained without the sentinel; None outside of training."""
+        if not (self.training and self.sentinel_dropout):
+            return None
+        return torch.rand(num_captions, device=device) < self.sentinel_dropout
 
     def _input_gates(
         self, words: Float[Tensor, "*b t e"], global_feature: Float[Tensor, "b e"]
@@ -259,8 +282,11 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
         attention_dim: Dimension in which features and hidden state are compared.
         dropout: Dropout rate on word embeddings and before the vocabulary.
         feature_dropout: Dropout rate on features before the projection.
-        feed_context: Whether the LSTM also reads the context vector of the previous word, which is
-            not in the paper.
+        sentinel_dropout: Fraction of the captions that are trained without the sentinel, as the
+            spatial attention of the paper. It keeps a gradient at the attention: trained from
+            random weights, the decoder otherwise learns to rely on the sentinel at all words.
+        feed_context: Whether the LSTM also reads the context vector of the previous word. Neither
+            this nor `sentinel_dropout` is in the paper.
 
     Example:
         >>> from visattn.models.captioner import SPECIAL_TOKENS
@@ -290,12 +316,13 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
         attention_dim: int = 128,
         dropout: float = 0.1,
         feature_dropout: float = 0.0,
+        sentinel_dropout: float = 0.0,
         feed_context: bool = False,
     ) -> None:
         super().__init__(words, encoder)
         self.embed_dim, self.hidden_size, self.attention_dim = embed_dim, hidden_size, attention_dim
         self.dropout, self.feature_dropout = dropout, feature_dropout
-        self.feed_context = feed_context
+        self.sentinel_dropout, self.feed_context = sentinel_dropout, feed_context
         self.decoder = AdaptiveDecoder(
             len(words),
             encoder.channels,
@@ -304,5 +331,6 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
             attention_dim=attention_dim,
             dropout=dropout,
             feature_dropout=feature_dropout,
+            sentinel_dropout=sentinel_dropout,
             feed_context=feed_context,
         )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from visattn.blocks.dropout import FastDropout
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.mlp import FeedForward
+from visattn.functional.attention.masks import causal_mask
 from visattn.functional.attention.softmax import (
     dot_product_attention,
     dot_product_attention_weights,
@@ -114,16 +115,18 @@ class CausalSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
+        self.attn_drop = nn.Identity()  # the weights that are used pass here, as in timm
 
     def forward(self, x: Float[Tensor, "p c"], words: PackedWords) -> Float[Tensor, "p c"]:
         """Return the attention output of all words of a batch of captions."""
         parts = words.pad_captions(self.qkv(x)).chunk(3, -1)
         query, keys, values = (_split_heads(part, self.num_heads) for part in parts)
         # Captions are short: on a CPU this is several times faster than the fused kernel.
-        output, _ = dot_product_attention(
-            query, keys, values, causal="upper_left", need_weights=True
+        mask = causal_mask(
+            query.shape[-2], query.shape[-2], alignment="upper_left", device=x.device
         )
-        return self.proj(words.pack_captions(_merge_heads(output)))
+        weights = self.attn_drop(dot_product_attention_weights(query, keys, mask=mask))
+        return self.proj(words.pack_captions(_merge_heads(weights @ values)))
 
     def step(
         self, x: Float[Tensor, "b k c"], cache: KeyValues | None
@@ -171,6 +174,7 @@ class GridAttention(nn.Module):
             nn.Linear(2 * dim, dim) for _ in range(levels if levels > 1 else 0)
         )
         self.tap = Tap("words")
+        self.attn_drop = nn.Identity()  # the weights that are used pass here, as in timm
 
     def project_keys(self, places: Float[Tensor, "b n c"]) -> KeyValues:
         """Return keys and values of the places, computed once per image."""
@@ -207,6 +211,7 @@ class GridAttention(nn.Module):
         weights = dot_product_attention_weights(
             at_least_float32(query), at_least_float32(level.keys)
         )
+        weights = self.attn_drop(weights)
         merged = _merge_heads(weights.to(level.values.dtype) @ level.values)
         weights = weights.transpose(1, 2)
         if words is None:

@@ -21,11 +21,14 @@ from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.classifier import ImageClassifier
+from visattn.models.dense import DenseModel
+from visattn.models.detection.detr import DETR
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.ram.dram import DRAM
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.segmentation.unet import UNet
 from visattn.models.serialization.meta_shapes import check_forward_memory, weight_shapes
 from visattn.models.serialization.weight_files import Shapes
 from visattn.models.swin.swin_transformer import SwinTransformer
@@ -50,6 +53,8 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         DRAM,
         VisionTransformer,
         SwinTransformer,
+        DETR,
+        UNet,
     )
 }
 
@@ -216,7 +221,7 @@ def _forward_one_image(model: nn.Module) -> None:
         model.step(state, torch.zeros(1, 1, dtype=torch.long))
     elif isinstance(model, ImageClassifier):
         model.classify(torch.zeros(1, len(model.mean), *model.img_size))
-    elif isinstance(model, ImageEncoder):
+    elif isinstance(model, ImageEncoder | DenseModel):
         model(torch.zeros(1, 3, *model.img_size))
 
 

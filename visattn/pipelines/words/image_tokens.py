@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage
@@ -242,5 +241,3 @@ def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"
             return None
         mask = inputs["input_ids"] == token
     return mask[0].nonzero()[:, 0].cpu()
-
-

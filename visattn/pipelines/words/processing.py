@@ -98,7 +98,13 @@ class PhotoProcessor:
             content = [{"type": "image"}, {"type": "text", "text": prompt}]
             messages = [{"role": "user", "content": content}]
             return self.joint.apply_chat_template(messages, add_generation_prompt=True)
-        inserts_itself = model_type in ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip")
+        inserts_itself = model_type in (
+            "paligemma",
+            "florence2",
+            "kosmos-2",
+            "blip-2",
+            "instructblip",
+        )
         if image_token and not inserts_itself:
             return f"{image_token}{prompt or ''}"
         return prompt

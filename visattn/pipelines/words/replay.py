@@ -39,6 +39,7 @@ class ReplayRun:
         log_probs: Log-probability of each generated token.
         weights: Complete attention weights of the recorded layers; with graph if requested.
         sources: What the keys of these layers are made from.
+        origins: The same as the model holds them, nodes of the graph of `log_probs`.
         pixels: The pixels of this pass; a leaf that requires grad if the pass is differentiable.
     """
 
@@ -46,6 +47,7 @@ class ReplayRun:
     log_probs: Float[Tensor, " t"]
     weights: Mapping[str, Float[Tensor, "h n m"]]
     sources: Mapping[str, Float[Tensor, "m d"]]
+    origins: Mapping[str, Tensor]
     pixels: Tensor
 
 
@@ -117,9 +119,10 @@ class WordReplay:
                                         len(self.token_ids))[0]  # fmt: skip
             chosen = self.token_ids.to(logits.device)[:, None]
             log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
-        states = {site: sources.sources[site].states for site in recorder.rows}
+        states = {site: sources.sources[site].origin for site in recorder.rows}
         found = {site: tokens for site, tokens in states.items() if tokens is not None}
-        return ReplayRun(logits, log_probs, recorder.rows, found, used)
+        flat = {site: tokens.flatten(0, -2) for site, tokens in found.items()}
+        return ReplayRun(logits, log_probs, recorder.rows, flat, found, used)
 
     def word_rows(
         self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = Controls()
@@ -214,9 +217,7 @@ def _describe(replay: WordReplay, details: Mapping[str, Any]) -> str:
     return "; ".join([*parts, *replay.notes])
 
 
-def forward_logits(
-    model: nn.Module, inputs: dict[str, Any], count: int
-) -> Float[Tensor, "b t v"]:
+def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
     """Return the logits of the last `count` positions."""
     output: Any = model(**inputs)
     return output.logits[:, -count:].float()

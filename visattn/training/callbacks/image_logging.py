@@ -1,4 +1,4 @@
-"""Callbacks that log images to TensorBoard at each validation: captions, transformer crops."""
+"""Callbacks that log images to TensorBoard at each validation: captions, crops, segmentations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -16,7 +16,10 @@ from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
 from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
+from visattn.models.segmentation.unet import UNet
+from visattn.pipelines.segmentation import batch_panels
 from visattn.training.base import DataModule, Task
+from visattn.training.data.segmentation import SegmentationDataModule
 from visattn.viz.maps.crops import crop_panel
 
 
@@ -90,6 +93,25 @@ class CropPanels(ImageLogger):
         if isinstance(model, ImageClassifier):
             images = np.stack(data.examples(self.images))
             yield "crops", draw_crops(model, images, height=self.height)
+
+
+class SegmentationPanels(ImageLogger):
+    """Log the first validation images with truth, prediction, errors and gates.
+
+    Args:
+        images: Number of images.
+    """
+
+    def __init__(self, images: int = 4) -> None:
+        self.images = images
+
+    @torch.no_grad()
+    def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield a panel for each image, if the model is a U-Net."""
+        if isinstance(model, UNet) and isinstance(data, SegmentationDataModule):
+            batch = data.example_batch(self.images).to(next(model.parameters()).device)
+            panels = batch_panels(model, batch, model.segment(batch.images), self.images)
+            yield from ((f"segmentation/{index}", panel) for index, panel in enumerate(panels))
 
 
 @torch.no_grad()

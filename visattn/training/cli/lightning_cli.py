@@ -22,9 +22,11 @@ import visattn.training.callbacks.image_logging
 import visattn.training.data.captions
 import visattn.training.data.classification
 import visattn.training.data.cluttered_mnist
+import visattn.training.data.detection
 import visattn.training.data.digit_sequences
 import visattn.training.data.folder
 import visattn.training.data.scenes
+import visattn.training.data.segmentation
 import visattn.training.data.shards
 import visattn.training.data.torchvision
 import visattn.training.data.webdataset
@@ -32,7 +34,9 @@ import visattn.training.tasks.caption_hard
 import visattn.training.tasks.caption_scst
 import visattn.training.tasks.captioning
 import visattn.training.tasks.classification
+import visattn.training.tasks.detection
 import visattn.training.tasks.glimpse
+import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
 from visattn.io.run_directory import checkpoint_run
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress

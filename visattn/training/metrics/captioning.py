@@ -79,7 +79,7 @@ class SceneScores(nn.Module):
 
     `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
     the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
-    maximum of the map lies in the box of the object; `correctness`, the attention inside it;
+    maximum of the map lies in the box of the object's pixels; `correctness`, the attention inside;
     `lift`, the correctness minus that of uniform attention. Over the words of all captions:
     `gate_auc`, how often the gate of a visual word is higher than that of another word (area under
     the ROC curve; 0.5 for a gate that does not depend on the word).
@@ -97,9 +97,12 @@ class SceneScores(nn.Module):
         maps: Sequence[Float[Tensor, "_t gy gx"]],
         worlds: Sequence[World],
         gates: Sequence[Float[Tensor, " _t"]],
+        *,
+        size: int,
     ) -> None:
-        """Add captions with their maps, the scenes that they describe, and the gates."""
-        scores = [score_caption(*triple) for triple in zip(captions, maps, worlds, strict=True)]
+        """Add captions with their maps, the scenes at their size in pixels, and the gates."""
+        triples = zip(captions, maps, worlds, strict=True)
+        scores = [score_caption(*triple, size=size) for triple in triples]
         count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
         correctness = float(sum(score.correctness for score in scores))
         baseline = float(sum(score.baseline for score in scores))

@@ -1,12 +1,15 @@
 """Run folders, which hold the config, checkpoints, logs and scores: numbering, locking, scores."""
 
 import fcntl
+import io
 import json
 import math
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 from lightning import Callback, LightningModule, Trainer
+from PIL import Image
 
 from visattn.io.atomic import atomic_write
 
@@ -99,8 +102,8 @@ def require_empty_run_dir(run: Path, resume_option: str) -> None:
 class ScoreWriter(Callback):
     """Write the scores of `validate` or `test` to `validate.json` or `test.json` in the run folder.
 
-    Notes of the task are written too: texts and numbers with the scores, other values, such as
-    lists, to files of their own.
+    Notes of the task are written too: texts and numbers with the scores, images (arrays) as PNG,
+    other values, such as lists, to JSON files of their own.
 
     Args:
         folder: Folder of the run.
@@ -128,9 +131,17 @@ class ScoreWriter(Callback):
         for key, note in getattr(trainer.lightning_module, "notes", {}).items():
             if isinstance(note, str | float):
                 record[key] = note
+            elif isinstance(note, np.ndarray):
+                self._write_png(f"{key}.png", note)
             else:
                 self._write_json(f"{key}.json", note)
         self._write_json(name, record)
+
+    def _write_png(self, name: str, pixels: np.ndarray) -> None:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "png")
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.folder / name, buffer.getvalue())
 
     def _write_json(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

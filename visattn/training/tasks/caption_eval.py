@@ -170,6 +170,7 @@ class CaptionEvalTask(Task):
             [caption.maps for caption in first],
             [world for world in worlds if world],
             [caption.gates for caption in first],
+            size=cast("Tensor", batch.images).shape[-1],
         )
         self.updated_metrics.add(f"scenes/{split}")
 
@@ -188,7 +189,9 @@ class CaptionEvalTask(Task):
             kind, split = key.split("/")
             if kind == "scenes":
                 scenes = cast("SceneScores", self.scene_scores[split])
-                scenes.update([], [], [], [])  # torchmetrics warns of metrics without an update
+                scenes.update(
+                    [], [], [], [], size=1
+                )  # torchmetrics warns of metrics without an update
                 for name in _scene_metrics(split):
                     metric = f"{split}/{name}"
                     self.log(metric, scenes[name], prog_bar=metric == "val/caption_accuracy")

@@ -53,6 +53,9 @@ class CaptioningTask(CaptionEvalTask):
         attention_loss: The supervision loss: `cross_entropy` with uniform attention over the boxes,
             or minus the log of the attention `mass` inside them.
         supervised_words: Which words of a phrase are supervised: `all`, or the `last` one.
+        gate_weight: Weight of the mean gate, the share of the image in the context vector, so that
+            a captioner with a gate or a visual sentinel reads the image only where it helps; 0
+            disables it.
         optimizer: The optimizer; by default AdamW with a learning rate of 2e-3 and a weight decay
             of 1e-2.
         encoder_lr_mult: Learning rate of the encoder, as a multiple of the optimizer's.
@@ -86,6 +89,7 @@ class CaptioningTask(CaptionEvalTask):
         attention_loss_weight: float = 0.0,
         attention_loss: AttentionLoss = "cross_entropy",
         supervised_words: SupervisedPart = "all",
+        gate_weight: float = 0.0,
         optimizer: OptimizerFactory | None = None,
         encoder_lr_mult: float = 1.0,
         warmup_steps: int = 100,
@@ -95,11 +99,11 @@ class CaptioningTask(CaptionEvalTask):
         monitor: str | None = None,
         init_from: str | None = None,
     ) -> None:
-        if min(doubly_stochastic_weight, encoder_lr_mult, attention_loss_weight) < 0:
+        weights = (doubly_stochastic_weight, encoder_lr_mult, attention_loss_weight, gate_weight)
+        if min(weights) < 0:
             raise ValueError(
-                "doubly_stochastic_weight, encoder_lr_mult and attention_loss_weight must be at "
-                f"least 0, got {doubly_stochastic_weight}, {encoder_lr_mult} and "
-                f"{attention_loss_weight}"
+                "doubly_stochastic_weight, encoder_lr_mult, attention_loss_weight and gate_weight "
+                f"must be at least 0, got {', '.join(map(str, weights))}"
             )
         super().__init__(
             captioner(data_info["words"]),
@@ -120,6 +124,7 @@ class CaptioningTask(CaptionEvalTask):
         self.attention_loss_weight = attention_loss_weight
         self.attention_loss: AttentionLoss = attention_loss
         self.supervised_words: SupervisedPart = supervised_words
+        self.gate_weight = gate_weight
         self.optimizer, self.encoder_lr_mult = optimizer or ADAMW, encoder_lr_mult
         self.warmup_steps, self.decay_start = warmup_steps, decay_start
         self.monitor = monitor_with_mode(monitor or self.default_monitor)
@@ -184,6 +189,8 @@ class CaptioningTask(CaptionEvalTask):
             penalties.append(self.doubly_stochastic_weight * penalty)
         if self.attention_loss_weight:
             penalties.append(self.attention_loss_weight * self._attention_loss(output, batch))
+        if self.gate_weight:
+            penalties.append(self.gate_weight * self._mean_gate(output.attention.gate))
         return sum(penalties)
 
     def _doubly_stochastic_penalty(
@@ -210,6 +217,15 @@ class CaptioningTask(CaptionEvalTask):
         loss = supervision_loss(output.attention.weights, targets, supervised)
         self.log("train/attention_loss", loss.detach())
         return loss * ddp_loss_scale(supervised.sum(), device)
+
+    def _mean_gate(self, gate: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+        if not gate.requires_grad:
+            raise ValueError(
+                f"gate_weight must be 0 for a {type(self.model).__name__}, which has no gate, got "
+                f"{self.gate_weight}"
+            )
+        self.log("train/gate", gate.detach().mean())
+        return gate.mean() * ddp_loss_scale(len(gate), gate.device)
 
 
 def _attention_entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:

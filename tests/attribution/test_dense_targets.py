@@ -1,0 +1,188 @@
+"""Dense targets: pixels, regions, boxes, queries and tokens, in coordinates of the photo."""
+
+from typing import Any
+
+import pytest
+import torch
+from dense_models import CLASSES, PatchDetector, QueryDetector, Segmenter
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from visattn.attribution import (
+    BoxTarget,
+    DenseTarget,
+    PixelTarget,
+    QueryTarget,
+    RegionTarget,
+    TokenTarget,
+    activations_and_gradients,
+    describe_model,
+    evaluate_target,
+)
+from visattn.geometry import Geometry
+from visattn.recording.model_info import FeatureLayer
+
+LAYER = FeatureLayer("encoder", "b c y x", (6, 10))
+
+
+def images(count: int = 1, size: tuple[int, int] = (24, 40)) -> Tensor:
+    return torch.rand(count, 3, *size, generator=torch.Generator().manual_seed(3))
+
+
+def bound(target: DenseTarget, model: nn.Module, *geometries: Geometry) -> Any:
+    explained = describe_model(model, (24, 40), CLASSES)
+    return target.bind(explained, geometries or (Geometry.identity((24, 40)),))
+
+
+def test_a_pixel_is_the_logit_of_the_upsampled_map() -> None:
+    coarse, fine = Segmenter()(images())["out"], Segmenter(upsample=True)(images())["out"]
+    target = bound(PixelTarget("cat", x=33, y=5), Segmenter())
+    assert target({"out": fine}).item() == pytest.approx(fine[0, 1, 5, 33].item(), abs=1e-5)
+    assert target({"out": coarse}).item() == pytest.approx(fine[0, 1, 5, 33].item(), abs=1e-5)
+
+
+def test_coordinates_are_those_of_the_photo_after_any_preprocessing() -> None:
+    photo = torch.zeros(1, 3, 30, 50)
+    photo[0, 1, 20, 40] = 60.0  # the logits are the photo itself
+    flipped = Geometry.identity((30, 50)).cropped(10, 8, (20, 42)).flipped()
+    shown = photo[:, :, 10:, 8:].flip(3)
+    target = bound(PixelTarget("cat", x=40, y=20), nn.Identity(), flipped)
+    assert target(shown).item() == pytest.approx(60.0, abs=1e-4)
+    large = Geometry.identity((30, 50)).resized((60, 100))
+    target = bound(PixelTarget(1, x=40, y=20), nn.Identity(), large)
+    assert target(interpolate(photo, scale_factor=2)).item() == pytest.approx(60.0, abs=1e-4)
+
+
+def test_the_cam_of_a_region_is_the_sum_over_its_pixels() -> None:
+    explained, batch = describe_model(Segmenter(), (24, 40), CLASSES), images()
+    mask = torch.zeros(24, 40)
+    mask[4:12, 8:16] = 1  # 2 x 2 cells
+    total = torch.zeros(6, 10)
+    for y in (5, 9):
+        for x in (9, 13):  # a pixel of each cell; the center of a cell of 4 x 4 is between pixels
+            pixel = PixelTarget("cat", x=x + 0.5, y=y + 0.5)
+            target = pixel.bind(explained, (Geometry.identity((24, 40)),))
+            activations, gradients = activations_and_gradients(explained, batch, target, LAYER)
+            total += (activations * gradients.mean((2, 3), keepdim=True)).sum(1)[0]
+    region = RegionTarget("cat", mask).bind(explained, (Geometry.identity((24, 40)),))
+    activations, gradients = activations_and_gradients(explained, batch, region, LAYER)
+    cam = (activations * gradients.mean((2, 3), keepdim=True)).sum(1)[0]
+    assert torch.allclose(cam, total, atol=1e-5)
+    elementwise = (activations * gradients).sum(1)[0]  # HiResCAM through a head of 1 x 1
+    inside = torch.zeros(6, 10, dtype=torch.bool)
+    inside[1:3, 2:4] = True
+    assert not bool(elementwise[~inside].any())
+    assert bool(elementwise[inside].all())
+
+
+def test_the_predicted_region_is_chosen_once_and_padding_is_no_part_of_it() -> None:
+    geometry = Geometry.identity((4, 6)).padded(0, 0, (4, 8))
+    target = bound(RegionTarget("cat"), nn.Identity(), geometry)
+    logits = torch.zeros(1, 3, 4, 8)
+    logits[0, 1, :, 5:] = 2.0
+    assert target(logits).item() == 8.0  # 4 cells of the photo, 8 of the padding
+    assert target(logits * 3 - 4).item() == 8.0
+    assert sum(target.describe(0, CLASSES)["thing"]["runs"]) == 32
+    with pytest.raises(ValueError, match="no pixel is predicted as dog; predicted are sky, cat"):
+        bound(RegionTarget("dog"), nn.Identity(), geometry)(logits)
+
+
+def test_a_box_does_not_depend_on_the_order_of_detections() -> None:
+    box = (8, 4, 24, 16)
+    values = [
+        bound(BoxTarget((8, 4, 24, 12), "dog"), detector)(detector(images()))
+        for detector in (PatchDetector(box), PatchDetector(box, reverse=True))
+    ]
+    assert torch.equal(*values)
+    score = images()[0, :, 4:16, 8:24].mean()
+    assert values[0].item() == pytest.approx((2 / 3) ** 2 * score.item(), abs=1e-5)
+
+
+def test_the_best_box_and_class_are_chosen_in_the_first_call() -> None:
+    detector = PatchDetector((8, 4, 24, 16))
+    target = bound(BoxTarget(None), detector)
+    target(detector(images()))  # brightness 0.5, below the cat's 0.7
+    assert target.boxes == ((1.0, 1.0, 4.0, 4.0),)
+    assert target.class_indices == (1,)
+    side = bound(BoxTarget(None, "dog", part="right"), detector)
+    assert side(detector(images())).item() == 24
+    with pytest.raises(ValueError, match=r"no dog that .* detects cat at \(1, 1, 4, 4\)"):
+        bound(BoxTarget((30, 18, 39, 23), "dog"), detector)(detector(images()))
+
+
+def test_a_side_has_a_gradient_and_survives_the_loss_of_the_box() -> None:
+    boxes = torch.tensor([[2.0, 2.0, 10.0, 10.0]], requires_grad=True)
+    output = {"boxes": boxes, "scores": torch.tensor([0.5]), "labels": torch.tensor([2])}
+    flipped = Geometry.identity((24, 40)).flipped()
+    target = bound(BoxTarget((30, 2, 38, 10), "dog", part="left"), nn.Identity(), flipped)
+    value = target([output])
+    assert value.item() == 30
+    value.sum().backward()
+    assert boxes.grad is not None
+    assert boxes.grad.tolist() == [[0, 0, -1, 0]]  # the left side on the photo is the right one
+    lost = {key: part[:0] for key, part in output.items()}
+    assert target([lost]).item() == 30
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_queries_of_a_detr_have_logits_boxes_and_detections(extra: int) -> None:
+    model = QueryDetector(extra=extra)
+    output = model(images())
+    target = bound(QueryTarget(1, "dog"), model)
+    assert target(output).item() == output["logits"][0, 1, 2].item()
+    assert target.describe(0, CLASSES)["thing"]["box"] == [20, 0, 40, 12]
+    assert bound(QueryTarget(3, part="top"), model)(output).item() == 12
+    scores = output["logits"].softmax(2) if extra else output["logits"].sigmoid()
+    box = bound(BoxTarget((20, 0, 40, 12), "dog"), model)
+    assert box(output).item() == pytest.approx(scores[0, 1, 2].item(), abs=1e-6)
+    with pytest.raises(ValueError, match="below 4, the length of the output; got 7"):
+        bound(QueryTarget(7, 0), model)(output)
+
+
+def test_variants_are_evaluated_in_one_batch() -> None:
+    geometries = (Geometry.identity((24, 40)), Geometry.identity((24, 40)).flipped())
+    explained = describe_model(Segmenter(), (24, 40), CLASSES)
+    target = PixelTarget(None, x=3, y=4).bind(explained, geometries)
+    variants = torch.stack((images(2), images(2) / 2, images(2) * 0))
+    values = evaluate_target(explained, variants, target)
+    alone = [target(explained.forward(variant)) for variant in variants]
+    assert torch.allclose(values, torch.stack(alone), atol=1e-6)
+
+
+def test_tokens_are_read_from_sequences() -> None:
+    logits = torch.arange(24.0).view(2, 4, 3)
+    pair = (Geometry.identity((24, 40)),) * 2
+    assert bound(TokenTarget(-1, "cat"), nn.Identity(), *pair)(logits).tolist() == [10, 22]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bound(PixelTarget("cta", 3, 3), Segmenter()), "did you mean cat"),
+        (lambda: bound(PixelTarget("cat", 40, 3), Segmenter()), "x from 0 to 39"),
+        (lambda: bound(BoxTarget((50, 0, 60, 9)), Segmenter()), "sees nothing of the box"),
+        (lambda: BoxTarget((9, 0, 3, 9)), "left below right"),
+        (lambda: BoxTarget(None, part="middle"), "one of score, left"),  # pyright: ignore[reportArgumentType]
+        (lambda: RegionTarget(None), "needs a class, a mask, or both"),
+        (
+            lambda: bound(RegionTarget(1, torch.ones(3, 3)), Segmenter())(Segmenter()(images())),
+            "one value per pixel of the photo",
+        ),
+        (
+            lambda: bound(RegionTarget(1, torch.zeros(24, 40)), Segmenter())(Segmenter()(images())),
+            "it is empty",
+        ),
+        (lambda: bound(PixelTarget(0, 1, 1), Segmenter())([1]), "segmentation model"),
+        (lambda: bound(BoxTarget(None), Segmenter())(torch.zeros(1, 2)), "output of a detector"),
+        (lambda: bound(QueryTarget(0), Segmenter())(torch.zeros(1, 2)), r"logits \[b, q, k\]"),
+    ],
+)
+def test_mistakes_are_explained(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_pixel_outside_of_a_crop_is_refused() -> None:
+    crop = Geometry.identity((24, 40)).cropped(0, 8, (24, 24))
+    with pytest.raises(ValueError, match=r"it sees \(8, 0, 32, 24\) of the photo; use resize_mode"):
+        bound(PixelTarget(0, x=35, y=3), Segmenter(), crop)

@@ -1,0 +1,206 @@
+"""LeGrad and patch-text similarity, beside plain computations of the papers' formulas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from transformers.models.clip.modeling_clip import CLIPAttention
+
+import visattn
+from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.legrad import legrad, similarity
+from visattn.attribution.targets import CallableTarget, ClassTarget
+from visattn.models import TextPromptClassifier, VisionTransformer
+from visattn.models.backbones.text_models import text_classifier
+from visattn.recording.model_info import ExplainedModel
+
+TEXTS = ["a red ball", "the sky"]
+IMAGES = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def explained_texts(model: nn.Module) -> ExplainedModel:
+    return analyze_model(text_classifier(model.double(), TEXTS, tiny_tokenizer()).model)
+
+
+def clip_blocks(model: Any, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Tokens after each block of CLIP, and its attention, which they depend on; in plain steps."""
+    tower = model.vision_model
+    hidden = tower.pre_layrnorm(tower.embeddings(images))
+    tokens, weights = [], []
+    for block in tower.encoder.layers:
+        hidden = hidden.detach().requires_grad_()
+        layer: CLIPAttention = block.self_attn
+        normed = block.layer_norm1(hidden)
+        q, k, v = (
+            project(normed).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
+            for project in (layer.q_proj, layer.k_proj, layer.v_proj)
+        )
+        attention = (q @ k.mT * layer.scale).softmax(-1)
+        mixed = layer.out_proj((attention @ v).transpose(1, 2).flatten(2))
+        hidden = hidden + mixed
+        hidden = hidden + block.mlp(block.layer_norm2(hidden))
+        tokens.append(hidden)
+        weights.append(attention)
+    return tokens, weights
+
+
+def clip_embedding(model: Any, token: Tensor) -> Tensor:
+    return normalize(model.visual_projection(model.vision_model.post_layernorm(token)), dim=-1)
+
+
+@pytest.mark.parametrize("start", [0, 1, -1])
+def test_legrad_of_clip_is_the_formula(start: int) -> None:
+    model = tiny_clip()
+    explained = explained_texts(model)
+    text = explained.model.text_features[1]  # of "the sky"
+    expected = torch.zeros(2, 25, dtype=torch.float64)
+    tokens, weights = clip_blocks(model, IMAGES)
+    for hidden, attention in list(zip(tokens, weights, strict=True))[start:]:
+        score = (clip_embedding(model, hidden.mean(1)) @ text).sum() * explained.model.logit_scale
+        [gradient] = torch.autograd.grad(score, attention)
+        expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
+    computed = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
+
+
+def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
+    model = tiny_clip()
+    explained = explained_texts(model)
+    tokens, _ = clip_blocks(model, IMAGES)
+    expected = clip_embedding(model, tokens[-1][:, 1:]) @ explained.model.text_features[0]
+    computed = similarity(explained, IMAGES, ClassTarget([0]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-9, atol=1e-12)
+    assert -1 <= float(computed.min()) < 0 < float(computed.max()) <= 1
+
+
+def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
+    model = tiny_siglip()
+    explained = explained_texts(model)
+    tower, head = model.vision_model, model.vision_model.head
+    pool = head.attention
+    hidden = tower.embeddings(IMAGES)
+    expected = torch.zeros(2, 25, dtype=torch.float64)
+    width = pool.embed_dim // pool.num_heads
+    wq, wk, wv = pool.in_proj_weight.chunk(3)
+    bq, bk, bv = pool.in_proj_bias.chunk(3)
+    for block in tower.encoder.layers:
+        hidden = block(hidden, None)
+        tokens = tower.post_layernorm(hidden).detach().requires_grad_()
+        query = head.probe.expand(2, -1, -1)
+        q, k, v = (
+            each.unflatten(-1, (pool.num_heads, width)).transpose(1, 2)
+            for each in (query @ wq.T + bq, tokens @ wk.T + bk, tokens @ wv.T + bv)
+        )
+        attention = (q @ k.mT / width**0.5).softmax(-1)
+        pooled = pool.out_proj((attention @ v).transpose(1, 2).flatten(2))
+        pooled = (pooled + head.mlp(head.layernorm(pooled)))[:, 0]
+        score = (normalize(pooled, dim=-1) @ explained.model.text_features[1]).sum()
+        [gradient] = torch.autograd.grad(score * explained.model.logit_scale, attention)
+        expected += gradient.clamp(min=0).mean((1, 2))
+    computed = legrad(explained, IMAGES, ClassTarget([1]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
+
+
+def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() -> None:
+    torch.manual_seed(1)
+    model: Any = timm.create_model(
+        "vit_tiny_patch16_224", img_size=48, embed_dim=24, depth=2, num_heads=3, num_classes=5
+    )
+    model = model.double().eval()
+    images = torch.randn(2, 3, 48, 48, dtype=torch.float64)
+    tokens = model.norm_pre(model._pos_embed(model.patch_embed(images)))
+    expected = torch.zeros(2, 9, dtype=torch.float64)
+    for block in model.blocks:
+        block.attn.fused_attn = False
+        inputs = tokens.detach().requires_grad_()
+        kept: list[Tensor] = []
+        handle = block.attn.attn_drop.register_forward_hook(
+            lambda _m, _i, o, kept=kept: kept.append(o)
+        )
+        tokens = block(inputs)
+        handle.remove()
+        score = model.head(model.norm(tokens.mean(1)))[:, 3].sum()
+        [gradient] = torch.autograd.grad(score, kept[0])
+        expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
+        block.attn.fused_attn = True
+    computed = legrad(analyze_model(model, 48), images, ClassTarget([3]))
+    torch.testing.assert_close(computed, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "registers, mean": lambda: timm.create_model(
+        "vit_wee_patch16_reg1_gap_256", img_size=48, num_classes=5
+    ),
+    "distilled": lambda: timm.create_model(
+        "deit_tiny_distilled_patch16_224", img_size=48, num_classes=5
+    ),
+    "ours": lambda: VisionTransformer(
+        "abcde", img_size=(48, 48), patch_size=16, embed_dim=24, depth=3, num_heads=2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_legrad_leaves_the_model_alone_and_takes_images_one_by_one(name: str) -> None:
+    torch.manual_seed(2)
+    model = MODELS[name]().train()
+    images = torch.randn(3, 3, 48, 48)
+    states = {key: value.clone() for key, value in model.state_dict().items()}
+    explained = analyze_model(model, 48)
+    together = legrad(explained, images, ClassTarget())
+    apart = torch.cat([legrad(explained, image[None], ClassTarget()) for image in images])
+    torch.testing.assert_close(together, apart, rtol=1e-3, atol=1e-5 * float(apart.max()))
+    assert together.shape == (3, 3, 3)
+    assert float(together.min()) >= 0 < float(together.max())
+    assert model.training
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+    assert all(torch.equal(value, states[key]) for key, value in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_function_of_the_output_is_split_by_layer() -> None:
+    torch.manual_seed(2)
+    explained = analyze_model(MODELS["ours"]().eval(), 48)
+    images = torch.randn(2, 3, 48, 48)
+    by_function = legrad(explained, images, CallableTarget(lambda output: output[:, 2]))
+    torch.testing.assert_close(by_function, legrad(explained, images, ClassTarget([2])))
+
+
+def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
+    parallel = timm.create_model(
+        "vit_small_patch16_36x1_224", img_size=48, embed_dim=24, depth=2, num_heads=2, num_classes=3
+    )
+    assert "legrad" in visattn.methods_for(parallel)
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=24, num_heads=(2, 2)
+    )
+    with pytest.raises(ValueError, match="legrad does not fit .* several token grids"):
+        visattn.explain(swin, torch.zeros(30, 40, 3).byte().numpy(), "legrad")
+    vit = MODELS["ours"]()
+    with pytest.raises(ValueError, match="similarity does not fit .* with no texts"):
+        visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "similarity")
+    with pytest.raises(ValueError, match="start_layer must be .* below .* 3; got 3"):
+        visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "legrad", start_layer=3)
+
+
+def test_blocks_that_pass_on_other_tokens_are_refused() -> None:
+    class Wavy(VisionTransformer):
+        """Adds something between its blocks."""
+
+    torch.manual_seed(3)
+    model: Any = Wavy("abc", img_size=(48, 48), patch_size=16, embed_dim=24, depth=2, num_heads=2)
+    first = model.get_submodule(
+        visattn.attribution.residual_blocks.block_names(analyze_model(model.eval(), 48).info)[1]
+    )
+    first.register_forward_pre_hook(lambda _module, args: (args[0] + 1, *args[1:]))
+    with pytest.raises(ValueError, match="must pass the tokens of each block on to the next one"):
+        legrad(analyze_model(model, 48), torch.randn(1, 3, 48, 48), ClassTarget([0]))
+
+
+def test_text_prompt_classifier_is_public() -> None:
+    assert TextPromptClassifier.__module__ == "visattn.models.text_classifier"

@@ -1,0 +1,80 @@
+"""`visattn score words`, from the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import visattn
+from visattn.commands.score.command import main
+from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.encoder import SmallEncoder
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    words = (*SPECIAL_TOKENS, "a", "dog", "red", "ball", "circle")
+    visattn.save(
+        ShowAttendTell(words, SmallEncoder((24, 40), channels=8), hidden_size=11),
+        tmp_path / "model.safetensors",
+    )
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    (tmp_path / "images").mkdir()
+    rng = np.random.default_rng(0)
+    for name in ("1.png", "2.png"):
+        pixels = rng.integers(0, 256, (31, 53, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / name)
+    phrase = {"first_word": 0, "words": 2, "types": [], "boxes": [[0.0, 0.0, 0.5, 1.0]]}
+    entry = {"sentence": "a dog has a red ball", "phrases": [phrase]}
+    (tmp_path / "phrases.json").write_text(json.dumps({n: [entry] for n in ("1.png", "2.png")}))
+    return tmp_path
+
+
+def test_scores_and_controls_are_printed_and_written(
+    weights: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["words", "--weights", str(weights), "--data", str(photos / "phrases.json")]
+    arguments += ["--images", str(photos / "images"), "--methods", "attention", "relevance"]
+    assert main([*arguments, "--out", str(photos / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "2 phrases of 2 reference captions" in printed
+    scores = json.loads((photos / "out" / "scores.json").read_text())["scores"]
+    assert set(scores) == {"attention", "relevance", "uniform", "center"}
+    assert set(scores["attention"]) == {"none", "swapped", "untrained"}
+    assert scores["uniform"]["none"]["lift"] == pytest.approx(0, abs=1e-6)
+    assert scores["attention"]["swapped"]["count"] == 1
+    rows = (photos / "out" / "rows.jsonl").read_text().splitlines()
+    assert {json.loads(row)["method"] for row in rows} == set(scores)
+
+
+def test_scenes_need_no_files(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["words", "--weights", str(weights), "--data", "scenes:scenes_demo"]
+    assert main([*arguments, "--limit", "2", "--methods", "gradcam"]) == 0
+    assert "of 2 reference captions" in capsys.readouterr().out
+
+
+def test_mistakes_are_explained(weights: Path, photos: Path) -> None:
+    data = ["--data", str(photos / "phrases.json")]
+    for arguments, message in (
+        (data, "pass one model"),
+        (["--weights", str(weights), *data], "--images DIR"),
+        (
+            ["--weights", str(weights), "--data", "scenes:mnist_resnet_cbam"],
+            "no config of drawn scenes",
+        ),
+        (
+            ["--model", "timm:resnet18", "--data", "scenes:scenes_demo", "--limit", "1"],
+            "must be hf",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            main(["words", *arguments])

@@ -1,0 +1,217 @@
+"""Image-text models as classifiers of texts: Hugging Face, open_clip, and models alike."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import visattn
+from tests.helpers.image_text_models import (
+    CONTEXT,
+    SIZE,
+    clip_processor,
+    siglip_processor,
+    tiny_clip,
+    tiny_siglip,
+    tiny_tokenizer,
+)
+from visattn.models import TextPromptClassifier
+from visattn.models.backbones.text_models import text_classifier
+from visattn.pipelines.explainer import Explainer
+
+TEXTS = ["a red ball", "the sky"]
+PHOTO = np.random.default_rng(5).integers(0, 256, (59, 97, 3), dtype=np.uint8)
+FAMILIES = {"clip": (tiny_clip, clip_processor), "siglip": (tiny_siglip, siglip_processor)}
+
+
+def saved(folder: Path, family: str) -> str:
+    build, processor = FAMILIES[family]
+    build().save_pretrained(folder)
+    processor().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_a_directory_are_those_of_the_library(tmp_path: Path, family: str) -> None:
+    build, processor = FAMILIES[family]
+    loaded = visattn.load_model(saved(tmp_path, family), text=TEXTS)
+    batch = Explainer(loaded).prepare(PHOTO)
+    theirs = processor()(images=Image.fromarray(PHOTO), return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(batch.inputs, theirs, rtol=0, atol=2e-2)  # one gray level of 255
+    padding = {"padding": "max_length", "max_length": CONTEXT} if family == "siglip" else {}
+    expected = []
+    for text in TEXTS:  # one by one, so that CLIP needs no padding
+        tokens = tiny_tokenizer()([text], return_tensors="pt", **padding)
+        output = build()(pixel_values=batch.inputs, input_ids=tokens["input_ids"])
+        expected.append(output.logits_per_image)
+    computed = loaded.model(batch.inputs)
+    torch.testing.assert_close(computed, torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
+    cosine = loaded.model.cosine_of(computed)
+    assert bool((cosine.abs() <= 1).all())
+    shares = loaded.model.probabilities(computed)
+    assert (family == "clip") == bool(torch.isclose(shares.sum(), torch.tensor(1.0)))
+    assert loaded.class_names == tuple(TEXTS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_marked_block_of_the_photo_lies_under_the_cell_that_changes(family: str) -> None:
+    build, processor = FAMILIES[family]
+    model = build()
+    whole = SimpleNamespace(tokenizer=tiny_tokenizer(), image_processor=processor())
+    left, top, side = (56, 25, 9) if family == "clip" else (80, 36, 10)
+    marked = PHOTO.copy()
+    marked[top : top + side, left : left + side] = (
+        255 - marked[top : top + side, left : left + side]
+    )
+    layers = model.vision_model.encoder.layers
+    for layer in layers:  # no mixing of patches, so that a patch holds its own pixels only
+        layer.self_attn.out_proj.weight.data.zero_()
+    before, after = visattn.explain(
+        model, [PHOTO, marked], "similarity", text=TEXTS, processor=whole, keep_empty=True
+    )
+    change = (before.resize_to_image(smooth=False) - after.resize_to_image(smooth=False)).abs()
+    for of_text in change.nan_to_num(0.0):
+        rows, columns = torch.nonzero(of_text == of_text.max(), as_tuple=True)
+        y, x = float(rows.float().mean()), float(columns.float().mean())
+        reach = 6 if family == "clip" else 12
+        assert abs(y - (top + side / 2)) <= reach
+        assert abs(x - (left + side / 2)) <= reach
+    # a centered crop does not see the left and right of a wide photo
+    unseen = torch.isnan(change[0])
+    assert bool(unseen[:, :15].all()) == bool(unseen[:, -15:].all()) == (family == "clip")
+
+
+def test_texts_share_a_map_and_a_single_text_gives_a_plain_one() -> None:
+    model, tokenizer = tiny_clip(), tiny_tokenizer()
+    [both] = visattn.explain(model, PHOTO, "legrad", text=TEXTS, processor=tokenizer)
+    [sky] = visattn.explain(model, PHOTO, "legrad", text="the sky", processor=tokenizer)
+    assert both.labels == tuple(TEXTS)
+    assert sky.values.shape == both.values.shape[1:]
+    # CLIP's texts do not see their padding
+    torch.testing.assert_close(both[1].values, sky.values, rtol=1e-3, atol=1e-6)
+    assert sky.metadata["class"] == "the sky"
+    assert sky.metadata["cosine"] == pytest.approx(both.metadata["cosine"][1], abs=1e-5)
+
+
+def refused(match: str, model: nn.Module, **arguments: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
+        visattn.explain(model, PHOTO, "legrad", **arguments)
+
+
+def test_what_cannot_be_compared_is_refused_with_what_to_do() -> None:
+    clip, tokenizer = tiny_clip(), tiny_tokenizer()
+    long = " ".join(["ball"] * 10)
+    refused(f"at most {CONTEXT} tokens.*got 12", clip, text=long, processor=tokenizer)
+    refused("need the tokenizer of CLIPModel: pass processor=", clip, text="a ball")
+    refused("must not be empty", clip, text=[" "], processor=tokenizer)
+    refused("given once, got 'a'", clip, text=["a", "a"], processor=tokenizer)
+    refused("at least one text", clip, text=[], processor=tokenizer)
+    refused("takes no target", clip, text="a", processor=tokenizer, target=0)
+    refused("use its vision tower.*or compare images with texts", clip)
+    tower = timm.create_model("vit_tiny_patch16_224", depth=1)
+    refused("VisionTransformer has none", tower, text="a", processor=tokenizer)
+
+
+def test_directories_and_names_that_lack_something_are_refused(tmp_path: Path) -> None:
+    tiny_clip().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has no tokenizer.*processor\.save_pretrained"):
+        visattn.load_model(f"hf:{tmp_path}", text=TEXTS)
+    with pytest.raises(ValueError, match="timm has vision towers only"):
+        visattn.load_model("timm:vit_tiny_patch16_224", text=TEXTS)
+    with pytest.raises(ValueError, match=r"open_clip:NAME compares images with texts"):
+        visattn.load_model("open_clip:ViT-B-32")
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        visattn.load_model(f"hf:{tmp_path / 'none'}", text=TEXTS)
+
+
+def test_directory_without_image_processor_says_what_is_assumed(tmp_path: Path) -> None:
+    tiny_clip().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    loaded = visattn.load_model(f"hf:{tmp_path}", text=TEXTS)
+    assert loaded.transform is None
+    assert "has no preprocessor_config.json" in loaded.notes[0]
+    assert loaded.model.img_size == (SIZE, SIZE)
+
+
+class EncodesBoth(nn.Module):
+    """A model of the kind of open_clip: `encode_image`, `encode_text`, a tokenizer that cuts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.visual: Any = timm.create_model(
+            "vit_tiny_patch16_224", img_size=48, embed_dim=24, depth=2, num_heads=2, num_classes=13
+        )
+        self.visual.image_size, self.visual.image_mean = 48, (0.4, 0.5, 0.6)
+        self.embedding = nn.Embedding(300, 13)
+        self.logit_scale = nn.Parameter(torch.tensor(1.5))
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        return self.visual(images)
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        return self.embedding(tokens).sum(1)
+
+    @staticmethod
+    def tokenizer(texts: list[str], context_length: int = 20) -> Tensor:
+        rows = [[ord(letter) for letter in text][:context_length] for text in texts]
+        return torch.tensor([row + [0] * (context_length - len(row)) for row in rows])
+
+
+def test_models_like_those_of_open_clip_are_wrapped_by_their_functions() -> None:
+    model = EncodesBoth().eval()
+    loaded = text_classifier(model, TEXTS)
+    assert (loaded.model.img_size, loaded.model.mean) == ((48, 48), (0.4, 0.5, 0.6))
+    images = torch.randn(2, 3, 48, 48)
+    texts = model.encode_text(model.tokenizer(TEXTS))
+    expected = torch.cosine_similarity(model.encode_image(images)[:, None], texts, dim=-1)
+    computed = loaded.model(images)
+    torch.testing.assert_close(computed, expected * model.logit_scale.exp(), rtol=1e-4, atol=1e-5)
+    fitting = visattn.methods_for(loaded)
+    assert {"attention", "rollout", "relevance", "legrad", "similarity", "gradcam"} <= {*fitting}
+    [attention] = visattn.explain(model, PHOTO, "attention", text="the sky")
+    assert attention.values.shape == (3, 3)
+    refused("at most 20 tokens.*got 27", model, text="twenty-six letters and more")
+
+
+@pytest.mark.peers
+def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
+    library: Any = pytest.importorskip("open_clip")
+    torch.manual_seed(0)
+    loaded = visattn.load_model("open_clip:ViT-S-32", text=TEXTS)
+    network = loaded.model.network
+    batch = Explainer(loaded).prepare(PHOTO)
+    _, _, theirs = library.create_model_and_transforms("ViT-S-32", pretrained_text=False)
+    torch.testing.assert_close(batch.inputs[0], theirs(Image.fromarray(PHOTO)), rtol=0, atol=1e-5)
+    with torch.no_grad():
+        tokens = library.get_tokenizer("ViT-S-32")(TEXTS)
+        images, texts, scale = network(batch.inputs, tokens)[:3]
+        torch.testing.assert_close(
+            loaded.model(batch.inputs), scale * images @ texts.T, rtol=1e-4, atol=1e-4
+        )
+    with pytest.raises(ValueError, match="at most 77 tokens"):
+        visattn.load_model("open_clip:ViT-S-32", text=["word " * 100])
+
+
+def test_a_classifier_of_texts_checks_its_embeddings() -> None:
+    def build(features: Tensor, **extra: Any) -> TextPromptClassifier:
+        return TextPromptClassifier(
+            nn.Flatten(), lambda network, images: network(images), TEXTS, features,
+            img_size=(1, 1), mean=(0.5,) * 3, std=(0.5,) * 3, **extra,
+        )  # fmt: skip
+
+    model = build(torch.eye(2, 3) * 7, logit_scale=2.0, logit_bias=-1.0, sigmoid=True)
+    logits = model(torch.tensor([3.0, 4.0, 0.0]).view(1, 3, 1, 1))
+    torch.testing.assert_close(logits, torch.tensor([[0.2, 0.6]]))
+    torch.testing.assert_close(model.cosine_of(logits), torch.tensor([[0.6, 0.8]]))
+    with pytest.raises(ValueError, match="must not be zero or NaN"):
+        build(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"must be \[2, d\]"):
+        build(torch.eye(3))

@@ -1,0 +1,190 @@
+"""Forward pass for the methods of words: steps, numeric gradients, and marked blocks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+import visattn
+from visattn.attribution.words import word_attention, word_gradients
+from visattn.models.captioner import SPECIAL_TOKENS, START, Captioner
+from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.pipelines.captioner_words import captioner_run, word_log_probs
+from visattn.pipelines.explain_words import (
+    WORD_METHODS,
+    WordMethod,
+    caption_maps,
+    explain_words,
+)
+
+WORDS = (*SPECIAL_TOKENS, *"abcdefg")
+METHODS: tuple[WordMethod, ...] = (
+    "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion",
+)  # fmt: skip
+
+
+class CellColors(ImageEncoder):
+    """The mean color of each cell, in seven channels; black is 0."""
+
+    def __init__(self) -> None:
+        super().__init__((24, 40), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        self.channels, self.grid_size = 7, (3, 5)
+        self.mix = nn.Parameter(torch.randn(7, 3))
+
+    def forward_features(self, images: Tensor) -> tuple[Tensor, ...]:
+        return (torch.einsum("kc,bcyx->bkyx", self.mix, avg_pool2d(images, 8)),)
+
+
+Build = Callable[[ImageEncoder], Captioner[Any]]
+FAMILIES: dict[str, Build] = {
+    "soft": lambda encoder: ShowAttendTell(WORDS, encoder, hidden_size=11),
+    "projected": lambda encoder: ShowAttendTell(
+        WORDS, encoder, hidden_size=11, feature_proj_dim=13
+    ),
+    "adaptive": lambda encoder: KnowingWhenToLook(WORDS, encoder, hidden_size=11),
+    "transformer": lambda encoder: TransformerCaptioner(
+        WORDS, encoder, embed_dim=12, num_heads=3, num_layers=2
+    ),
+    "recognizer": lambda encoder: SequenceRecognizer(WORDS, encoder),
+}
+
+
+def captioner(family: str, encoder: ImageEncoder) -> Captioner[Any]:
+    torch.manual_seed(2)
+    return FAMILIES[family](encoder).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_run_equals_single_steps(family: str) -> None:
+    model = captioner(family, SmallEncoder((24, 40), channels=8)).double()
+    features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9]
+    run = captioner_run(model, features, words)
+    state, previous = model.start(features), START
+    last = [-1] if family == "transformer" else None
+    attention = word_attention(run, layers=last)
+    for index, word in enumerate(words):
+        logits, state, step = model.step(state, torch.tensor([[previous]]))
+        torch.testing.assert_close(run.log_probs[index], logits[0, 0].log_softmax(-1)[word])
+        torch.testing.assert_close(attention[index], step.weights[0, 0])
+        previous = word
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_equal_finite_differences(family: str) -> None:
+    model = captioner(family, SmallEncoder((24, 40), channels=8)).double()
+    features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9]
+    gradients = word_gradients(captioner_run(model, features, words), 2)
+    path = model.attention_site.replace(".tap", ".attn_drop")
+    site = model.get_submodule(path if family == "transformer" else model.attention_site)
+    for step, place in ((0, 3), (2, 11)):
+        values = list[Tensor]()
+        for shift in (-1e-5, 1e-5):
+            calls = list[Tensor]()
+
+            def change(
+                _module: nn.Module, _args: Any, weights: Tensor, *, s: float = shift, c: Any = calls
+            ) -> Tensor:
+                c.append(weights)
+                changed = weights.clone()
+                if family == "transformer":
+                    changed[0, 1, step, place] += s  # noqa: B023 (used at once)
+                elif len(c) == step + 1:  # noqa: B023
+                    changed[..., place] += s  # noqa: B023
+                return changed
+
+            handle = site.register_forward_hook(change)
+            values.append(word_log_probs(model, features, words)[0, 2].detach())
+            handle.remove()
+        numeric = (values[1] - values[0]) / 2e-5
+        head = 1 if family == "transformer" else 0
+        gradient = gradients.weights[-1][head, step, place]
+        torch.testing.assert_close(gradient, numeric, atol=1e-7, rtol=1e-4)
+
+
+def bias_free(model: Captioner[Any]) -> Captioner[Any]:
+    """Let black cells have zero embeddings and values."""
+    with torch.no_grad():
+        for module in model.decoder.feature_proj.modules():
+            if isinstance(module, nn.Linear):
+                module.bias.zero_()
+        for name, parameter in model.named_parameters():
+            if name.endswith("grid_positions"):
+                parameter.zero_()
+    return model
+
+
+@pytest.mark.parametrize("cell", [(0, 0), (1, 3), (2, 4)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_maps_vanish_outside_of_the_only_painted_block(family: str, cell: tuple[int, int]) -> None:
+    model, (row, column) = bias_free(captioner(family, CellColors())), cell
+    image = torch.zeros(1, 3, 24, 40)
+    image[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 0.8
+    for method in METHODS:
+        maps = caption_maps(model, image, range(4, 11), [method], window_cells=1)[method]
+        inside = maps[:, row, column].clone()
+        maps[:, row, column] = 0
+        assert inside.max() > 0, method
+        assert maps.abs().max() <= 1e-5 * inside.max() + 2e-6, method  # rounding
+    [attention] = caption_maps(model, image, range(4, 11), ["attention"], layers=[-1]).values()
+    others = attention.flatten(1)[:, [i for i in range(15) if i != 5 * row + column]]
+    torch.testing.assert_close(others, others[:, :1].expand_as(others))
+    assert (attention[:, row, column] - others[:, 0]).abs().min() > 1e-6
+
+
+def test_block_on_a_panorama_is_found_on_the_photo() -> None:
+    model = bias_free(captioner("soft", CellColors()))
+    photo = np.zeros((72, 400, 3), np.uint8)
+    photo[24:48, 188:212] = 200  # the middle cell of the central crop, 120 pixels wide
+    for method in ("word_gradient_attention", "word_relevance", "word_occlusion"):
+        [maps] = visattn.explain(model, photo, method, max_length=5, keep_empty=True)
+        total = maps.values.sum(0)
+        if float(total.max()):
+            [[y, x]] = (total == total.max()).nonzero().tolist()
+            assert (y, x) == (1, 2), method
+
+
+@pytest.mark.parametrize("method", WORD_METHODS)
+def test_several_photos_equal_single_ones(method: str) -> None:
+    model = captioner("transformer", SmallEncoder((24, 40), channels=8))
+    rng = np.random.default_rng(4)
+    photos = [rng.integers(0, 256, (31, 53, 3), dtype=np.uint8) for _ in range(3)]
+    options: dict[str, Any] = {"max_length": 4, "keep_empty": True}
+    together = visattn.explain(model, photos, method, **options)
+    for photo, expected in zip(photos, together, strict=True):
+        [single] = visattn.explain(model, photo, method, **options)
+        assert single.labels == expected.labels
+        torch.testing.assert_close(single.values, expected.values, atol=1e-5, rtol=1e-3)
+
+
+def test_model_is_returned_as_it_was() -> None:
+    model = captioner("transformer", SmallEncoder((24, 40), channels=8)).train()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    explain_words(model, [np.zeros((24, 40, 3), np.uint8)], "relevance", max_length=3)
+    assert model.training
+    assert all(weight.requires_grad for weight in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model = captioner("transformer", SmallEncoder((24, 40), channels=8))
+    photo = np.zeros((24, 40, 3), np.uint8)
+    with pytest.raises(ValueError, match="methods for words are attention, gradient_attention"):
+        explain_words(model, [photo], "rollout")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="use attention or gradient_attention"):
+        visattn.explain(model, photo, "word_relevance", heads=[0])
+    with pytest.raises(ValueError, match="3 heads of"):
+        visattn.explain(model, photo, "words", heads=[3], max_length=2)
+    hard = ShowAttendTell(WORDS, SmallEncoder((24, 40), channels=8), attention="hard")
+    hard.places = "sample"
+    with pytest.raises(ValueError, match='set its places to "argmax"'):
+        visattn.explain(hard, photo, "word_relevance", max_length=2)

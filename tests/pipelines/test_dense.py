@@ -1,0 +1,165 @@
+"""Explanations of dense models on photos: maps lie on the marked thing, by every method."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dense_models import CLASSES, BlobDetector, PatchDetector, QueryDetector, Segmenter
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+
+import visattn as va
+from visattn.metrics import thing_scores
+from visattn.pipelines import draw_target
+
+BOX = (120, 40, 144, 64)  # on a photo of 120 x 200
+
+
+def photo(box: tuple[int, int, int, int] = BOX, size: tuple[int, int] = (120, 200)) -> Any:
+    pixels = np.random.default_rng(0).integers(0, 40, (*size, 3), np.uint8)
+    left, top, right, bottom = box
+    pixels[top:bottom, left:right] = 255
+    return pixels
+
+
+def share_inside(heatmap: va.AttentionMap, box: Any, margin: int = 0) -> float:
+    """Share of the map within a box; the map must be seen everywhere on the photo."""
+    values = heatmap.resize_to_image().clamp(min=0)
+    assert not bool(values.isnan().any())
+    left, top, right, bottom = (
+        round(side) + sign * margin for side, sign in zip(box, (-1, -1, 1, 1), strict=True)
+    )
+    return float(values[max(top, 0) : bottom, max(left, 0) : right].sum() / values.sum())
+
+
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_pyramid_maps_of_a_detector_that_resizes_and_pads_lie_right(level: str) -> None:
+    detector = BlobDetector(level).eval()
+    [heatmap] = va.explain(detector, photo(), "layercam", va.BoxTarget(None, 2))
+    assert heatmap.geometry is not None
+    assert heatmap.geometry.input_size == (160, 288)  # 267 columns of it are the image
+    assert tuple(heatmap.values.shape) == (20, 36)
+    box = heatmap.metadata["thing"]["box"]
+    assert BOX[0] - 13 <= box[0] <= box[2] <= BOX[2] + 13
+    assert share_inside(heatmap, box, margin=8) > 0.99
+    [gradient] = va.explain(detector, photo(), "input_gradient", va.BoxTarget(None, 2))
+    assert share_inside(gradient, box, margin=2) > 0.99
+
+
+@pytest.mark.parametrize("place", [(0, 0, 30, 20), (170, 0, 200, 24), (0, 95, 20, 120)])
+def test_d_rise_peaks_at_the_patch_that_the_detector_reads(place: Any) -> None:
+    image, target = photo(place), va.BoxTarget(place, "dog")
+    [heatmap, again] = (
+        va.explain(
+            PatchDetector(place), image, "drise", target,
+            class_names=CLASSES, num_masks=300, grid_size=6, img_size=(120, 200),
+            internal_batch_size=batch,
+        )[0]
+        for batch in (50, 7)
+    )  # fmt: skip
+    assert torch.allclose(heatmap.values, again.values, atol=1e-5)
+    row, column = divmod(int(heatmap.values.argmax()), 200)
+    assert place[1] - 8 <= row < place[3] + 8
+    assert place[0] - 8 <= column < place[2] + 8
+    other = va.explain(
+        PatchDetector(place), image, "drise", target,
+        class_names=CLASSES, num_masks=300, grid_size=6, img_size=(120, 200), seed=1,
+    )  # fmt: skip
+    assert not torch.equal(other[0].values, heatmap.values)
+
+
+def test_occlusion_and_gradients_of_a_box_stay_in_its_patch() -> None:
+    options = {"class_names": CLASSES, "img_size": (120, 200)}
+    for method, margin in (("occlusion", 20), ("input_gradient", 0), ("smoothgrad", 0)):
+        [heatmap] = va.explain(
+            PatchDetector(BOX), photo(), method, va.BoxTarget(BOX, "dog"), **options
+        )
+        assert share_inside(heatmap, BOX, margin=margin) > 0.99
+
+
+def test_a_pixel_is_explained_by_its_surroundings_only() -> None:
+    for method in ("layercam", "input_gradient"):
+        [heatmap] = va.explain(
+            Segmenter(upsample=True).eval(),
+            photo(),
+            method,
+            va.PixelTarget("cat", x=132, y=52),
+            class_names=CLASSES,
+            img_size=(96, 160),
+        )
+        assert heatmap.metadata["thing"] == {"kind": "pixel", "x": 132, "y": 52}
+        assert heatmap.metadata["class"] == "cat"
+        assert share_inside(heatmap, (132, 52, 133, 53), margin=12) > 0.99
+
+
+def test_each_photo_has_its_target_and_its_size() -> None:
+    photos = [photo(), photo((10, 10, 40, 40), (64, 80))]
+    targets = [va.BoxTarget(BOX, 2), va.BoxTarget((8, 8, 42, 42), 2)]
+    maps = va.explain(BlobDetector().eval(), photos, "layercam", targets)
+    assert [heatmap.geometry.image_size for heatmap in maps if heatmap.geometry] == [
+        (120, 200), (64, 80),
+    ]  # fmt: skip
+    boxes = [heatmap.metadata["thing"]["box"] for heatmap in maps]
+    assert boxes == [list(map(float, target.box or ())) for target in targets]
+
+
+def test_thing_scores_compare_with_the_map_of_another_thing() -> None:
+    boxes = [(10, 10, 60, 60), (140, 60, 190, 110)]
+    image = np.maximum(photo(boxes[0]), photo(boxes[1]))
+    masks = np.zeros((2, 120, 200), bool)
+    maps = []
+    for mask, (left, top, right, bottom) in zip(masks, boxes, strict=True):
+        mask[top:bottom, left:right] = True
+        center = {"x": (left + right) // 2, "y": (top + bottom) // 2}
+        target = va.PixelTarget(1, **center)
+        maps += va.explain(Segmenter().eval(), image, "layercam", target, img_size=(120, 200))
+    scores = thing_scores(maps, masks)
+    assert scores["point"] == scores["energy"] == pytest.approx(1.0, abs=0.02)
+    assert scores["other_point"] == scores["other_energy"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_queries_read_the_quarter_that_they_detect() -> None:
+    for query, box in enumerate(((0, 0, 100, 60), (100, 0, 200, 60), (0, 60, 100, 120))):
+        [heatmap] = va.explain(
+            QueryDetector().eval(), photo(), "input_gradient", va.QueryTarget(query, "cat"),
+            class_names=CLASSES, img_size=(120, 200),
+        )  # fmt: skip
+        assert heatmap.metadata["thing"]["box"] == pytest.approx(box, abs=1e-3)
+        assert share_inside(heatmap, box) > 0.999
+
+
+def test_a_detector_of_torchvision_has_maps_of_all_methods() -> None:
+    torch.manual_seed(0)
+    backbone = resnet_fpn_backbone(
+        backbone_name="resnet18", weights=None, norm_layer=torch.nn.Identity
+    )
+    model = FasterRCNN(backbone, 3, min_size=64, max_size=96, box_score_thresh=0.0).eval()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    for method in ("gradcam", "input_gradient", "drise"):
+        options = {"num_masks": 4} if method == "drise" else {}
+        [heatmap] = va.explain(
+            model, photo(), method, va.BoxTarget(None), keep_empty=True, **options
+        )
+        assert heatmap.geometry is not None
+        assert heatmap.geometry.image_size == (120, 200)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
+
+
+def test_methods_that_do_not_fit_are_refused() -> None:
+    model, options = Segmenter(), {"class_names": CLASSES, "img_size": (24, 40)}
+    with pytest.raises(ValueError, match="drise does not fit Segmenter with a PixelTarget"):
+        va.explain(model, photo(), "drise", va.PixelTarget(0, 1, 1), **options)
+    with pytest.raises(ValueError, match="it explains a box of a detector"):
+        va.explain(model, photo(), "drise", lambda output: output["out"].mean((1, 2, 3)), **options)
+    with pytest.raises(ValueError, match="cat; did you mean|did you mean cat"):
+        va.explain(model, photo(), "gradcam", va.PixelTarget("caat", 1, 1), **options)
+
+
+def test_the_target_is_drawn_on_the_overlay() -> None:
+    [heatmap] = va.explain(BlobDetector().eval(), photo(), "layercam", va.BoxTarget(BOX, 2))
+    drawn = draw_target(np.zeros((120, 200, 3), np.uint8), heatmap)
+    rows, columns = np.nonzero(drawn[..., 0])
+    assert (columns.min(), rows.min(), columns.max(), rows.max()) == pytest.approx(
+        (BOX[0], BOX[1], BOX[2] - 1, BOX[3] - 1), abs=1
+    )

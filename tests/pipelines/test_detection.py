@@ -1,0 +1,186 @@
+"""Detection in photos: boxes and maps in the coordinates of the original, and figures."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from detection_data import small_detector
+from jaxtyping import Float
+from torch import Tensor
+
+from visattn.data.images.reader import LoadedImage
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.functional.boxes import center_to_corners
+from visattn.models.detection.detr import DETR
+from visattn.models.encoder import ImageEncoder
+from visattn.pipelines.detection import detect
+from visattn.pipelines.detector_attention import detector_attention
+from visattn.pipelines.draw_detections import detection_figure, detection_overlay
+from visattn.recording.attention_map import AttentionMap
+
+SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
+
+
+def photo(size: tuple[int, int], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def marked(image: np.ndarray, y: int, x: int) -> np.ndarray:
+    """Return the photo with a changed block."""
+    changed = image.copy()
+    changed[y : y + 6, x : x + 6] = 255 - changed[y : y + 6, x : x + 6]
+    return changed
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", ["pad", "squash", "crop"])
+def test_boxes_and_maps_lie_on_the_photo(size: tuple[int, int], mode: ResizeMode) -> None:
+    [result] = detect(small_detector(), photo(size), threshold=0.0, resize_mode=mode)
+    assert result.objects or size == (3, 200)  # a row of the input, beside all of the boxes
+    assert result.maps.geometry is not None
+    assert result.maps.geometry.image_size == size
+    assert len(result.maps) == len(result.objects)
+    for each in result.objects:
+        left, top, right, bottom = each.box
+        assert 0 <= left < right <= size[1]
+        assert 0 <= top < bottom <= size[0]
+    scores = [each.score for each in result.objects]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_boxes_of_a_photo_of_twice_the_size_are_twice_as_large() -> None:
+    model, image = small_detector(), photo((24, 40))
+    large = image.repeat(2, 0).repeat(2, 1)
+    [small], [double] = (detect(model, each, threshold=0.0) for each in (image, large))
+    expected = small.objects[0].box
+    assert double.objects[0].box == pytest.approx([2 * side for side in expected], rel=0.05, abs=1)
+
+
+def test_boxes_are_those_of_the_model() -> None:
+    model, image = small_detector(), photo((24, 40))
+    prediction = model(torch.from_numpy(image).permute(2, 0, 1)[None])
+    boxes = center_to_corners(prediction.boxes[0]).clamp(0, 1) * torch.tensor([40, 24, 40, 24])
+    [result] = detect(model, image, threshold=0.0)
+    for each in result.objects:
+        assert each.box == pytest.approx(boxes[each.query].tolist(), abs=1e-3)
+        label = model.class_names.index(each.label)
+        probability = prediction.logits[0, each.query, label].sigmoid().detach()
+        assert each.score == pytest.approx(float(probability), abs=1e-5)
+
+
+def test_threshold_and_number_of_detections() -> None:
+    model, image = small_detector(), photo((24, 40))
+    [everything] = detect(model, image, threshold=0.0)
+    scores = [each.score for each in everything.objects]
+    [selected] = detect(model, image, threshold=scores[2])
+    assert [each.score for each in selected.objects] == pytest.approx(scores[:3])
+    [two] = detect(model, image, threshold=0.0, max_detections=2)
+    assert len(two.objects) == 2
+    [none] = detect(model, image, threshold=1.0)
+    assert none.objects == ()
+    assert detection_figure(image, none, width=600).shape[1] == 600
+
+
+def test_maps_are_the_recorded_attention_and_points_its_samples() -> None:
+    model, image = small_detector(), photo((24, 40))
+    looked = detector_attention(model, torch.from_numpy(image).permute(2, 0, 1)[None])
+    [result] = detect(model, image, threshold=0.0)
+    queries = [each.query for each in result.objects]
+    torch.testing.assert_close(result.maps.values, looked.maps[0, queries], rtol=1e-4, atol=1e-6)
+    assert looked.points is not None
+    assert result.points is not None
+    places = looked.points.locations[0, queries].flatten(1, 2) * torch.tensor([40.0, 24.0])
+    torch.testing.assert_close(result.points[..., :2].float(), places, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(result.points[..., 2].sum(1), torch.ones(len(queries)).double())
+    outside = torch.tensor(result.maps.metadata["outside"])
+    torch.testing.assert_close(outside, 1 - result.maps.values.sum((1, 2)), rtol=0, atol=1e-6)
+
+
+class PatchEncoder(ImageEncoder):
+    """Each cell sees the 8 x 8 pixels below it and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__((24, 40), (0.5,) * 3, (0.3,) * 3)
+        self.channels, self.grid_size = 8, (3, 5)
+        self.conv = torch.nn.Conv2d(3, 8, 8, stride=8)
+
+    def forward_features(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Tensor, ...]:
+        return (self.conv(images),)
+
+
+@pytest.mark.parametrize("mode", ["pad", "squash", "crop"])
+def test_a_marked_block_lies_under_the_cell_that_it_changes(mode: ResizeMode) -> None:
+    model = DETR(("cat",), PatchEncoder(), dim=8, num_queries=3).eval()
+    image, spec = photo((90, 120)), ResizeSpec(model.img_size, mode=mode)
+    [plain] = detect(model, image, threshold=0.0, resize_mode=mode)
+    for y, x in ((25, 25), (60, 40), (50, 85)):
+        pixels = (
+            resize_to_input(LoadedImage(each), spec)[0] for each in (image, marked(image, y, x))
+        )
+        first, second = (model.encoder(each[None]) for each in pixels)
+        spot = ((first - second).abs().sum(1)[0] > 1e-4).float()
+        drawn = AttentionMap(spot, "spot", "queries", plain.maps.geometry)
+        on_photo = drawn.resize_to_image(smooth=False).nan_to_num(0)
+        assert bool((on_photo[y + 1 : y + 5, x + 1 : x + 5] > 0).all())
+        assert float(on_photo.mean()) < 0.5
+
+
+def test_dense_attention_has_maps_that_sum_to_one_and_no_points() -> None:
+    image = photo((48, 80))
+    [result] = detect(small_detector(plain=True), image, threshold=0.0)
+    assert result.points is None
+    sums = result.maps.values.sum((1, 2))
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+    assert detection_figure(image, result, width=700).shape[1] == 700
+
+
+def test_an_earlier_layer_has_its_own_maps() -> None:
+    model, image = small_detector(), photo((24, 40))
+    [last], [first] = (detect(model, image, threshold=0.0, layer=layer) for layer in (-1, 0))
+    assert first.objects == last.objects
+    assert (first.maps.metadata["layer"], last.maps.metadata["layer"]) == (0, 1)
+    assert not torch.allclose(first.maps.values, last.maps.values)
+
+
+def test_training_mode_is_restored() -> None:
+    model = small_detector().train()
+    detect(model, photo((24, 40)))
+    assert model.training
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_figures_of_photos_of_any_size(size: tuple[int, int]) -> None:
+    image = photo(size)
+    [result] = detect(small_detector(), image, threshold=0.0)
+    assert detection_overlay(image, result).shape == image.shape
+    assert detection_figure(image, result, max_queries=3, width=600).shape[1] == 600
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 1.5}, "threshold must be from 0 to 1"),
+        ({"max_detections": 0}, "max_detections at least 1"),
+        ({"layer": 2}, "layer must be from -2 to 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        detect(small_detector(), photo((24, 40)), **options)
+
+
+def test_other_models_and_photos_are_refused() -> None:
+    with pytest.raises(TypeError, match="must be a detector such as DETR, got Linear"):
+        detect(torch.nn.Linear(1, 1), photo((24, 40)))
+    [result] = detect(small_detector(), photo((24, 40)))
+    with pytest.raises(ValueError, match="pass the original image"):
+        detection_overlay(photo((24, 41)), result)
+
+
+def test_damaged_weights_are_refused() -> None:
+    model = small_detector()
+    with torch.no_grad():
+        model.heads.classes.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="its weights are damaged"):
+        detect(model, photo((24, 40)))

@@ -1,0 +1,113 @@
+"""Methods for words of vision-language models, on tiny random ones."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_vlms import PROMPT, WORDS, build
+
+from visattn.attribution.words import word_gradients
+from visattn.data.images.reader import LoadedImage
+from visattn.pipelines.words.methods import (
+    explain_replay,
+    replay_given,
+    replay_maps,
+    replay_run,
+)
+from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+
+GRADIENT = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")
+
+
+def photo(seed: int = 0, size: tuple[int, int] = (37, 53)) -> LoadedImage:
+    rng = np.random.default_rng(seed)
+    return LoadedImage(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+def replayed(family: str, image: LoadedImage, count: int = 4) -> tuple[WordReplay, Any]:
+    model, processor = build(family)
+    return replay_given(model, image, WORDS[3 : 3 + count], PhotoProcessor(model, processor)), (
+        model, processor)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["ved", "llava", "git"])
+def test_gradients_equal_those_of_eager_attention(family: str) -> None:
+    replay, (model, _) = replayed(family, photo())
+    run, word = replay_run(replay), 2
+    gradients = word_gradients(run, word)
+    model.set_attn_implementation("eager")
+    for parameter in model.parameters():
+        parameter.requires_grad_()
+    output = model(**replay.inputs, output_attentions=True)
+    logits = output.logits[0, -len(replay.token_ids) :].float()
+    log_prob = logits.log_softmax(-1)[word, replay.token_ids[word]]
+    if family == "ved":
+        pairs = zip(output.decoder_attentions, output.cross_attentions, strict=True)
+        eager = [weights for pair in pairs for weights in pair]
+    else:
+        eager = list(output.attentions)
+    expected = torch.autograd.grad(log_prob, eager)
+    assert len(run.layers) == len(eager)
+    for layer, own_gradient, weights, gradient in zip(
+        run.layers, gradients.weights, eager, expected, strict=True
+    ):
+        torch.testing.assert_close(layer.weights(), weights[0].detach(), atol=2e-6, rtol=0)
+        torch.testing.assert_close(own_gradient, gradient[0], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["ved", "llava", "blip", "mllama", "qwen2_vl"])
+def test_given_caption_equals_the_generated_one(family: str) -> None:
+    model, processor = build(family)
+    [[generated]] = generate_and_replay(
+        model, photo(), processor=processor, max_new_tokens=4, do_sample=False
+    )
+    if not generated.words:
+        pytest.skip("the random model generated special tokens only")
+    replay = replay_given(model, photo(), generated.words, PhotoProcessor(model, processor))
+    count = generated.spans[-1][1]
+    plain = all(stop - start == 1 for start, stop in generated.spans)
+    if plain and count == len(generated.words):
+        torch.testing.assert_close(
+            replay.rows[:, :count], generated.rows[:, :count], atol=2e-6, rtol=0
+        )
+    maps = replay_maps(replay, ["attention", *GRADIENT])
+    for values in maps.values():
+        assert values.shape == (len(replay.words), *replay.placement.grid_size)
+        assert bool(values.isfinite().all())
+        assert float(values.min()) >= 0
+
+
+def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
+    pixels = np.full((24, 40, 3), 128, np.uint8)
+    block = np.indices((8, 8)).sum(0) % 2  # the mean color stays that of the ground
+    pixels[8:16, 24:32] = np.where(block, 228, 28)[..., None]
+    replay, (_, processor) = replayed("ved", LoadedImage(pixels))
+    [maps] = replay_maps(replay, ["occlusion"], processor=processor, window_cells=1).values()
+    assert maps.shape[1:] == (3, 5)
+    inside = maps[:, 1, 3].clone()
+    maps[:, 1, 3] = 0
+    assert float(inside.max()) > 1e-5
+    assert float(maps.max()) <= 2e-6
+
+
+def test_layers_and_heads_select_attention_weights() -> None:
+    replay, _ = replayed("ved", photo(size=(24, 40)))
+    run = replay.run(differentiable=True)
+    chosen = replay_maps(replay, ["attention"], layers=[1], heads=[0])["attention"]
+    rows = run.weights[replay.sites[1]][0, :4][:, replay.placement.columns].detach()
+    torch.testing.assert_close(chosen.flatten(1), rows, atol=2e-6, rtol=0)
+    caption = explain_replay(replay, "relevance")
+    assert caption.maps.metadata["method"] == "relevance"
+    assert caption.gates == replay.caption().gates
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model, processor = build("blip2")
+    process = PhotoProcessor(model, processor, PROMPT)
+    replay = replay_given(model, photo(), WORDS[3:5], process)
+    with pytest.raises(ValueError, match="learned queries instead of image tokens"):
+        replay_maps(replay, ["relevance"])
+    with pytest.raises(ValueError, match="pass processor="):
+        replay_maps(replay, ["occlusion"])

@@ -1,0 +1,195 @@
+"""Methods that listen to or change the backward pass: guided backpropagation and FullGrad."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from visattn.attribution.targets import ClassTarget, Target, target_values
+from visattn.functional.attribution.full_grad import contribution_map
+from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.model_info import ExplainedModel
+from visattn.recording.operations import RECTIFIERS, SMOOTH_ACTIVATIONS
+
+_COMPLETENESS = 1e-3  # of the sum of absolute parts
+
+
+def guided_backprop(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    signed: bool = False,
+) -> Float[Tensor, "b y x"]:
+    """Guided backpropagation: the input gradient with positive parts only behind each ReLU.
+
+    Warning: its maps are sharp because they restore the edges of the image. They hardly change if
+    another class is explained or upper layers are randomized (Adebayo et al. 2018,
+    arXiv:1810.03292), so they are no evidence of what a model decides on.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        signed: Return the sum over channels, instead of the maximum absolute value.
+
+    Raises:
+        ValueError: If the model computes no ReLU, or the target does not depend on the images.
+
+    Source:
+        Springenberg et al. 2014, arXiv:1412.6806, section 3.4.
+    """
+    with frozen(explained.model), _GuidedRectifiers() as rectifiers:
+        gradients = _gradients(explained, images, target)[1]
+    if not rectifiers.count:
+        raise ValueError(
+            f"guided backpropagation changes the gradient of ReLUs, but {explained.info.name} "
+            "computes none; use input_gradient"
+        )
+    return gradients.sum(1) if signed else gradients.abs().amax(1)
+
+
+def fullgrad(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> Float[Tensor, "b y x"]:
+    """FullGrad: gradients times input, and gradients times biases of all layers.
+
+    For CNNs of convolutions, batch normalization, pooling and elementwise activations these parts
+    sum to the score, which is checked. Biases of activations are implicit: what is not gradient
+    times input. The map is the sum of the absolute parts, each layer normalized.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+
+    Raises:
+        ValueError: If the parts do not sum to the score of the class, or the target does not depend
+            on the images.
+
+    Source:
+        Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
+    """
+    with frozen(explained.model), _BiasCollector(images) as biases:
+        values, gradients = _gradients(explained, images, target)
+    values = values.detach()
+    biases.add(images * gradients)
+    if isinstance(target, ClassTarget):
+        error = (values.double() - biases.sums).abs()
+        if bool((error > _COMPLETENESS * biases.sizes).any()):
+            raise ValueError(
+                f"gradients times input and biases must sum to the score, but for "
+                f"{explained.info.name} they sum to {float(biases.sums[0]):.4g} and the score is "
+                f"{float(values[0]):.4g}: it has operations that FullGrad does not cover; use "
+                "gradcam or integrated_gradients"
+            )
+    return biases.maps
+
+
+def _gradients(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b c y x"]]:
+    """Return the values of the target and their gradients with respect to the images."""
+    inputs = with_grad(images)
+    values = target_values(explained, inputs, target)
+    if not values.requires_grad:
+        raise ValueError(
+            "the target must be differentiable with respect to the images, but that of "
+            f"{explained.info.name} has no gradient; rise and occlusion need none"
+        )
+    return values, torch.autograd.grad(values.sum(), inputs)[0]
+
+
+class _GuidedRectifiers(TorchFunctionMode):
+    """Drops negative gradients that arrive at a ReLU or ReLU6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function."""
+        output = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in RECTIFIERS and output.requires_grad:
+            self.count += 1
+            output.register_hook(torch.relu)
+        return output
+
+
+class _BiasCollector(TorchFunctionMode):
+    """Collects gradients times biases of all layers.
+
+    Args:
+        images: Normalized.
+    """
+
+    def __init__(self, images: Float[Tensor, "b c y x"]) -> None:
+        super().__init__()
+        self.size = (images.shape[2], images.shape[3])
+        self.maps = torch.zeros_like(images[:, 0])
+        self.sums = torch.zeros(len(images), dtype=torch.float64, device=images.device)
+        self.sizes = torch.zeros_like(self.sums)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function; the hook on its output is called in the backward pass."""
+        kwargs = kwargs or {}
+        bias = _bias(func, args, kwargs)
+        output = func(*args, **kwargs)
+        if bias is not None and output.requires_grad:
+            output.register_hook(lambda gradients: self.add(bias * gradients))
+        return output
+
+    def add(self, contributions: Tensor) -> None:
+        """Add contributions; those without positions only count in the sum."""
+        total = contributions.detach().double().flatten(1).sum(1)
+        self.sums += total
+        self.sizes += total.abs()
+        if contributions.ndim == 4:
+            self.maps += contribution_map(contributions.detach(), self.size)
+
+
+def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return what a layer adds to gradient times input, broadcast to its output."""
+    name = getattr(func, "__name__", "")
+    if name in SMOOTH_ACTIVATIONS | RECTIFIERS | {"sigmoid", "tanh", "hardsigmoid"}:
+        return (
+            None if name.startswith("relu") and name != "relu6" else _implicit(func, args, kwargs)
+        )
+    if name == "batch_norm":
+        return _batch_norm_bias(*args, **kwargs)
+    if name not in ("conv2d", "conv_transpose2d", "linear"):
+        return None
+    bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+    return bias if name == "linear" or bias is None else bias.view(1, -1, 1, 1)
+
+
+def _batch_norm_bias(
+    images: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,  # noqa: ARG001
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Return the shift of batch normalization by running statistics, including that of the mean."""
+    if training or mean is None or var is None:
+        return None
+    shift = -mean / (var + eps).sqrt() * (1 if weight is None else weight)
+    shift = shift if bias is None else shift + bias
+    return shift.view(1, -1, *[1] * (images.ndim - 2))
+
+
+def _implicit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the value of an elementwise activation, less its derivative times the input."""
+    leaf = args[0].detach().clone().requires_grad_()
+    value = func(leaf.clone(), *args[1:], **kwargs)  # a clone, for in-place activations
+    [slope] = torch.autograd.grad(value.sum(), leaf)
+    return value.detach() - slope * leaf.detach()

@@ -1,0 +1,229 @@
+"""Pixels, masks and boxes of a photo on the grids of a network, and back."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from visattn.geometry.affine import Box, Geometry
+
+MaskLike = Any
+"""A tensor, array or nested list [y, x]; nonzero in the region."""
+_MAX_SAMPLES = 16  # points along a side of a cell
+
+
+def visible_point(x: float, y: float, geometry: Geometry) -> tuple[float, float]:
+    """Return where the center of a pixel of the photo lies on the input, as shares of its sides.
+
+    Args:
+        x: Column of the pixel, from 0.
+        y: Row of the pixel.
+        geometry: Geometry of the input.
+
+    Raises:
+        ValueError: If the pixel is not on the photo, or the network does not see it.
+
+    Example:
+        >>> visible_point(2, 1, Geometry.identity((4, 8)).resized((2, 2)))
+        (0.3125, 0.375)
+    """
+    height, width = geometry.image_size
+    if not (0 <= x < width and 0 <= y < height):
+        raise ValueError(
+            f"the pixel must be on the photo, x from 0 to {width - 1} and y from 0 to "
+            f"{height - 1}; got x={x:g}, y={y:g}"
+        )
+    left, top, right, bottom = geometry.region
+    center = (x + 0.5, y + 0.5)
+    if not (left <= center[0] <= right and top <= center[1] <= bottom):
+        raise ValueError(
+            f"the network does not see the pixel x={x:g}, y={y:g}: it sees "
+            f"{box_text(geometry.region)} of the photo; use resize_mode='pad' or 'squash'"
+        )
+    [[along, down]] = geometry.to_input(torch.tensor([center], dtype=torch.float64)).tolist()
+    return along / geometry.input_size[1], down / geometry.input_size[0]
+
+
+def sample_at(
+    maps: Float[Tensor, "b k gy gx"], points: Float[Tensor, "b 2"]
+) -> Float[Tensor, "b k"]:
+    """Return values of maps at one point (x, y) each, interpolated between cell centers.
+
+    Args:
+        maps: On a grid that covers the input.
+        points: Shares of width and height of the input.
+
+    Example:
+        >>> sample_at(torch.tensor([[[[0.0, 1.0]]]]), torch.tensor([[0.5, 0.5]]))
+        tensor([[0.5000]])
+    """
+    grid = (2 * points - 1)[:, None, None]
+    sampled = grid_sample(maps, grid, padding_mode="border", align_corners=False)
+    return sampled[:, :, 0, 0]
+
+
+def mask_on_grid(
+    mask: MaskLike, geometry: Geometry, grid: tuple[int, int]
+) -> Bool[Tensor, "gy gx"]:
+    """Return the cells of a grid that lie at least half in a region of the photo.
+
+    If there are none, those that lie in it at all.
+
+    Args:
+        mask: One value per pixel of the photo, nonzero in the region.
+        geometry: Geometry of the input that the grid covers.
+        grid: Rows and columns.
+
+    Raises:
+        ValueError: If the mask has not the size of the photo, or the network sees nothing of it.
+
+    Example:
+        >>> mask_on_grid([[0, 1, 1, 1]], Geometry.identity((1, 4)), (1, 2))
+        tensor([[True, True]])
+    """
+    values = torch.as_tensor(mask) != 0
+    if tuple(values.shape) != geometry.image_size:
+        raise ValueError(
+            f"the mask must have one value per pixel of the photo, {geometry.image_size} (height, "
+            f"width), got shape {tuple(values.shape)}"
+        )
+    points, visible = _grid_points(geometry, grid)
+    columns, rows = points.floor().long().unbind(-1)
+    height, width = geometry.image_size
+    inside = values[rows.clamp(0, height - 1), columns.clamp(0, width - 1)] & visible
+    share = inside.double().mean((1, 3))
+    cells = share >= 0.5 if bool((share >= 0.5).any()) else share > 0
+    if not bool(cells.any()):
+        raise ValueError(
+            "the mask must hold a pixel that the network sees: it is empty, or outside of "
+            f"{box_text(geometry.region)} of the photo; use resize_mode='pad' or 'squash'"
+        )
+    return cells
+
+
+def cell_visibility(geometry: Geometry, grid: tuple[int, int]) -> Bool[Tensor, "gy gx"]:
+    """Return the cells of a grid over the input whose center lies on the photo.
+
+    Example:
+        >>> cell_visibility(Geometry.identity((1, 2)).padded(0, 0, (1, 4)), (1, 2))
+        tensor([[ True, False]])
+    """
+    ones = (grid[0], 1, grid[1], 1)
+    return _visible(_cell_points(geometry, ones), geometry)[:, 0, :, 0]
+
+
+def _grid_points(geometry: Geometry, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return points of the photo in each cell `[gy, s, gx, s, 2]`, and which are visible."""
+    scale = max(abs(value) for row in geometry.matrix[:2] for value in row[:2])
+    sides = (geometry.input_size[0] / grid[0], geometry.input_size[1] / grid[1])
+    down, along = (min(max(math.ceil(side * scale), 1), _MAX_SAMPLES) for side in sides)
+    points = _cell_points(geometry, (grid[0], down, grid[1], along))
+    return points, _visible(points, geometry)
+
+
+def _cell_points(geometry: Geometry, counts: tuple[int, int, int, int]) -> Tensor:
+    """Return the positions on the photo of points at equal distances on the input."""
+    rows, columns = counts[0] * counts[1], counts[2] * counts[3]
+    height, width = geometry.input_size
+    y = (torch.arange(rows, dtype=torch.float64) + 0.5) * (height / rows)
+    x = (torch.arange(columns, dtype=torch.float64) + 0.5) * (width / columns)
+    points = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+    return geometry.to_image(points.view(-1, 2)).view(*counts, 2)
+
+
+def _visible(points: Tensor, geometry: Geometry) -> Tensor:
+    left, top, right, bottom = geometry.region
+    x, y = points.unbind(-1)
+    return (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
+
+
+def boxes_to_image(boxes: Float[Tensor, "n 4"], geometry: Geometry) -> Float[Tensor, "n 4"]:
+    """Return boxes of the input as boxes on the photo; differentiable.
+
+    Args:
+        boxes: Left, top, right, bottom in pixels of the input.
+        geometry: Geometry of the input.
+
+    Example:
+        >>> flipped = Geometry.identity((10, 20)).resized((5, 10)).flipped()
+        >>> boxes_to_image(torch.tensor([[0.0, 0.0, 2.0, 5.0]]), flipped)
+        tensor([[16.,  0., 20., 10.]])
+    """
+    corners = geometry.to_image(boxes.reshape(-1, 2)).view(-1, 2, 2)
+    return torch.cat((corners.amin(1), corners.amax(1)), 1)
+
+
+def check_box(box: Sequence[float], geometry: Geometry | None = None) -> Box:
+    """Return a box, cut to what the network sees.
+
+    Args:
+        box: Left, top, right, bottom in pixels of the photo.
+        geometry: Geometry of the input; None to check only that the box is not empty.
+
+    Raises:
+        ValueError: If it is empty, or the network sees nothing of it.
+
+    Example:
+        >>> check_box((2, 1, 9, 3), Geometry.identity((4, 6)))
+        (2.0, 1.0, 6.0, 3.0)
+    """
+    if len(box) != 4 or not (box[0] < box[2] and box[1] < box[3]):
+        raise ValueError(
+            "a box must be left, top, right, bottom in pixels of the photo, with left below right "
+            f"and top below bottom; got {box_text(box)}"
+        )
+    left, top, right, bottom = map(float, box)
+    if geometry is None:
+        return left, top, right, bottom
+    region = geometry.region
+    visible = (
+        max(left, region[0]),
+        max(top, region[1]),
+        min(right, region[2]),
+        min(bottom, region[3]),
+    )
+    if visible[0] >= visible[2] or visible[1] >= visible[3]:
+        raise ValueError(
+            f"the network sees nothing of the box {box_text(box)}: it sees {box_text(region)} of "
+            "the photo"
+        )
+    return visible
+
+
+def box_text(box: Sequence[float]) -> str:
+    """Return a box as text.
+
+    Example:
+        >>> box_text((1.0, 2.5, 30.04, 4))
+        '(1, 2.5, 30, 4)'
+    """
+    return f"({', '.join(f'{round(float(side), 1):g}' for side in box)})"
+
+
+def mask_to_runs(mask: Bool[Tensor, "y x"]) -> dict[str, list[int]]:
+    """Return a mask as plain numbers: its shape, and lengths of runs by rows, outside first.
+
+    Example:
+        >>> mask_to_runs(torch.tensor([[False, True], [True, False]]))
+        {'grid': [2, 2], 'runs': [1, 2, 1]}
+    """
+    values, counts = torch.unique_consecutive(mask.flatten().cpu(), return_counts=True)
+    runs = counts.tolist()
+    return {"grid": list(mask.shape), "runs": [0, *runs] if bool(values[0]) else runs}
+
+
+def mask_from_runs(plain: dict[str, Any]) -> Bool[Tensor, "y x"]:
+    """Return the mask of `mask_to_runs`.
+
+    Example:
+        >>> mask_from_runs({"grid": [2, 2], "runs": [1, 2, 1]})
+        tensor([[False,  True],
+                [ True, False]])
+    """
+    runs = torch.tensor(plain["runs"])
+    values = torch.arange(len(runs)) % 2 == 1
+    return values.repeat_interleave(runs).view(*plain["grid"])

@@ -1,0 +1,238 @@
+"""`visattn score words`: word maps of captioners against the boxes of phrases, with controls."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.options.arguments import (
+    WORD_METHODS,
+    CommandParser,
+    add_resize_mode,
+    count,
+)
+from visattn.commands.options.folders import create_folder
+from visattn.commands.options.models import (
+    add_weights,
+    check_weights,
+    load_trained_model,
+    move_to_device,
+)
+from visattn.commands.options.output_streams import print_lines, print_message, progress_bar
+from visattn.io.atomic import atomic_write
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.data.phrases.samples import PhrasedPhoto
+    from visattn.pipelines.evaluate_words import WordExplainer
+
+_DESCRIPTION = """\
+Score the maps of words: do they lie in the boxes of what the words name? Each score stands beside
+its controls: the same words on another photo (swapped), and a model with random weights
+(untrained). Uniform and central maps are always scored, too."""
+
+_EPILOG = """\
+DATA is one of
+  scenes:NAME           drawn scenes of a config such as scenes_demo, or of FILE.yaml (test split)
+  FILE.json[.gz]        phrases with boxes by photo, as for caption --phrase-boxes; needs --images
+  DIRECTORY             Flickr30k Entities: holds Sentences/ and Annotations/; needs --images
+  instances_NAME.json   COCO: categories named in the captions of captions_NAME.json beside it;
+                        needs --images
+
+  pointing   share of phrases whose maximum lies in a box
+  mass       share of the map in the boxes of the phrase, mean over its words
+  lift       mass minus the share of the area, which is what a uniform map has there
+A map that is zero everywhere counts as uniform. With --out, DIR holds rows.jsonl (a line per
+phrase) and scores.json."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the subcommand."""
+    parser = CommandParser(description=_DESCRIPTION, epilog=_EPILOG, add_help=False)
+    add_weights(parser)
+    parser.add_argument(
+        "--model",
+        metavar="hf:DIRECTORY",
+        help="a vision-language model of transformers with its processor",
+    )
+    parser.add_argument("--prompt", metavar="TEXT", help="text before the caption, for --model")
+    parser.add_argument(
+        "--data", required=True, metavar="DATA", help="captions with boxes, see below"
+    )
+    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the photos of DATA")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        choices=WORD_METHODS,
+        default=["attention"],
+        metavar="METHOD",
+        help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention)",
+    )
+    parser.add_argument(
+        "--captions",
+        choices=("reference", "generated"),
+        default="reference",
+        help="score the first reference caption of each photo, or the one that the model generates",
+    )
+    parser.add_argument(
+        "--limit", type=count, metavar="N", help="use the first N photos (default: all)"
+    )
+    parser.add_argument(
+        "--control-limit",
+        type=count,
+        metavar="N",
+        help="compute the controls for the first N captions only (default: all)",
+    )
+    add_resize_mode(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for rows and scores")
+    return parser
+
+
+def score(args: argparse.Namespace) -> int:
+    """Score word maps and print a table; return 0.
+
+    Raises:
+        FileNotFoundError: If the model or the data do not exist.
+        ValueError: If options do not fit together, or no caption has a phrase with a box.
+        OSError: If `--out` cannot be written.
+    """
+    from visattn.pipelines.evaluate_words import evaluate_words, mean_word_scores
+
+    if sum(bool(source) for source in (args.weights, args.run, args.model)) != 1:
+        raise ValueError("pass one model: --weights FILE, --run FOLDER or --model hf:DIRECTORY")
+    photos = list(islice(_photos(args), args.limit))
+    explainer = _explainer(args)
+    if args.out is not None:
+        create_folder(args.out)
+    rows: list[dict[str, Any]] = []
+    with progress_bar(len(photos)) as progress:
+        tracked = progress.track(photos) if progress else photos
+        rows += evaluate_words(
+            explainer,
+            tracked,
+            list(dict.fromkeys(args.methods)),
+            generated=args.captions == "generated",
+            max_controls=args.control_limit,
+        )
+    means = mean_word_scores(rows)
+    if not means:
+        raise ValueError(
+            f"no {args.captions} caption of {len(photos)} photos has a phrase with a box in "
+            f"{args.data}"
+        )
+    print_lines(_table(means, rows, args))
+    if args.out is not None:
+        _write(args, means, rows)
+    return 0
+
+
+def _explainer(args: argparse.Namespace) -> "WordExplainer":
+    from visattn.models.captioner import Captioner
+    from visattn.pipelines.evaluate_words import CaptionerExplainer, ReplayExplainer
+
+    if args.model is not None:
+        from visattn.pipelines.words.loading import load_word_model
+
+        kind, _, directory = args.model.partition(":")
+        if kind != "hf" or not directory:
+            raise ValueError(f"--model must be hf:DIRECTORY, got {args.model!r}")
+        model, processor = load_word_model(Path(directory))
+        move_to_device(model, args.device)
+        return ReplayExplainer(model, processor, args.prompt)
+    if args.prompt is not None:
+        raise ValueError(
+            "--prompt belongs to --model hf:DIRECTORY; captioners of visattn take none"
+        )
+    check_weights(args)
+    loaded = load_trained_model(args)
+    if not isinstance(loaded.model, Captioner):
+        kind = type(loaded.model).__name__
+        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
+    return CaptionerExplainer(loaded.model, args.resize_mode)
+
+
+def _photos(args: argparse.Namespace) -> "Iterator[PhrasedPhoto]":
+    """Yield the photos of DATA."""
+    from visattn.data.phrases.samples import annotated_photos, coco_photos, scene_photos
+
+    kind, _, name = args.data.partition(":")
+    if kind == "scenes" and name:
+        yield from scene_photos(_scenes(name, args.limit))
+        return
+    if args.images is None:
+        raise ValueError(f"--data {args.data} needs the folder of its photos, --images DIR")
+    source = Path(args.data)
+    if source.name.startswith("instances_"):
+        captions = source.with_name(source.name.replace("instances_", "captions_", 1))
+        yield from coco_photos(source, captions, args.images)
+    else:
+        yield from annotated_photos(source, args.images)
+
+
+def _scenes(name: str, limit: int | None) -> Any:
+    """Return the test scenes of a config."""
+    import yaml
+
+    from visattn.io.config_files import find_config
+    from visattn.training.cli.yaml_safety import read_config
+    from visattn.training.data.scenes import ScenesDataModule
+
+    path = Path(name) if name.endswith((".yaml", ".yml")) else find_config(name)
+    data = (yaml.safe_load(read_config(path)) or {}).get("data", {})
+    if not str(data.get("class_path", "")).endswith("ScenesDataModule"):
+        raise ValueError(f"{path} is no config of drawn scenes: its data must be ScenesDataModule")
+    options = {**data.get("init_args", {}), **({} if limit is None else {"test": limit})}
+    return ScenesDataModule(**options).scenes("test")
+
+
+def _table(
+    means: Mapping[str, Mapping[str, Mapping[str, float]]],
+    rows: Sequence[Mapping[str, Any]],
+    args: argparse.Namespace,
+) -> Iterator[str]:
+    """Yield the lines that are printed."""
+    width = max(map(len, means)) + 2
+    columns = "".join(f"{name:>9}" for name in ("pointing", "mass", "lift"))
+    pair = "".join(f"{name:>9}" for name in ("pointing", "lift"))
+    yield f"{'':{width}}{'':27}  |{'swapped':>18}  |{'untrained':>18}"
+    yield f"{'':{width}}{columns}  |{pair}  |{pair}"
+    for method, controls in means.items():
+        own = controls.get("none", {})
+        cells = "".join(_cell(own.get(name)) for name in ("pointing", "mass", "lift"))
+        parts = [
+            "".join(_cell(controls.get(control, {}).get(name)) for name in ("pointing", "lift"))
+            for control in ("swapped", "untrained")
+        ]
+        yield f"{method:{width}}{cells}  |{parts[0]}  |{parts[1]}".rstrip()
+    phrases = [row for row in rows if row["kind"] == "phrase"]
+    images = len({row["image"] for row in phrases})
+    count = int(next(iter(means.values()))["none"]["count"])
+    yield ""
+    yield f"{count:,} phrases of {images:,} {args.captions} captions, one per photo"
+    if any(row["empty"] for row in phrases):
+        for method, controls in means.items():
+            if controls["none"]["empty"]:
+                yield f"{method}: {controls['none']['empty']:.1%} of the maps are zero everywhere"
+    if "swapped" not in next(iter(means.values())):
+        print_message("swapped photos need at least two photos")
+
+
+def _cell(value: float | None) -> str:
+    return f"{'-':>9}" if value is None else f"{value:9.3f}"
+
+
+def _write(
+    args: argparse.Namespace, means: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    atomic_write(args.out / "rows.jsonl", lines.encode())
+    record = {
+        "model": str(args.model or args.run or args.weights),
+        "data": args.data,
+        "captions": args.captions,
+        "limit": args.limit,
+        "scores": means,
+    }
+    content = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    atomic_write(args.out / "scores.json", content.encode())

@@ -1,0 +1,181 @@
+"""`visattn segment`: segment images, and draw classes and attention gates on them."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from visattn.commands.options.arguments import CommandParser, add_images, add_resize_mode
+from visattn.commands.options.dry_run import (
+    add_dry_run,
+    describe_images,
+    describe_model,
+    print_dry_run,
+)
+from visattn.commands.options.folders import (
+    check_no_overwrite,
+    create_folder,
+    encode_png,
+    unique_names,
+)
+from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
+from visattn.commands.options.images import (
+    batched,
+    count_on_interrupt,
+    find_input_images,
+    read_images,
+    report_failures,
+)
+from visattn.commands.options.models import add_weights, check_weights, load_trained_model
+from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.io.atomic import atomic_write
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.data.images.reader import LoadedImage
+    from visattn.models.segmentation.unet import UNet
+    from visattn.pipelines.segmentation import Segmentation
+
+_NO_WEIGHTS = """\
+--weights is missing: segmentation needs a trained model. Train one:
+  in a few minutes    visattn fit --config scenes_unet_gates
+  then pass           --run FOLDER with its run directory, or visattn export --run FOLDER"""
+
+_EPILOG = """\
+Prints a line per image: its name, a tab, and the share of each class in percent. With --out it also
+writes
+  DIR/NAME.png           a figure: image, prediction, and attention gates if the model has them
+  DIR/NAME.json          class names, shares and geometry
+  DIR/masks/NAME.png     the class number of each pixel of the image; 255 outside of the crop
+  DIR/overlays/NAME.png  the classes over the image
+and for several images DIR/index.html, an index of all figures.
+Unreadable images are skipped and reported at the end; the exit code is then 1."""
+
+_FILES = ("{}.png", "{}.json", "masks/{}.png", "overlays/{}.png")
+_BATCH_SIZE = 8
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(
+        prog="visattn segment",
+        description="Segment images with a trained model, and show where its gates open.",
+        epilog=_EPILOG,
+    )
+    add_images(parser)
+    add_weights(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="output folder for masks, overlays and figures"
+    )
+    add_resize_mode(parser, default="pad")
+    add_dry_run(parser)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Segment images; return 0, or 1 if some could not be read or some files not be written.
+
+    Raises:
+        FileNotFoundError: If an image, a folder, the weights or the run do not exist.
+        ValueError: If the weights are not a visattn segmentation model, the device is not
+            available, an output file would overwrite an image, or an image cannot be read with
+            `--strict`.
+        OSError: If the output folder cannot be written.
+    """
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.weights is None and args.run is None:
+        parser.error(_NO_WEIGHTS)
+    check_weights(args)  # reports a missing run before torch is imported
+    skipped: list[str] = []
+    names = unique_names(find_input_images(args.images, args.out, skipped))
+    files = [file.format(name) for name in names.values() for file in _FILES]
+    files += [INDEX] if len(names) > 1 else []
+    if args.out is not None:
+        check_no_overwrite(args.out, files, names)
+        if len(names) > 1:
+            read_index_entries(args.out / INDEX)
+    if args.dry_run:
+        reads = [describe_images([*names]), describe_model(*_load_segmenter(args))]
+        return print_dry_run(reads, args.out, files)
+    if args.out is not None:
+        for folder in (args.out, args.out / "masks", args.out / "overlays"):
+            create_folder(folder)
+    return _segment_images(_load_segmenter(args)[0], args, names, skipped)
+
+
+def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
+    """Return the selected model on its device, and its file."""
+    from visattn.models.segmentation.unet import UNet
+
+    loaded = load_trained_model(args)
+    if not isinstance(loaded.model, UNet):
+        kind = type(loaded.model).__name__
+        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a segmentation model")  # noqa: TRY004 (the file is wrong)
+    return loaded.model, loaded.weights
+
+
+def _segment_images(
+    model: "UNet", args: argparse.Namespace, names: Mapping[Path, str], skipped: list[str]
+) -> int:
+    """Segment images in batches; return the exit code."""
+    from visattn.pipelines.segmentation import segment
+
+    index = None
+    if args.out is not None and len(names) > 1:
+        index = ImageIndex(args.out, "Segmentation")
+    not_written: list[str] = []
+    done: list[Path] = []
+    with (
+        count_on_interrupt(done, len(names)),
+        index or nullcontext(),
+        progress_bar(len(names)) as progress,
+    ):
+        paths = progress.track(names) if progress else names
+        images = read_images(paths, skipped, strict=args.strict)
+        for batch in batched(images, _BATCH_SIZE):
+            photos = [image for _, image in batch]
+            results = segment(model, photos, resize_mode=args.resize_mode, batch_size=len(batch))
+            for (path, image), result in zip(batch, results, strict=True):
+                print_row(names[path], _shares_text(result))
+                if args.out is not None:
+                    not_written += _write(args.out, names[path], image, result, index)
+                done.append(path)
+    return report_failures(skipped, not_written, len(names))
+
+
+def _shares_text(result: "Segmentation") -> str:
+    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.shares().items())
+
+
+def _write(
+    folder: Path,
+    name: str,
+    image: "LoadedImage",
+    result: "Segmentation",
+    index: ImageIndex | None,
+) -> list[str]:
+    """Write the files of an image; return reasons for missing files."""
+    from visattn.pipelines.segmentation import segmentation_figure
+    from visattn.viz.maps.segmentation import draw_labels
+
+    drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
+    figure = segmentation_figure(image, result, title=Path(image.name).name)
+    record = {
+        "image": image.name,
+        "class_names": list(result.class_names),
+        "shares": result.shares(),
+        "ignored": 255,
+        "geometry": result.geometry.to_dict(),
+    }
+    try:
+        atomic_write(folder / "masks" / f"{name}.png", encode_png(result.labels))
+        atomic_write(folder / "overlays" / f"{name}.png", encode_png(drawn))
+        atomic_write(folder / f"{name}.png", encode_png(figure))
+        atomic_write(folder / f"{name}.json", json.dumps(record, allow_nan=False).encode() + b"\n")
+        if index is not None:
+            index.add(name, f"{name}.png", _shares_text(result), [drawn])
+    except OSError as error:
+        return [f"{image.name}: {error}"]
+    return []

@@ -1,0 +1,242 @@
+"""Samples and batches for object detection, from rendered scenes and annotated photos."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from visattn.data.images.joint_transforms import JointTransforms, RegionSample
+from visattn.data.images.resize import ResizeSpec
+from visattn.data.loading.sample_seed import mix_seed
+from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.scenes.dataset import Scenes
+from visattn.functional.boxes import corners_to_center
+from visattn.geometry.affine import Geometry
+from visattn.models.detection.queries import NO_OBJECT
+
+_SEED_STREAM = 5  # separates these random numbers from others with the same seed
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionSample:
+    """An image at the input size of a detector, with its objects.
+
+    Args:
+        id: Unique name.
+        region: Image, masks and boxes at the input size.
+        labels: Class of each object.
+        crowd: Whether each is a group of objects.
+        true_boxes: Left, top, right, bottom of each in pixels of the original image.
+        areas: Area of each in pixels of the original image.
+    """
+
+    id: str
+    region: RegionSample
+    labels: Int[Tensor, " n"]
+    crowd: Bool[Tensor, " n"]
+    true_boxes: Float[Tensor, "n 4"]
+    areas: Float[Tensor, " n"]
+
+    def prepared(
+        self, transforms: JointTransforms | None, resize: ResizeSpec | None, seed: int
+    ) -> Self:
+        """Return the sample after random transforms, if any, and resizing.
+
+        Args:
+            transforms: Transforms of training images.
+            resize: Size and mode of the input; None if images have that size.
+            seed: Seed of the random transforms.
+        """
+        region = self.region
+        if transforms is not None:
+            region = region.transform(transforms, seed)
+        return replace(self, region=region if resize is None else region.resize(resize))
+
+
+class DetectionBatch(NamedTuple):
+    """A batch of images, and the objects that a detector shall find, padded."""
+
+    samples: tuple[DetectionSample, ...]
+    images: UInt8[Tensor, "b 3 y x"]
+    labels: Int[Tensor, "b m"]
+    """Classes; `NO_OBJECT` for padding."""
+    boxes: Float[Tensor, "b m 4"]
+    """Center x, center y, width, height, relative to the input."""
+    objects: Int[Tensor, "b m"]
+    """Index of each object among those of its sample."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch with its tensors on another device; samples stay."""
+        moved = (part.to(device, non_blocking=True) for part in self[1:])
+        return type(self)(self.samples, *moved)
+
+
+def collate_detections(samples: Sequence[DetectionSample]) -> DetectionBatch:
+    """Collate samples of one size; crowds and objects outside of the image are no targets.
+
+    Example:
+        >>> region = RegionSample(
+        ...     torch.zeros(3, 4, 8, dtype=torch.uint8),
+        ...     torch.ones(1, 4, 8, dtype=torch.bool),
+        ...     torch.tensor([[0.0, 0.0, 4.0, 4.0]]),
+        ...     Geometry.identity((4, 8)),
+        ... )
+        >>> label, crowd = torch.tensor([7]), torch.tensor([False])
+        >>> sample = DetectionSample("a", region, label, crowd, region.boxes, torch.tensor([16.0]))
+        >>> batch = collate_detections([sample])
+        >>> batch.labels, batch.boxes
+        (tensor([[7]]), tensor([[[0.2500, 0.5000, 0.5000, 1.0000]]]))
+    """
+    targets: list[tuple[Tensor, Tensor, Tensor]] = []
+    for sample in samples:
+        height, width = sample.region.geometry.input_size
+        boxes = sample.region.boxes / torch.tensor([width, height] * 2)
+        visible = (boxes[:, 2:] > boxes[:, :2]).all(1) & ~sample.crowd
+        (kept,) = visible.nonzero(as_tuple=True)
+        targets.append((sample.labels[kept], corners_to_center(boxes[kept]).float(), kept))
+    length = max(len(kept) for _, _, kept in targets)
+    labels = torch.full((len(samples), length), NO_OBJECT)
+    centers, objects = torch.zeros(len(samples), length, 4), torch.zeros_like(labels)
+    for row, (classes, boxes, kept) in enumerate(targets):
+        labels[row, : len(kept)], centers[row, : len(kept)] = classes, boxes
+        objects[row, : len(kept)] = kept
+    images = torch.stack([sample.region.image for sample in samples])
+    return DetectionBatch(tuple(samples), images, labels, centers, objects)
+
+
+class DetectionDataset(Dataset[DetectionSample], ABC):
+    """Base class of data sets for object detection.
+
+    An index may exceed the number of images, as `EpochIndexSampler` yields them: it then selects
+    the image modulo their number, and other random transforms.
+
+    Args:
+        class_names: Names of the classes, in the order of the labels.
+        transforms: Random transforms of image and masks, with `mask_fill` 0.
+        resize: Size and mode of the input; None if images have that size.
+        seed: Seed of the random transforms.
+    """
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        *,
+        transforms: JointTransforms | None = None,
+        resize: ResizeSpec | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.class_names = tuple(class_names)
+        self.transforms, self.resize, self.seed = transforms, resize, seed
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    @abstractmethod
+    def load(self, index: int) -> DetectionSample:
+        """Return an image at its original size."""
+
+    def __getitem__(self, index: int) -> DetectionSample:
+        seed = mix_seed(self.seed, index, _SEED_STREAM)
+        return self.load(index % len(self)).prepared(self.transforms, self.resize, seed)
+
+
+class SceneObjects(DetectionDataset):
+    """Rendered scenes, with the shapes as classes and the boxes of the objects' pixels.
+
+    Args:
+        scenes: The scenes.
+        transforms: Random transforms of image and masks, with `mask_fill` 0.
+        seed: Seed of the random transforms.
+
+    Example:
+        >>> sample = SceneObjects(Scenes(3, size=48))[1]
+        >>> sample.region.boxes[0], sample.labels
+        (tensor([31., 14., 46., 29.]), tensor([2, 0, 1]))
+    """
+
+    def __init__(
+        self, scenes: Scenes, *, transforms: JointTransforms | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(scenes.config.shapes, transforms=transforms, seed=seed)
+        self.scenes = scenes
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def load(self, index: int) -> DetectionSample:
+        """Return a scene; its size is that of the input."""
+        masks = self.scenes.masks(index)
+        geometry = Geometry.identity((self.scenes.size, self.scenes.size))
+        empty = torch.zeros(len(masks), 4)
+        region = RegionSample(self.scenes.image(index), masks, empty, geometry).with_mask_boxes()
+        shapes = [self.class_names.index(each.shape) for each in self.scenes.world(index).objects]
+        return DetectionSample(
+            f"{self.scenes.split}-{index}",
+            region,
+            torch.tensor(shapes),
+            torch.zeros(len(shapes), dtype=torch.bool),
+            region.boxes,
+            masks.sum((1, 2)).float(),
+        )
+
+
+class AnnotatedObjects(DetectionDataset):
+    """Annotated photos, such as those of COCO, resized to the input of a detector.
+
+    Args:
+        images: The photos.
+        class_names: Names of the classes, in the order of the labels.
+        resize: Size and mode of the input.
+        transforms: Random transforms of image and masks, with `mask_fill` 0.
+        seed: Seed of the random transforms.
+
+    Raises:
+        ValueError: If a category is not among the classes.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[AnnotatedImage],
+        class_names: Sequence[str],
+        resize: ResizeSpec,
+        *,
+        transforms: JointTransforms | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(class_names, transforms=transforms, resize=resize, seed=seed)
+        self.images = tuple(images)
+        names = {name for image in images for name in image.categories}
+        if unknown := sorted(names - set(class_names)):
+            raise ValueError(
+                f"the categories must be among the {len(class_names)} classes of the training "
+                f"data, but {', '.join(unknown[:5])} are not"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def load(self, index: int) -> DetectionSample:
+        """Return a photo at its own size; raises what `AnnotatedImage.load` raises."""
+        image = self.images[index]
+        region = image.load()
+        areas = [
+            float(mask.sum()) if each.area is None else each.area
+            for each, mask in zip(image.objects, region.masks, strict=True)
+        ]
+        return DetectionSample(
+            image.name,
+            region,
+            torch.tensor(
+                [self.class_names.index(each.category) for each in image.objects],
+                dtype=torch.int64,
+            ),
+            torch.tensor([each.crowd for each in image.objects], dtype=torch.bool),
+            region.boxes,
+            torch.tensor(areas, dtype=torch.float32),
+        )

@@ -1,0 +1,311 @@
+"""Segmentation data sets: images with the class of each pixel, as batches."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, UInt8
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms, sample_nearest
+from visattn.data.images.reader import LoadedImage, find_images, read_image, read_label_image
+from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.loading.fallback import ReadFallback
+from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.scenes.dataset import Scenes
+
+_SEED_STREAM = 5  # separates these random numbers from others with the same seed
+
+
+class SegmentationSample(NamedTuple):
+    """An image of any size with the class of each pixel."""
+
+    image: UInt8[Tensor, "3 y x"]
+    labels: UInt8[Tensor, "y x"]
+    """Class numbers; 255 is ignored."""
+
+
+class SegmentationBatch(NamedTuple):
+    """Images of one size with the class of each pixel."""
+
+    images: UInt8[Tensor, "b 3 y x"]
+    labels: UInt8[Tensor, "b y x"]
+    """Class numbers; 255 is ignored."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on another device."""
+        return self._replace(
+            images=self.images.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
+        )
+
+
+class SegmentationImages(Dataset[SegmentationBatch]):
+    """Base class of images with label maps; an item is a whole batch.
+
+    Indices may exceed the length: with n images, i + n is image i with new random transforms.
+
+    Args:
+        resize: Resizing to the input of the network; padding is ignored.
+        transforms: Random transforms of image and label map before that.
+        seed: Seed of the transforms.
+        fallback: Replaces images that cannot be read; None raises.
+    """
+
+    def __init__(
+        self,
+        resize: ResizeSpec,
+        transforms: JointTransforms | None = None,
+        *,
+        seed: int = 0,
+        fallback: ReadFallback | None = None,
+    ) -> None:
+        self.resize, self.transforms, self.seed = resize, transforms, seed
+        self.fallback = fallback
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    @abstractmethod
+    def load(self, index: int) -> SegmentationSample:
+        """Return an image at its own size with its label map.
+
+        Raises:
+            ImageError: If the image or its mask cannot be read.
+            ValueError: If they do not fit each other.
+        """
+
+    def __getitem__(self, indices: list[int]) -> SegmentationBatch:
+        """Return the batch of images with these indices, transformed and resized."""
+        samples = [self._input(index) for index in indices]
+        images, labels = zip(*samples, strict=True)
+        return SegmentationBatch(torch.stack(images), torch.stack(labels))
+
+    def _input(self, index: int) -> SegmentationSample:
+        row = index % len(self)
+        sample = self.load(row) if self.fallback is None else self.fallback.read(row, self.load)
+        if self.transforms is not None:
+            seed = mix_seed(self.seed, _SEED_STREAM)
+            uniform = float(per_sample_uniforms(seed, [index], 1))
+            sample = SegmentationSample(*self.transforms(*sample, int(uniform * 2**53)))
+        return resize_sample(sample, self.resize)
+
+
+def resize_sample(sample: SegmentationSample, resize: ResizeSpec) -> SegmentationSample:
+    """Return an image and its label map at the input size of a network; padding is 255.
+
+    Example:
+        >>> image = torch.zeros(3, 2, 4, dtype=torch.uint8)
+        >>> labels = torch.tensor([[0, 1, 2, 3]] * 2, dtype=torch.uint8)
+        >>> resize_sample(SegmentationSample(image, labels), ResizeSpec((4, 4), "pad")).labels[:, 0]
+        tensor([255,   0,   0, 255], dtype=torch.uint8)
+    """
+    size = (sample.labels.shape[0], sample.labels.shape[1])
+    if size == resize.size:
+        return sample
+    pixels = np.ascontiguousarray(sample.image.permute(1, 2, 0).numpy())
+    image, geometry = resize_to_input(LoadedImage(pixels), resize)
+    return SegmentationSample(image, sample_nearest(sample.labels, geometry, fill=IGNORE_CLASS))
+
+
+class SceneSegmentation(SegmentationImages):
+    """Rendered scenes; the class of a pixel is the shape of its object, 0 the background.
+
+    Args:
+        scenes: The scenes.
+        transforms: Random transforms of image and label map.
+        seed: Seed of the transforms.
+
+    Example:
+        >>> batch = SceneSegmentation(Scenes(3, size=48))[[0, 2]]
+        >>> batch.images.shape, batch.labels.unique().tolist()
+        (torch.Size([2, 3, 48, 48]), [0, 2, 3, 6])
+    """
+
+    def __init__(
+        self, scenes: Scenes, transforms: JointTransforms | None = None, *, seed: int = 0
+    ) -> None:
+        super().__init__(ResizeSpec((scenes.size, scenes.size)), transforms, seed=seed)
+        self.scenes = scenes
+
+    def __len__(self) -> int:
+        """Return the number of scenes."""
+        return len(self.scenes)
+
+    def load(self, index: int) -> SegmentationSample:
+        """Return a rendered scene with its label map."""
+        objects = self.scenes.world(index).objects
+        numbers = [self.scenes.config.shapes.index(item.shape) + 1 for item in objects]
+        labels = label_map(self.scenes.masks(index), numbers)
+        return SegmentationSample(self.scenes.image(index), labels)
+
+
+class MaskFolder(SegmentationImages):
+    """Image files with masks of class numbers.
+
+    Args:
+        files: Image files, each with the file of its mask: one channel, gray or palette.
+        num_classes: Number of classes.
+        resize: Resizing to the input of the network.
+        transforms: Random transforms of image and label map.
+        class_map: Class of each number in the masks, 255 for ignored; numbers that are not listed
+            are refused. None: the numbers are the classes, and 255 is ignored.
+        seed: Seed of the transforms.
+        fallback: Replaces images that cannot be read; None raises.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[tuple[Path, Path]],
+        num_classes: int,
+        resize: ResizeSpec,
+        transforms: JointTransforms | None = None,
+        *,
+        class_map: Mapping[int, int] | None = None,
+        seed: int = 0,
+        fallback: ReadFallback | None = None,
+    ) -> None:
+        super().__init__(resize, transforms, seed=seed, fallback=fallback)
+        self.files = list(files)
+        known = range(num_classes)
+        mapping = {number: number for number in (*known, IGNORE_CLASS)}
+        mapping = mapping if class_map is None else dict(class_map)
+        wrong = [pair for pair in mapping.items() if not _is_class(pair, num_classes)]
+        if wrong:
+            raise ValueError(
+                f"class_map must map 0 to 255 to classes below {num_classes}, or {IGNORE_CLASS}; "
+                f"got {wrong[0][0]}: {wrong[0][1]}"
+            )
+        self._table = np.full(256, -1, np.int16)
+        self._table[list(mapping)] = list(mapping.values())
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.files)
+
+    def load(self, index: int) -> SegmentationSample:
+        """Return an image at its own size with its label map.
+
+        Raises:
+            ImageError: If the image or its mask cannot be read.
+            ValueError: If their sizes differ, or the mask has an unknown number.
+        """
+        file, mask_file = self.files[index]
+        image, numbers = read_image(file), read_label_image(mask_file)
+        if numbers.shape != image.size:
+            raise ValueError(
+                f"the mask {mask_file} is {numbers.shape}, the upright image {image.size}"
+            )
+        labels = self._table[numbers]
+        if labels.min() < 0:
+            unknown = sorted(set(numbers[labels < 0].tolist()))
+            known = [number for number in range(256) if self._table[number] >= 0]
+            raise ValueError(
+                f"{mask_file} has the numbers {unknown[:5]}, which are no classes; known are "
+                f"{known[:5]}{' ...' if len(known) > 5 else ''}: correct class_names or class_map"
+            )
+        pixels = torch.tensor(image.pixels).permute(2, 0, 1)
+        return SegmentationSample(pixels, torch.from_numpy(labels.astype(np.uint8)))
+
+
+class CocoSegmentation(SegmentationImages):
+    """COCO images; the class of a pixel is the category of the smallest object that covers it.
+
+    Crowds (groups that are not separated) are ignored, unless another object covers them.
+
+    Args:
+        images: Images with annotated objects.
+        categories: Names of the categories that are classes 1, 2, ...; objects of others are
+            background.
+        resize: Resizing to the input of the network.
+        transforms: Random transforms of image and label map.
+        seed: Seed of the transforms.
+        fallback: Replaces images that cannot be read; None raises.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[AnnotatedImage],
+        categories: Sequence[str],
+        resize: ResizeSpec,
+        transforms: JointTransforms | None = None,
+        *,
+        seed: int = 0,
+        fallback: ReadFallback | None = None,
+    ) -> None:
+        super().__init__(resize, transforms, seed=seed, fallback=fallback)
+        self.images = list(images)
+        self.numbers = {name: number for number, name in enumerate(categories, 1)}
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.images)
+
+    def load(self, index: int) -> SegmentationSample:
+        """Return an image at its own size with its label map."""
+        annotated = self.images[index]
+        sample = annotated.load()
+        known = [row for row, obj in enumerate(annotated.objects) if obj.category in self.numbers]
+        objects = [annotated.objects[row] for row in known]
+        numbers = [IGNORE_CLASS if o.crowd else self.numbers[o.category] for o in objects]
+        crowds = [obj.crowd for obj in objects]
+        return SegmentationSample(sample.image, label_map(sample.masks[known], numbers, crowds))
+
+
+def label_map(
+    masks: Bool[Tensor, "n y x"], numbers: Sequence[int], below: Sequence[bool] | None = None
+) -> UInt8[Tensor, "y x"]:
+    """Return the class number of each pixel; 0 where there is no mask.
+
+    Args:
+        masks: One mask per object.
+        numbers: Class number of each object, 1 to 255.
+        below: Whether an object lies below those that are not; among equals, smaller ones cover
+            larger ones.
+
+    Example:
+        >>> masks = torch.tensor([[[True, False, False]], [[True, True, False]]])
+        >>> label_map(masks, [7, 3])
+        tensor([[7, 3, 0]], dtype=torch.uint8)
+    """
+    areas = masks.sum((1, 2)).tolist()
+    lowest = [False] * len(areas) if below is None else list(below)
+    labels = torch.zeros(masks.shape[1:], dtype=torch.uint8)
+    for row in sorted(range(len(areas)), key=lambda row: (not lowest[row], -areas[row])):
+        labels[masks[row]] = numbers[row]
+    return labels
+
+
+def pair_masks(images: Path, masks: Path) -> list[tuple[Path, Path]]:
+    """Return the image files of a folder, each with the mask of the same name in another folder.
+
+    Args:
+        images: Folder of images, searched recursively.
+        masks: Folder of masks with the same relative paths; suffixes may differ.
+
+    Raises:
+        FileNotFoundError: If a folder does not exist, or an image has no mask.
+    """
+    for folder, content in ((images, "images"), (masks, "masks")):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no folder of {content} at {folder}")
+    by_name = {file.relative_to(masks).with_suffix(""): file for file in find_images(masks)}
+    files = find_images(images, omit=masks)
+    missing = [file for file in files if file.relative_to(images).with_suffix("") not in by_name]
+    if missing:
+        raise FileNotFoundError(
+            f"{missing[0]} has no mask with its name in {masks}, like {len(missing)} of "
+            f"{len(files)} images"
+        )
+    return [(file, by_name[file.relative_to(images).with_suffix("")]) for file in files]
+
+
+def _is_class(pair: tuple[int, int], num_classes: int) -> bool:
+    number, label = pair
+    return 0 <= number <= 255 and (0 <= label < num_classes or label == IGNORE_CLASS)

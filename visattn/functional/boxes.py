@@ -1,0 +1,104 @@
+"""Boxes: formats, intersection over union, and its generalized form."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def corners_to_center(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b 4"]:
+    """Return center x, center y, width, height from left, top, right, bottom.
+
+    Example:
+        >>> corners_to_center(torch.tensor([1.0, 2.0, 3.0, 6.0]))
+        tensor([2., 4., 2., 4.])
+    """
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return torch.cat(((low + high) / 2, high - low), -1)
+
+
+def center_to_corners(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b 4"]:
+    """Return left, top, right, bottom from center x, center y, width, height.
+
+    Example:
+        >>> center_to_corners(torch.tensor([2.0, 4.0, 2.0, 4.0]))
+        tensor([1., 2., 3., 6.])
+    """
+    center, size = boxes[..., :2], boxes[..., 2:]
+    return torch.cat((center - size / 2, center + size / 2), -1)
+
+
+def box_area(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b"]:
+    """Return the area of boxes (left, top, right, bottom); 0 for inverted ones.
+
+    Example:
+        >>> box_area(torch.tensor([[0.0, 0.0, 2.0, 3.0], [2.0, 0.0, 1.0, 1.0]]))
+        tensor([6., 0.])
+    """
+    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
+
+
+def box_iou(first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]) -> Float[Tensor, "*b"]:
+    """Return the intersection over union of boxes, broadcast against each other.
+
+    Args:
+        first: Left, top, right, bottom.
+        second: Left, top, right, bottom.
+
+    Returns:
+        0 where both boxes are empty.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0.0, 2.0, 1.0], [1.0, 0.0, 2.0, 1.0]])
+        >>> box_iou(boxes[:, None], boxes)
+        tensor([[1.0000, 0.5000],
+                [0.5000, 1.0000]])
+    """
+    intersection, union = _intersection_and_union(first, second)
+    return intersection / union.where(union > 0, 1.0)
+
+
+def generalized_box_iou(
+    first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]
+) -> Float[Tensor, "*b"]:
+    """Return the generalized intersection over union of boxes, broadcast against each other.
+
+    It is the IoU minus the fraction of the smallest enclosing box that neither of the two covers:
+    from -1, for small boxes far apart, to 1.
+
+    Args:
+        first: Left, top, right, bottom.
+        second: Left, top, right, bottom.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0], [3.0, 0.0, 4.0, 1.0]])
+        >>> generalized_box_iou(boxes[0], boxes)
+        tensor([ 1.0000, -0.5000])
+
+    Source:
+        Rezatofighi et al. 2019, arXiv:1902.09630, algorithm 1.
+    """
+    intersection, union = _intersection_and_union(first, second)
+    low = torch.minimum(first[..., :2], second[..., :2])
+    high = torch.maximum(first[..., 2:], second[..., 2:])
+    enclosing = (high - low).clamp(min=0).prod(-1)
+    iou = intersection / union.where(union > 0, 1.0)
+    return iou - (enclosing - union) / enclosing.where(enclosing > 0, 1.0)
+
+
+def inverse_sigmoid(x: Float[Tensor, "*b"], eps: float = 1e-3) -> Float[Tensor, "*b"]:
+    """Return the logit of numbers that are first clamped to [eps, 1 - eps].
+
+    Example:
+        >>> inverse_sigmoid(torch.tensor([0.5, 2.0]))
+        tensor([0.0000, 6.9068])
+    """
+    return x.clamp(eps, 1 - eps).logit()
+
+
+def _intersection_and_union(
+    first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]
+) -> tuple[Float[Tensor, "*b"], Float[Tensor, "*b"]]:
+    low = torch.maximum(first[..., :2], second[..., :2])
+    high = torch.minimum(first[..., 2:], second[..., 2:])
+    intersection = (high - low).clamp(min=0).prod(-1)
+    return intersection, box_area(first) + box_area(second) - intersection

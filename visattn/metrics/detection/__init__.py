@@ -1,0 +1,1 @@
+"""Average precision of object detection."""

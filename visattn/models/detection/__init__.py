@@ -1,0 +1,1 @@
+"""Object detection: DETR with anchor queries, deformable attention, denoising, two stages."""

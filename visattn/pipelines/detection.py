@@ -1,0 +1,171 @@
+"""Detection of objects in photos, with what each query attended to."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.transformer.deformable import SamplingPoints
+from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.geometry.affine import Box, Geometry
+from visattn.models.detection.detr import DETR, Detections
+from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
+from visattn.recording.attention_map import AttentionMap
+from visattn.recording.frozen_model import eval_mode
+
+
+@dataclass(frozen=True)
+class DetectedObject:
+    """One detection.
+
+    Args:
+        label: Name of its class.
+        score: Probability of the class, from 0 to 1.
+        box: Left, top, right, bottom in pixels of the original image.
+        query: Index of its query.
+    """
+
+    label: str
+    score: float
+    box: Box
+    query: int
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionResult:
+    """The detections in one image, in descending order of their scores.
+
+    Args:
+        objects: The detections.
+        maps: For each, the weight of each cell of the feature map in the cross-attention of its
+            query (mean over heads), placed on the original image.
+        points: For each, x and y in pixels of the original image and weight of every point that
+            deformable attention sampled, over all heads; weights sum to 1. None for dense
+            attention.
+    """
+
+    objects: tuple[DetectedObject, ...]
+    maps: AttentionMap
+    points: Float[Tensor, "d p 3"] | None
+
+
+@torch.no_grad()
+def detect(
+    model: nn.Module,
+    images: Iterable[ImageLike] | ImageLike,
+    *,
+    threshold: float = 0.5,
+    max_detections: int = 100,
+    layer: int = -1,
+    resize_mode: ResizeMode = "pad",
+) -> list[DetectionResult]:
+    """Return the objects in each image, with what each query attended to.
+
+    The weights of deformable attention that fall outside of the feature map belong to no cell; the
+    metadata of the maps has their sum for each detection (`outside`). The training mode is
+    restored.
+
+    Args:
+        model: A trained detector, as `load_model` returns it.
+        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
+        threshold: Smallest score of a detection.
+        max_detections: Largest number of detections per image.
+        layer: Index of the decoder layer whose cross-attention is shown; -1 for the last.
+        resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
+            ignores the aspect ratio, `crop` takes the center.
+
+    Raises:
+        TypeError: If the model is not a detector of visattn.
+        ImageError: If an image cannot be read.
+        ValueError: If an argument is out of range, or the model outputs NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> from visattn.models import SmallEncoder
+        >>> model = DETR(("cat", "dog"), SmallEncoder((16, 24), channels=8), dim=8, num_queries=3)
+        >>> [result] = detect(model, np.zeros((60, 80, 3), np.uint8), threshold=0.0)
+        >>> len(result.objects), result.maps.values.shape, result.points.shape
+        (6, torch.Size([6, 2, 3]), torch.Size([6, 32, 3]))
+    """
+    if not isinstance(model, DETR):
+        raise TypeError(f"the model must be a detector such as DETR, got {type(model).__name__}")
+    if not 0 <= threshold <= 1 or max_detections < 1:
+        raise ValueError(
+            "threshold must be from 0 to 1 and max_detections at least 1, got "
+            f"{threshold} and {max_detections}"
+        )
+    resize = ResizeSpec(model.img_size, mode=resize_mode)
+    with eval_mode(model):
+        return [
+            _detect_image(model, read_image(image), resize, threshold, max_detections, layer)
+            for image in list_images(images)
+        ]
+
+
+def _detect_image(
+    model: DETR,
+    image: LoadedImage,
+    resize: ResizeSpec,
+    threshold: float,
+    max_detections: int,
+    layer: int,
+) -> DetectionResult:
+    pixels, geometry = resize_to_input(image, resize)
+    looked = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
+    predicted = model.select(looked.prediction, max_detections=max_detections)
+    predicted = Detections(*(part[0].cpu() for part in predicted))
+    if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
+        raise ValueError("the model outputs NaN or infinity: its weights are damaged")
+    boxes = geometry.boxes_to_image(predicted.boxes.double())
+    visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # not on the padding
+    (kept,) = ((predicted.scores >= threshold) & visible).nonzero(as_tuple=True)
+    objects = tuple(
+        DetectedObject(
+            model.class_names[int(predicted.labels[index])],
+            float(predicted.scores[index]),
+            tuple(boxes[index].tolist()),
+            int(predicted.queries[index]),
+        )
+        for index in kept.tolist()
+    )
+    queries = predicted.queries[kept]
+    maps = _placed_maps(model, looked, objects, queries, geometry, layer)
+    return DetectionResult(objects, maps, _placed_points(looked.points, queries, geometry))
+
+
+def _placed_maps(
+    model: DETR,
+    looked: DetectorAttention,
+    objects: tuple[DetectedObject, ...],
+    queries: Tensor,
+    geometry: Geometry,
+    layer: int,
+) -> AttentionMap:
+    values = looked.maps[0].float().cpu()[queries]
+    metadata = {
+        "model": type(model).__name__,
+        "layer": layer % model.num_decoder_layers,
+        "heads": "mean",
+        "queries": queries.tolist(),
+        "outside": (1 - values.sum((1, 2))).clamp(min=0).tolist(),
+    }
+    labels = tuple(each.label for each in objects)
+    return AttentionMap(values, looked.site, "queries", geometry, metadata, labels)
+
+
+def _placed_points(
+    points: SamplingPoints | None, queries: Tensor, geometry: Geometry
+) -> Float[Tensor, "d p 3"] | None:
+    """Return x, y in pixels of the image and weight of each point, over all heads."""
+    if points is None:
+        return None
+    locations, weights = (part[0].cpu()[queries] for part in points)
+    height, width = geometry.input_size
+    places = locations.reshape(-1, 2).double() * torch.tensor([width, height], dtype=torch.float64)
+    count = locations.shape[1] * locations.shape[2]
+    flat = geometry.to_image(places).view(len(queries), count, 2)
+    shares = weights.flatten(1).double() / locations.shape[1]  # heads count alike
+    return torch.cat((flat, shares[..., None]), -1)

@@ -1,0 +1,264 @@
+"""Scores of word maps against the boxes of phrases, with swapped and untrained controls."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal, cast, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.data.images.reader import LoadedImage
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.data.phrases.grounding import score_phrases
+from visattn.data.phrases.phrases import Phrase, phrases_to_input
+from visattn.data.phrases.samples import PhrasedPhoto
+from visattn.geometry.affine import Geometry
+from visattn.models.captioner import UNKNOWN, Captioner
+from visattn.models.serialization.config import build_model, model_config
+from visattn.pipelines.captioning import caption
+from visattn.pipelines.explain_words import WordMethod, caption_maps, check_word_method
+
+Control = Literal["none", "swapped", "untrained"]
+CONTROLS: tuple[Control, ...] = get_args(Control)
+WORD_BASELINES = ("uniform", "center")
+"""Maps that do not depend on the model."""
+_CENTER_SIGMA = 0.25  # of the side
+
+
+class WordExplainer(ABC):
+    """A model that can caption photos and map the words of any caption."""
+
+    @abstractmethod
+    def generate(self, image: LoadedImage) -> tuple[str, ...]:
+        """Return the words of the caption that the model generates."""
+
+    @abstractmethod
+    def maps(
+        self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
+    ) -> tuple[dict[str, Float[Tensor, "t gy gx"]], Geometry]:
+        """Return a map per word of a given caption by several methods, and their geometry."""
+
+    @abstractmethod
+    def untrained(self) -> "WordExplainer":
+        """Return the same with random weights, always the same ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionerExplainer(WordExplainer):
+    """Word maps of a captioner of visattn.
+
+    Args:
+        model: The captioner.
+        resize_mode: How images get the shape of its input.
+    """
+
+    model: Captioner
+    resize_mode: ResizeMode = "crop"
+
+    def generate(self, image: LoadedImage) -> tuple[str, ...]:
+        """Return the words of the best caption by beam search."""
+        [result] = caption(self.model, [image], resize_mode=self.resize_mode)
+        return result.words
+
+    def maps(
+        self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
+    ) -> tuple[dict[str, Float[Tensor, "t gy gx"]], Geometry]:
+        """Return a map per word; words outside of the vocabulary are read as unknown."""
+        ids = {word: token for token, word in enumerate(self.model.words)}
+        tokens = [ids.get(word, UNKNOWN) for word in words]
+        spec = ResizeSpec(size=self.model.encoder.img_size, mode=self.resize_mode)
+        pixels, geometry = resize_to_input(image, spec)
+        batch = pixels[None].to(self.model.encoder.shift.device)
+        maps = caption_maps(self.model, batch, tokens, cast("Sequence[WordMethod]", methods))
+        return {name: values.cpu() for name, values in maps.items()}, geometry
+
+    def untrained(self) -> "CaptionerExplainer":
+        """Return the same architecture with random weights."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = cast("Captioner", build_model(model_config(self.model)))
+        return CaptionerExplainer(model.eval(), self.resize_mode)
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayExplainer(WordExplainer):
+    """Word maps of a model of transformers.
+
+    Args:
+        model: The model.
+        processor: Its processor, as for `generate_and_replay`.
+        prompt: Text before the caption.
+        max_new_tokens: Maximum number of generated tokens.
+    """
+
+    model: nn.Module
+    processor: Any
+    prompt: str | None = None
+    max_new_tokens: int = 40
+
+    def generate(self, image: LoadedImage) -> tuple[str, ...]:
+        """Return the words of the greedy caption."""
+        from visattn.pipelines.words.replay import generate_and_replay
+
+        [[replay]] = generate_and_replay(
+            self.model,
+            [image],
+            processor=self.processor,
+            prompt=self.prompt,
+            max_new_tokens=self.max_new_tokens,
+            do_sample=False,
+        )
+        return replay.words
+
+    def maps(
+        self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
+    ) -> tuple[dict[str, Float[Tensor, "t gy gx"]], Geometry]:
+        """Return a map per word."""
+        from visattn.pipelines.words.methods import replay_given, replay_maps
+        from visattn.pipelines.words.processing import PhotoProcessor
+
+        process = PhotoProcessor(self.model, self.processor, self.prompt)
+        replay = replay_given(self.model, image, words, process)
+        maps = replay_maps(replay, methods, processor=self.processor, prompt=self.prompt)
+        return maps, replay.placement.geometry
+
+    def untrained(self) -> "ReplayExplainer":
+        """Return the same architecture with random weights."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = type(self.model)(self.model.config)
+        own: Any = self.model
+        cast("Any", model).generation_config = own.generation_config
+        return ReplayExplainer(model.eval(), self.processor, self.prompt, self.max_new_tokens)
+
+
+def evaluate_words(
+    explainer: WordExplainer,
+    photos: Iterable[PhrasedPhoto],
+    methods: Sequence[str],
+    *,
+    generated: bool = False,
+    controls: Sequence[Control] = CONTROLS,
+    max_controls: int | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each phrase by each method, and those of the controls.
+
+    `swapped` maps the same words on the photo before, and scores them with the boxes of their own;
+    `untrained` maps them with a model of random weights. A map that is zero everywhere is scored as
+    the uniform one.
+
+    Args:
+        explainer: The model.
+        photos: Photos with captions.
+        methods: Methods for words.
+        generated: Whether to score the captions that the model generates, by the phrases that
+            they contain; otherwise the first reference caption that has phrases.
+        controls: Which to compute; `none` is the model itself.
+        max_controls: Number of captions for which other controls than `none` are computed; None
+            for all.
+
+    Raises:
+        ValueError: If a method is unknown.
+    """
+    for method in methods:
+        check_word_method(method)
+    untrained = explainer.untrained() if "untrained" in controls else explainer
+    before: LoadedImage | None = None
+    count = 0
+    for photo in photos:
+        image = photo.load()
+        words, phrases = _caption_of(explainer, photo, image, generated=generated)
+        if words and generated:
+            yield {"kind": "caption", "image": photo.name, "caption": " ".join(words),
+                   "phrases": len(phrases)}  # fmt: skip
+        if not phrases:
+            before = image
+            continue
+        for control in controls:
+            if control != "none" and max_controls is not None and count >= max_controls:
+                continue
+            shown = before if control == "swapped" else image
+            if shown is None:
+                continue
+            source = untrained if control == "untrained" else explainer
+            maps, geometry = source.maps(shown, words, methods)
+            for name, values in _with_baselines(maps, control).items():
+                for row in _phrase_rows(values, phrases, geometry):
+                    yield {"kind": "phrase", "image": photo.name, "method": name,
+                           "control": control, **row}  # fmt: skip
+        before, count = image, count + 1
+
+
+def _caption_of(
+    explainer: WordExplainer, photo: PhrasedPhoto, image: LoadedImage, *, generated: bool
+) -> tuple[tuple[str, ...], tuple[Phrase, ...]]:
+    if generated:
+        words = explainer.generate(image)
+        return words, photo.match(words)
+    return next((pair for pair in photo.captions if pair[1]), ((), ()))
+
+
+def _with_baselines(maps: dict[str, Tensor], control: Control) -> dict[str, Tensor]:
+    """Return the maps, with those that need no model beside the model's own."""
+    if control != "none":
+        return maps
+    like = next(iter(maps.values()))
+    y, x = (torch.linspace(-0.5, 0.5, side) for side in like.shape[-2:])
+    center = (-(y[:, None] ** 2 + x**2) / (2 * _CENTER_SIGMA**2)).exp()
+    return {**maps, "uniform": torch.ones_like(like), "center": center.expand_as(like)}
+
+
+def _phrase_rows(
+    values: Float[Tensor, "t gy gx"], phrases: Sequence[Phrase], geometry: Geometry
+) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each phrase that lies in the input."""
+    values = values.double().clamp(min=0)
+    sums = values.sum((-2, -1), keepdim=True)
+    uniform = torch.ones_like(values) / values[0].numel()
+    maps = torch.where(sums > 0, values / sums.clamp(min=1e-300), uniform)
+    placed = phrases_to_input(phrases, geometry)
+    for phrase, result in zip(placed, score_phrases(maps, placed), strict=True):
+        empty = bool((sums[phrase.start : phrase.start + phrase.num_words] <= 0).all())
+        yield {
+            "start": phrase.start,
+            "phrase": phrase.text,
+            "pointing": float(result.pointing_hit),
+            "mass": result.mean_correctness,
+            "area": result.baseline,
+            "empty": empty,
+        }
+
+
+def mean_word_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the means over phrases: by method and control.
+
+    `lift` is the mass in the boxes minus their share of the area, which is what uniform attention
+    has there; `empty` is the share of maps that were zero everywhere.
+
+    Args:
+        rows: As `evaluate_words` yields them.
+
+    Example:
+        >>> row = {"kind": "phrase", "method": "attention", "control": "none", "empty": False}
+        >>> rows = [{**row, "pointing": 1.0, "mass": 0.75, "area": 0.25}]
+        >>> mean_word_scores(rows)["attention"]["none"]["lift"]
+        0.5
+    """
+    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        if row["kind"] == "phrase":
+            by_control = groups.setdefault(row["method"], {})
+            by_control.setdefault(row["control"], []).append(row)
+    return {
+        method: {control: _means(own) for control, own in by_control.items()}
+        for method, by_control in groups.items()
+    }
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = ("pointing", "mass", "area", "empty")
+    means = {name: fmean(float(row[name]) for row in rows) for name in names}
+    return {"count": len(rows), **means, "lift": means["mass"] - means["area"]}

@@ -1,0 +1,256 @@
+"""Segmentation of photos: the class of each pixel of the photo, gates as maps, and figures."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from visattn.data.images.joint_transforms import IGNORE_CLASS
+from visattn.data.images.reader import ImageLike, list_images, read_image
+from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.data.regions.segmentation import SegmentationBatch
+from visattn.geometry.affine import Geometry
+from visattn.models.dense import BACKGROUND
+from visattn.models.segmentation.unet import UNet, UNetOutput
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.maps.segmentation import (
+    SegmentationTile,
+    draw_errors,
+    draw_gate,
+    draw_labels,
+    segmentation_panel,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """The segmentation of one photo.
+
+    Args:
+        labels: Class of each pixel of the photo; 255 outside of the network's input.
+        class_names: Names of the classes.
+        gates: Maps of the attention gates, from the coarsest to the finest, each on its own grid;
+            () without gates.
+        geometry: Geometry of the network's input on the photo.
+    """
+
+    labels: UInt8[np.ndarray, "y x"]
+    class_names: tuple[str, ...]
+    gates: tuple[AttentionMap, ...]
+    geometry: Geometry
+
+    @property
+    def has_background(self) -> bool:
+        """Whether class 0 is the background."""
+        return self.class_names[0] == BACKGROUND
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the segmented pixels of each class that has any, largest first."""
+        counts = np.bincount(self.labels.ravel(), minlength=256)[: len(self.class_names)]
+        total = max(1, int(counts.sum()))
+        order = sorted(range(len(counts)), key=lambda number: -counts[number])
+        return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
+
+
+@torch.no_grad()
+def segment(
+    model: UNet,
+    images: Iterable[ImageLike] | ImageLike,
+    *,
+    resize_mode: ResizeMode = "pad",
+    batch_size: int = 16,
+) -> Iterator[Segmentation]:
+    """Yield the segmentation of each photo, at its own size.
+
+    The probabilities of the classes are resampled bilinearly to the pixels of the photo; each pixel
+    gets the most probable class.
+
+    Args:
+        model: Segmentation model in evaluation mode.
+        images: One photo or several: files, bytes, PIL images or RGB arrays, of any size.
+        resize_mode: How a photo gets the shape of the input: with margins (`pad`), by a central
+            `crop`, outside of which nothing is segmented, or without its aspect ratio (`squash`).
+        batch_size: Photos per batch.
+
+    Raises:
+        ImageError: If a photo cannot be read.
+        ValueError: If there is no photo, or the mode is unknown.
+
+    Example:
+        >>> from visattn.models import SmallEncoder
+        >>> model = UNet(("background", "cat"), SmallEncoder((24, 40), channels=8)).eval()
+        >>> [result] = segment(model, np.zeros((50, 30, 3), np.uint8))
+        >>> result.labels.shape
+        (50, 30)
+    """
+    spec = ResizeSpec(model.img_size, mode=resize_mode)
+    sources = list_images(images)
+    if not sources:
+        raise ValueError("there must be at least one image, got none")
+    device = next(model.parameters()).device
+    for start in range(0, len(sources), batch_size):
+        photos = [read_image(image) for image in sources[start : start + batch_size]]
+        inputs, geometries = zip(*(resize_to_input(photo, spec) for photo in photos), strict=True)
+        output = model.segment(torch.stack(inputs).to(device))
+        yield from place_segmentations(output, model.class_names, geometries)
+
+
+def place_segmentations(
+    output: UNetOutput, class_names: tuple[str, ...], geometries: Sequence[Geometry]
+) -> Iterator[Segmentation]:
+    """Yield the segmentation of each image of a batch, placed on its photo.
+
+    Args:
+        output: What `UNet.segment` returned.
+        class_names: Names of the classes.
+        geometries: Geometry of each input on its photo.
+
+    Example:
+        >>> output = UNetOutput(torch.zeros(1, 2, 3, 5), ())
+        >>> [result] = place_segmentations(output, ("a", "b"), [Geometry.identity((3, 5))])
+        >>> result.labels.shape
+        (3, 5)
+    """
+    probabilities = output.logits.detach().float().softmax(1).cpu()
+    for row, geometry in enumerate(geometries):
+        gates = _gate_maps([gate[row].detach().float().cpu() for gate in output.gates], geometry)
+        yield Segmentation(photo_labels(probabilities[row], geometry), class_names, gates, geometry)
+
+
+def photo_labels(
+    probabilities: Float[Tensor, "k y x"], geometry: Geometry
+) -> UInt8[np.ndarray, "y2 x2"]:
+    """Return the most probable class of each pixel of the photo; 255 outside of the input.
+
+    Args:
+        probabilities: Probability of each class at each pixel of the network's input.
+        geometry: Geometry of the input on the photo.
+
+    Example:
+        >>> halves = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
+        >>> photo_labels(halves, Geometry.identity((2, 4)).resized((1, 2)))
+        array([[0, 0, 1, 1],
+               [0, 0, 1, 1]], dtype=uint8)
+    """
+    best = torch.full(geometry.image_size, -1.0)
+    labels = torch.full(geometry.image_size, IGNORE_CLASS, dtype=torch.uint8)
+    for number, values in enumerate(probabilities):  # one at a time: photos are large
+        resized = AttentionMap(values, "head", "gradient", geometry).resize_to_image()
+        better = resized > best  # False for NaN
+        labels[better] = number
+        best = torch.where(better, resized, best)
+    return labels.numpy()
+
+
+def segmentation_figure(
+    image: ImageLike,
+    segmentation: Segmentation,
+    truth: UInt8[np.ndarray, "y x"] | None = None,
+    *,
+    title: str = "",
+    width: int = 1200,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
+
+    Gates are drawn on the fixed scale from 0 to 1, each on its own grid.
+
+    Args:
+        image: The photo.
+        segmentation: Its segmentation.
+        truth: True class of each pixel of the photo; 255 does not count.
+        title: Title; by default the shares of the classes.
+        width: Width of the figure in pixels.
+
+    Raises:
+        ValueError: If the photo and the label maps differ in size.
+
+    Example:
+        >>> labels = np.zeros((30, 40), np.uint8)
+        >>> geometry = Geometry.identity((30, 40))
+        >>> result = Segmentation(labels, ("background", "cat"), (), geometry)
+        >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).shape[1]
+        600
+    """
+    pixels = read_image(image).pixels
+    tiles = [SegmentationTile("image", pixels, nearest=True)]
+    options: dict[str, Any] = {"background": segmentation.has_background}
+    if truth is not None:
+        tiles.append(SegmentationTile("truth", draw_labels(pixels, truth, **options), nearest=True))
+    labels = segmentation.labels
+    tiles.append(
+        SegmentationTile("prediction", draw_labels(pixels, labels, **options), nearest=True)
+    )
+    if truth is not None:
+        wrong = (truth != labels) & (truth != IGNORE_CLASS)
+        share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
+        errors = draw_errors(pixels, truth, labels)
+        tiles.append(SegmentationTile(f"errors, {100 * share:.1f} %", errors, nearest=True))
+    tiles += [_gate_tile(pixels, gate) for gate in segmentation.gates]
+    return segmentation_panel(
+        tiles,
+        _legend(segmentation, truth),
+        title=title or _summary(segmentation),
+        width=width,
+        gates=bool(segmentation.gates),
+    )
+
+
+def batch_panels(
+    model: UNet, batch: SegmentationBatch, output: UNetOutput, count: int
+) -> list[UInt8[np.ndarray, "height width 3"]]:
+    """Return a figure of each of the first images of a batch, with truth, errors and gates.
+
+    Args:
+        model: The model.
+        batch: Images at the input size with their label maps.
+        output: Its output for them.
+        count: Number of figures.
+    """
+    geometry = Geometry.identity(model.img_size)
+    count = min(count, len(batch.images))
+    results = place_segmentations(output, model.class_names, [geometry] * count)
+    pixels = batch.images.permute(0, 2, 3, 1).cpu().numpy()
+    truths = batch.labels.cpu().numpy()
+    return [
+        segmentation_figure(np.ascontiguousarray(image), result, truth)
+        for image, truth, result in zip(pixels, truths, results, strict=False)
+    ]
+
+
+def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> SegmentationTile:
+    rows, columns = gate.values.shape
+    title = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
+    return SegmentationTile(title, draw_gate(pixels, gate.resize_to_image(smooth=False).numpy()))
+
+
+def _gate_maps(
+    gates: Sequence[Float[Tensor, "_ _"]], geometry: Geometry
+) -> tuple[AttentionMap, ...]:
+    return tuple(
+        AttentionMap(gate, f"levels.{index}.gate.tap", "gate", geometry)
+        for index, gate in enumerate(gates)
+    )
+
+
+def _legend(
+    segmentation: Segmentation, truth: UInt8[np.ndarray, "y x"] | None
+) -> list[tuple[int, str]]:
+    """Return number and name of the classes on the photo; numbers are those of `class_color`."""
+    present = set(np.unique(segmentation.labels).tolist())
+    present |= set() if truth is None else set(np.unique(truth).tolist())
+    shift = 0 if segmentation.has_background else 1
+    names = segmentation.class_names
+    entries = [(n + shift, names[n]) for n in sorted(present) if n < len(names)]
+    return entries + ([(IGNORE_CLASS, "not counted")] if IGNORE_CLASS in present else [])
+
+
+def _summary(segmentation: Segmentation) -> str:
+    shares = segmentation.shares()
+    if segmentation.has_background:
+        shares.pop(BACKGROUND, None)
+    parts = [f"{name} {100 * share:.1f} %" for name, share in list(shares.items())[:4]]
+    return ", ".join(parts) or "nothing but background"

@@ -1,0 +1,52 @@
+"""Maps of models that give several per image: words of captioners, glimpses of glimpse models."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from visattn.data.images.reader import ImageLike
+from visattn.models.captioner import Captioner
+from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.pipelines.explain_words import WORD_METHODS
+from visattn.pipelines.scale import empty_map_reason
+from visattn.pipelines.scanpath import glimpses
+from visattn.recording.attention_map import AttentionMap
+
+SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
+"""Names of the methods with several maps per image."""
+
+
+def sequence_methods(model: nn.Module) -> list[str]:
+    """Return the methods of a captioner or of a glimpse model; none for others."""
+    if isinstance(model, Captioner):
+        return list(WORD_METHODS)
+    return ["glimpses"] if isinstance(model, GlimpseModel) else []
+
+
+def sequence_maps(
+    model: nn.Module,
+    images: list[ImageLike],
+    method: str,
+    resize: Mapping[str, Any],
+    method_args: Mapping[str, Any],
+) -> list[AttentionMap]:
+    """Return the maps `[t, y, x]` of each image, one of the `sequence_methods` of the model.
+
+    Args:
+        model: Captioner or glimpse model.
+        images: Images.
+        method: Name of the method.
+        resize: `resize_mode`, if there is one.
+        method_args: Arguments of the method.
+    """
+    if isinstance(model, Captioner):
+        maps = WORD_METHODS[method](model, images, **resize, **method_args)
+    else:
+        maps = [scan.maps for scan in glimpses(model, images, **resize, **method_args)]
+    common = {"method": method, "options": dict(method_args), "signed": False}
+    return [
+        replace(m, metadata={**m.metadata, **common, "empty": empty_map_reason(m.values)})
+        for m in maps
+    ]

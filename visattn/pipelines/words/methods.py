@@ -1,0 +1,230 @@
+"""Methods for the words of a vision-language model: gradients, relevance, Grad-CAM, occlusion."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from visattn.attribution.words import (
+    TokenVectors,
+    WordLayer,
+    WordRun,
+    word_attention,
+    word_attributions,
+)
+from visattn.data.images.reader import LoadedImage
+from visattn.functional.attribution.masks import occlusion_windows, window_masks
+from visattn.pipelines.captioning import Caption
+from visattn.pipelines.words.generation import (
+    GeneratedText,
+    is_encoder_decoder,
+    replay_inputs,
+)
+from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.replay import WordReplay, forward_logits, replay_text
+from visattn.recording.frozen_model import frozen
+
+_WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
+
+
+def replay_run(replay: WordReplay) -> WordRun:
+    """Return a differentiable forward pass over a generated caption.
+
+    Args:
+        replay: The caption.
+
+    Raises:
+        ValueError: If words read the image through learned queries, or the inputs of the layers
+            were not found.
+    """
+    columns = replay.placement.columns
+    if replay.notes and any("learned queries" in note for note in replay.notes):
+        raise ValueError(
+            f"the words of {type(replay.model).__name__} read learned queries instead of image "
+            "tokens, so that gradients of its attention have no place on the photo; use the "
+            "methods attention or occlusion"
+        )
+    run = replay.run(differentiable=True, sites=replay.text_sites)
+    if replay.sites[0] not in run.origins:
+        raise ValueError(
+            f"the inputs of {replay.sites[0]} in {type(replay.model).__name__} were not found; use "
+            "the methods attention or occlusion"
+        )
+    layers = tuple(
+        WordLayer(site, (weights,), columns.to(weights.device) if site in replay.sites else None)
+        for site, weights in run.weights.items()
+    )
+    embeddings = TokenVectors(
+        run.origins[replay.sites[0]],
+        lambda tokens: tokens.flatten(0, -2)[columns.to(tokens.device)],
+    )
+    joint = set(replay.sites) == set(replay.text_sites)
+    return WordRun(run.log_probs, layers, embeddings, joint=joint)
+
+
+def replay_maps(
+    replay: WordReplay,
+    methods: Sequence[str],
+    *,
+    processor: Any = None,
+    prompt: str | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    window_cells: int | None = None,
+) -> dict[str, Float[Tensor, "t gy gx"]]:
+    """Return a map per word of a caption by several methods, with one backward pass per token.
+
+    Args:
+        replay: The caption.
+        methods: `attention`, `gradient_attention`, `relevance`, `gradient_embedding`, `gradcam` or
+            `occlusion`.
+        processor: For occlusion: the processor of the model, as for `generate_and_replay`.
+        prompt: For occlusion: its prompt.
+        layers: For `attention` and `gradient_attention`: indices of layers that attend to the
+            image.
+        heads: For these: indices of heads.
+        window_cells: For occlusion: side of the window in cells of the map; None for 1/7 of the
+            longer side, at least 2.
+
+    Raises:
+        ValueError: If a method does not fit the model, or its arguments are missing.
+    """
+    maps: dict[str, Tensor] = {}
+    by_gradient = [name for name in methods if name not in ("attention", "occlusion")]
+    if by_gradient or ((layers, heads) != (None, None) and "attention" in methods):
+        with frozen(replay.model):
+            run = replay_run(replay)
+            rows = word_attributions(run, by_gradient, layers=layers, heads=heads)
+            if "attention" in methods:
+                rows["attention"] = word_attention(run, layers=layers, heads=heads)
+        maps |= {name: _word_grid(replay, values) for name, values in rows.items()}
+    elif "attention" in methods:
+        maps["attention"] = _word_grid(replay, replay.rows.mean(0))
+    if "occlusion" in methods:
+        if processor is None:
+            raise ValueError("occlusion processes photos with hidden windows: pass processor=")
+        process = PhotoProcessor(replay.model, processor, prompt)
+        maps["occlusion"] = replay_occlusion(replay, process, window_cells=window_cells)
+    return {name: maps[name] for name in methods}
+
+
+def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
+    """Return a caption with the maps of a method; its image shares stay those of the attention.
+
+    Args:
+        replay: The caption.
+        method: As for `replay_maps`.
+        options: Arguments of `replay_maps`.
+    """
+    result = replay.caption()
+    if method == "attention" and not options.get("layers") and not options.get("heads"):
+        return result
+    [values] = replay_maps(replay, [method], **options).values()
+    chosen = {name: list(options[name]) for name in ("layers", "heads") if options.get(name)}
+    metadata = {**result.maps.metadata, "method": method, **chosen}
+    kind = "words" if method == "attention" else "gradient"
+    maps = replace(result.maps, values=values, kind=kind, metadata=metadata)
+    return replace(result, maps=maps)
+
+
+@torch.no_grad()
+def replay_occlusion(
+    replay: WordReplay, process: PhotoProcessor, *, window_cells: int | None = None
+) -> Float[Tensor, "t gy gx"]:
+    """Return the mean decrease of each word's log-probability over windows that hide a cell.
+
+    The windows are painted on the photo, in its mean color; they slide by half of their side.
+
+    Args:
+        replay: The caption.
+        process: Preprocessing of the model.
+        window_cells: Side of the window in cells of the map; None for 1/7 of the longer side.
+
+    Source:
+        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each word.
+    """
+    grid, geometry = replay.placement.grid_size, replay.placement.geometry
+    side = min(window_cells or max(2, -(-max(grid) // _WINDOWS_PER_SIDE)), *grid)
+    windows = occlusion_windows(grid, window_size=(side, side), stride=(max(1, side // 2),) * 2)
+    corners = geometry.to_image(windows.double().view(-1, 2)).view(-1, 4).round().long()
+    original = _word_sums(replay, replay.run().log_probs)
+    total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
+    color = replay.image.pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
+    for (left, top, right, bottom), cells in zip(
+        corners.tolist(), window_masks(windows, grid), strict=True
+    ):
+        hidden = replay.image.pixels.copy()
+        hidden[max(top, 0) : bottom, max(left, 0) : right] = color
+        pixels = process([Image.fromarray(hidden)])[replay.pixel_name]
+        decrease = original - _word_sums(replay, replay.run(pixels=pixels).log_probs)
+        total += decrease[:, None, None] * cells
+        counts += cells
+    return (total / counts).relu()
+
+
+@torch.no_grad()
+def replay_given(
+    model: nn.Module, photo: LoadedImage, words: Sequence[str], process: PhotoProcessor
+) -> WordReplay:
+    """Return the replay of a given caption, as if the model had generated it.
+
+    Args:
+        model: Model of transformers.
+        photo: The upright photo.
+        words: Words of the caption.
+        process: Preprocessing of the model.
+
+    Raises:
+        ValueError: If the tokenizer does not give the words back.
+    """
+    inputs = process([Image.fromarray(photo.pixels)])
+    tokenizer = process.tokenizer
+    ids = tokenizer(" ".join(words), add_special_tokens=False).input_ids
+    tokens = torch.tensor([*ids, tokenizer.eos_token_id])
+    sequence = torch.cat([_prompt(model, inputs), tokens])
+    text = GeneratedText(sequence, len(tokens), torch.zeros(len(tokens)))
+    replayed = replay_text(model, process, photo, inputs, _with_log_probs(model, inputs, text))
+    if replayed.words != tuple(words):
+        raise ValueError(
+            f"the tokenizer must give the words {' '.join(words)!r} back, got "
+            f"{' '.join(replayed.words)!r}"
+        )
+    return replayed
+
+
+def _with_log_probs(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> GeneratedText:
+    count = text.num_generated
+    with frozen(model), torch.no_grad():
+        logits = forward_logits(model, replay_inputs(model, inputs, text.sequence, count), count)
+    tokens = text.sequence[len(text.sequence) - count :]
+    log_probs = logits[0].log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
+    return replace(text, log_probs=log_probs)
+
+
+def _prompt(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    """Return the tokens before the caption."""
+    if "decoder_input_ids" in inputs:
+        return inputs["decoder_input_ids"][0].cpu()
+    if not is_encoder_decoder(model) and "input_ids" in inputs:
+        return inputs["input_ids"][0].cpu()
+    options: Any = model.generation_config
+    start = options.decoder_start_token_id
+    return torch.tensor([options.bos_token_id if start is None else start])
+
+
+def _word_sums(replay: WordReplay, log_probs: Float[Tensor, " t"]) -> Float[Tensor, " w"]:
+    """Return the log-probability of each word: the sum over its tokens."""
+    values = log_probs.float().cpu()
+    return torch.stack([values[slice(*span)].sum() for span in replay.spans])
+
+
+def _word_grid(replay: WordReplay, rows: Float[Tensor, "t i"]) -> Float[Tensor, "w gy gx"]:
+    """Return the mean over the tokens of each word, on the grid of the photo."""
+    rows = rows.detach().float().cpu()
+    words = [rows[slice(*span)].mean(0) for span in replay.spans]
+    return replay.placement.rasterize(torch.stack(words) if words else rows[:0])

@@ -1,0 +1,225 @@
+"""Data modules for object detection: rendered scenes, and COCO instances."""
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader
+
+from visattn.data.images.augment import AugmentationSpec
+from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.images.resize import ResizeMode, ResizeSpec
+from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
+from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
+from visattn.data.regions.detection import (
+    AnnotatedObjects,
+    DetectionBatch,
+    DetectionDataset,
+    SceneObjects,
+    collate_detections,
+)
+from visattn.data.scenes.dataset import Scenes
+from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.training.base import DataModule
+
+Loader = DataLoader[DetectionBatch]
+Split = Literal["train", "validation", "test"]
+_EVAL_BATCH_SIZE = 32
+
+
+class DetectionDataModule(DataModule):
+    """Base class of images with boxes in three splits.
+
+    Args:
+        train_transforms: Transforms of training images, their masks and boxes, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the images and of their transforms.
+    """
+
+    class_names: tuple[str, ...]
+
+    def __init__(
+        self,
+        train_transforms: list[AugmentationSpec] | None,
+        *,
+        batch_size: int,
+        num_workers: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        specs = train_transforms or []
+        self.train_transforms = JointTransforms(specs, mask_fill=0) if specs else None
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """The names of the classes."""
+        return {"class_names": list(self.class_names)}
+
+    @abstractmethod
+    def open_dataset(self, split: Split) -> DetectionDataset:
+        """Return the images of a split."""
+
+    def train_dataloader(self) -> Loader:
+        """Return random batches of training images."""
+        images = self.open_dataset("train")
+        sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
+        return StatefulDataLoader(
+            images, sampler, collate_fn=collate_detections, num_workers=self.num_workers
+        )
+
+    def val_dataloader(self) -> Loader:
+        """Return the validation images, each once."""
+        return self._eval_dataloader("validation")
+
+    def test_dataloader(self) -> Loader:
+        """Return the test images, each once."""
+        return self._eval_dataloader("test")
+
+    def examples(self, count: int) -> list[Any]:
+        """Return the first validation images, as RGB arrays."""
+        dataset = self.open_dataset("validation")
+        images = [dataset[index].region.image for index in range(min(count, len(dataset)))]
+        return [image.permute(1, 2, 0).numpy() for image in images]
+
+    def _eval_dataloader(self, split: Split) -> Loader:
+        dataset = self.open_dataset(split)
+        sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
+        return DataLoader(
+            dataset, batch_size=_EVAL_BATCH_SIZE, sampler=sampler, collate_fn=collate_detections
+        )
+
+
+class ScenesDetectionDataModule(DetectionDataModule):
+    """Images of colored, textured shapes; classes are the shapes, boxes those of their pixels.
+
+    Args:
+        train: Number of training scenes.
+        val: Number of validation scenes.
+        test: Number of test scenes.
+        image_size: Height and width in pixels.
+        train_transforms: Transforms of training images, their masks and boxes, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        batch_size: Images per training batch and process.
+        colors: Colors of the objects.
+        shapes: Shapes of the objects, which are the classes.
+        textures: Textures of the objects.
+        min_objects: Minimum number of objects in a scene.
+        max_objects: Maximum number of objects in a scene.
+        num_workers: Worker processes that render training scenes; 0 renders them in this process.
+        seed: Seed of the scenes, of their order and of their transforms.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: int = 200_000,
+        val: int = 500,
+        test: int = 1000,
+        image_size: int = 64,
+        train_transforms: list[AugmentationSpec] | None = None,
+        batch_size: int = 32,
+        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
+        shapes: list[str] = list(SHAPES),  # noqa: B006
+        textures: list[str] = list(TEXTURES),  # noqa: B006
+        min_objects: int = 2,
+        max_objects: int = 4,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
+        self.counts: dict[Split, int] = {"train": train, "validation": val, "test": test}
+        self.image_size = image_size
+        num_objects = (min_objects, max_objects)
+        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
+        self.class_names = self.config.shapes
+
+    def open_dataset(self, split: Split) -> SceneObjects:
+        """Return the scenes of a split."""
+        count, size = self.counts[split], self.image_size
+        scenes = Scenes(count, size=size, split=split, seed=self.seed, config=self.config)
+        transforms = self.train_transforms if split == "train" else None
+        return SceneObjects(scenes, transforms=transforms, seed=self.seed)
+
+
+class CocoDetectionDataModule(DetectionDataModule):
+    """Photos with COCO instances; the classes are the categories of the training file.
+
+    Crowds are no targets of the training, and score as COCO defines it. Images without objects are
+    kept.
+
+    Args:
+        train: The training instances file, JSON.
+        val: The validation instances file.
+        test: The test instances file; by default the validation file.
+        train_images: Folder of the training photos; by default the one in the name of the file,
+            `train2017` for `annotations/instances_train2017.json`.
+        val_images: Folder of the validation photos.
+        test_images: Folder of the test photos.
+        resize_mode: How a photo is resized to the input of the network: `pad` adds margins,
+            `squash` ignores the aspect ratio, `crop` takes the center crop.
+        train_transforms: Transforms of training images, their masks and boxes, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`. The photos are
+            resized afterwards.
+        batch_size: Photos per training batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the photos and of their transforms.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: str,
+        val: str,
+        test: str | None = None,
+        train_images: str | None = None,
+        val_images: str | None = None,
+        test_images: str | None = None,
+        resize_mode: ResizeMode = "pad",
+        train_transforms: list[AugmentationSpec] | None = None,
+        batch_size: int = 16,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
+        self.files: dict[Split, tuple[str, str | None]] = {
+            "train": (train, train_images),
+            "validation": (val, val_images),
+            "test": (test, test_images) if test else (val, val_images),
+        }
+        self.resize_mode: ResizeMode = resize_mode
+        self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
+        names = {name for image in self._read("train") for name in image.categories}
+        self.class_names = tuple(sorted(names))
+
+    def open_dataset(self, split: Split) -> AnnotatedObjects:
+        """Return the photos of a split, resized to the input of the network.
+
+        Raises:
+            TypeError: If the task does not train a detector.
+        """
+        if self.input_spec is None:
+            raise TypeError(
+                f"{type(self).__name__} needs a task with an input size, such as DetectionTask"
+            )
+        resize = ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
+        transforms = self.train_transforms if split == "train" else None
+        images = self._read(split)
+        return AnnotatedObjects(
+            images, self.class_names, resize, transforms=transforms, seed=self.seed
+        )
+
+    def _read(self, split: Split) -> list[AnnotatedImage]:
+        """Return the photos of a split; a file is read once."""
+        source = self.files[split]
+        if source not in self._images:
+            self._images[source] = read_coco_images(*source, keep_empty=True)
+        return self._images[source]

@@ -1,0 +1,361 @@
+"""Data modules of segmentation: rendered scenes, folders of masks, COCO instances."""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+from visattn.data.images.augment import AugmentationSpec
+from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.images.resize import ResizeMode, ResizeSpec
+from visattn.data.loading.fallback import OnError
+from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
+from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.regions.coco_instances import read_category_names
+from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
+from visattn.data.regions.segmentation import (
+    CocoSegmentation,
+    MaskFolder,
+    SceneSegmentation,
+    SegmentationBatch,
+    SegmentationImages,
+    pair_masks,
+)
+from visattn.data.scenes.dataset import Scenes, Split
+from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.models.dense import BACKGROUND
+from visattn.training.data.fallback import ReadFallbackDataModule
+
+Loader = DataLoader[SegmentationBatch]
+
+
+class SegmentationDataModule(ReadFallbackDataModule):
+    """Base class of images with the class of each pixel; only the test opens the test split.
+
+    Args:
+        train_transforms: Random transforms of training images and their masks, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the images and of their transforms.
+    """
+
+    class_names: tuple[str, ...]
+    """Names of the classes, in the order of their numbers."""
+    resize_mode: ResizeMode = "pad"
+    """How an image is resized to the input of the network."""
+
+    def __init__(
+        self,
+        train_transforms: list[AugmentationSpec] | None,
+        *,
+        batch_size: int,
+        num_workers: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.train_transforms = JointTransforms(train_transforms or [])
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.datasets: dict[Split, SegmentationImages] = {}
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """The names of the classes."""
+        return {"class_names": list(self.class_names)}
+
+    @abstractmethod
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the images of a split."""
+
+    @property
+    def test_splits(self) -> tuple[Split, ...]:
+        """The splits that the test reads."""
+        return ("test",)
+
+    @property
+    def resize(self) -> ResizeSpec:
+        """The resizing of an image to the input of the network.
+
+        Raises:
+            TypeError: If the task does not train a segmentation model.
+        """
+        if self.input_spec is None or self.input_spec.encoder is not None:
+            raise TypeError(
+                f"{type(self).__name__} needs a task that trains a dense model, such as "
+                "SegmentationTask, whose input_spec has the size of its images"
+            )
+        return ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
+
+    def setup(self, stage: str) -> None:
+        """Open the splits of a stage."""
+        stages = {"fit": ("train", "validation"), "test": self.test_splits}
+        for split in stages.get(stage, ("validation",)):
+            if split not in self.datasets:
+                self.datasets[split] = self.open_dataset(split)
+
+    def train_dataloader(self) -> Loader:
+        """Return random batches of training images."""
+        images = self.datasets["train"]
+        sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
+        return StatefulDataLoader(images, sampler, num_workers=self.num_workers)
+
+    def val_dataloader(self) -> Loader:
+        """Return the validation images, each once."""
+        return self._eval_dataloader("validation")
+
+    def test_dataloader(self) -> list[Loader]:
+        """Return the images of the test splits, each once."""
+        return [self._eval_dataloader(split) for split in self.test_splits]
+
+    def examples(self, count: int) -> list[Any]:
+        """Return the first validation images, as RGB arrays."""
+        return list(self.example_batch(count).images.permute(0, 2, 3, 1).numpy())
+
+    def example_batch(self, count: int) -> SegmentationBatch:
+        """Return the first validation images with their label maps."""
+        self.setup("validate")
+        dataset = self.datasets["validation"]
+        return dataset[list(range(min(count, len(dataset))))]
+
+    def transforms_of(self, split: Split) -> JointTransforms | None:
+        """Return the random transforms of a split; None for all but the training split."""
+        return self.train_transforms if split == "train" else None
+
+    def _eval_dataloader(self, split: Split) -> Loader:
+        dataset = self.datasets[split]
+        sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
+        batches = BatchSampler(sampler, self.batch_size, drop_last=False)
+        return DataLoader(dataset, batch_size=None, sampler=batches)
+
+
+class SceneSegmentationDataModule(SegmentationDataModule):
+    """Rendered scenes of colored, textured shapes; the class of a pixel is the shape.
+
+    The test also reads scenes with color-shape pairs that are held out of training (`novel`).
+
+    Args:
+        train: Number of training scenes.
+        val: Number of validation scenes.
+        test: Number of test scenes, and of test scenes with held-out pairs.
+        image_size: Height and width in pixels.
+        train_transforms: Random transforms of training images and their masks, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        batch_size: Images per batch and process.
+        colors: Colors of the objects.
+        shapes: Shapes of the objects, which are the classes after the background.
+        textures: Textures of the objects.
+        min_objects: Minimum number of objects in a scene.
+        max_objects: Maximum number of objects in a scene.
+        num_workers: Worker processes that render training scenes; 0 renders them in this process.
+        seed: Seed of the scenes and of their order; at least 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: int = 3000,
+        val: int = 300,
+        test: int = 300,
+        image_size: int = 96,
+        train_transforms: list[AugmentationSpec] | None = None,
+        batch_size: int = 16,
+        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
+        shapes: list[str] = list(SHAPES),  # noqa: B006
+        textures: list[str] = list(TEXTURES),  # noqa: B006
+        min_objects: int = 2,
+        max_objects: int = 4,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
+        self.counts: dict[Split, int] = {
+            "train": train,
+            "validation": val,
+            "test": test,
+            "novel": test,
+        }
+        num_objects = (min_objects, max_objects)
+        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
+        self.image_size = image_size
+        self.class_names = (BACKGROUND, *shapes)
+
+    @property
+    def test_splits(self) -> tuple[Split, ...]:
+        """The test scenes, then those with held-out color-shape pairs."""
+        return ("test", "novel")
+
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the scenes of a split."""
+        size = (self.image_size, self.image_size)
+        if self.resize.size != size:
+            raise ValueError(
+                f"the model reads images of {self.resize.size} pixels (height, width), the scenes "
+                f"have {size}: set image_size or the img_size of the encoder"
+            )
+        scenes = Scenes(
+            self.counts[split],
+            size=self.image_size,
+            split=split,
+            seed=self.seed,
+            config=self.config,
+        )
+        return SceneSegmentation(scenes, self.transforms_of(split), seed=self.seed)
+
+
+class MaskFolderDataModule(SegmentationDataModule):
+    """Photos and masks of class numbers in two folders, as PNG files of the same names.
+
+    Paths may contain `{split}`, which becomes `train`, `val` or `test`. Without it, photos for
+    validation, which are also the test photos, are taken from the one folder.
+
+    Args:
+        images: Folder of the photos.
+        masks: Folder of the masks: one channel, gray or palette, the class number of each pixel.
+        class_names: Names of the classes, in the order of their numbers; the first one must be
+            called `background` if it is the background.
+        class_map: Class of each number in the masks, 255 for ignored pixels, as in `{1: 1, 2: 0,
+            3: 255}` for the trimaps of Oxford-IIIT Pet. By default the numbers are the classes,
+            and 255 is ignored.
+        val_fraction: The fraction of the photos for validation, without `{split}`.
+        test: The folder name that replaces `{split}` in the test; by default `val`.
+        resize_mode: How a photo is resized to the input of the network: `pad` adds margins, which
+            are ignored, `crop` takes the center crop, `squash` ignores the aspect ratio.
+        train_transforms: Random transforms of training photos and their masks, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        batch_size: Photos per batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        split_seed: Seed of the choice of validation photos.
+        seed: Seed of the order of the photos and of their transforms.
+    """
+
+    def __init__(
+        self,
+        images: str,
+        masks: str,
+        class_names: list[str],
+        *,
+        class_map: dict[int, int] | None = None,
+        val_fraction: float = 0.1,
+        test: str = "val",
+        resize_mode: ResizeMode = "pad",
+        train_transforms: list[AugmentationSpec] | None = None,
+        on_error: OnError = "raise",
+        batch_size: int = 16,
+        num_workers: int = 0,
+        split_seed: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
+        if not 0 < val_fraction < 1 or ("{split}" in images) != ("{split}" in masks):
+            raise ValueError(
+                "val_fraction must lie between 0 and 1, and both images and masks have {split} or "
+                f"neither; got {val_fraction}, {images} and {masks}"
+            )
+        self.images, self.masks, self.class_names = images, masks, tuple(class_names)
+        self.class_map, self.val_fraction, self.test = class_map, val_fraction, test
+        self.resize_mode: ResizeMode = resize_mode
+        self.on_error: OnError = on_error
+        self.split_seed = split_seed
+
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the photos of a split."""
+        files = self._files(split)
+        fallback = None
+        if split == "train":
+            fallback = self.train_fallback(len(files), lambda index: files[index][0])
+        return MaskFolder(
+            files,
+            len(self.class_names),
+            self.resize,
+            self.transforms_of(split),
+            class_map=self.class_map,
+            seed=self.seed,
+            fallback=fallback,
+        )
+
+    def _files(self, split: Split) -> list[tuple[Path, Path]]:
+        folder = {"train": "train", "validation": "val"}.get(split, self.test)
+        files = pair_masks(*(Path(p.replace("{split}", folder)) for p in (self.images, self.masks)))
+        if "{split}" in self.images:
+            return files
+        generator = torch.Generator().manual_seed(self.split_seed)
+        order = torch.randperm(len(files), generator=generator).tolist()
+        count = max(1, round(self.val_fraction * len(files)))
+        return [
+            files[index] for index in sorted(order[count:] if split == "train" else order[:count])
+        ]
+
+
+class CocoSegmentationDataModule(SegmentationDataModule):
+    """COCO instances; the class of a pixel is the category of the smallest object on it.
+
+    Args:
+        annotations: Instances file; `{split}` in it becomes `train` or `val`, as in
+            `annotations/instances_{split}2017.json`. Without it, validation and test read the
+            training photos.
+        images: Folder of the photos, which may contain `{split}`; null for the one in the name of
+            the instances file.
+        categories: Categories that become classes; null for all of the training file.
+        resize_mode: As in `MaskFolderDataModule`.
+        train_transforms: Random transforms of training photos and their masks, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        batch_size: Photos per batch and process.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the photos and of their transforms.
+    """
+
+    def __init__(
+        self,
+        annotations: str,
+        *,
+        images: str | None = None,
+        categories: list[str] | None = None,
+        resize_mode: Literal["crop", "squash", "pad"] = "pad",
+        train_transforms: list[AugmentationSpec] | None = None,
+        on_error: OnError = "raise",
+        batch_size: int = 16,
+        num_workers: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+        )
+        self.annotations, self.images = annotations, images
+        self.resize_mode: ResizeMode = resize_mode
+        self.on_error: OnError = on_error
+        known = read_category_names(Path(annotations.replace("{split}", "train")))
+        unknown = sorted(set(categories or ()) - set(known))
+        if unknown:
+            raise ValueError(f"{annotations} has no category {unknown[0]!r}; it has {known}")
+        self.class_names = (BACKGROUND, *(categories or known))
+
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the photos of a split."""
+        images, fallback = self._images(split), None
+        if split == "train":
+            fallback = self.train_fallback(len(images), lambda index: images[index].path)
+        return CocoSegmentation(
+            images,
+            self.class_names[1:],
+            self.resize,
+            self.transforms_of(split),
+            seed=self.seed,
+            fallback=fallback,
+        )
+
+    def _images(self, split: Split) -> list[AnnotatedImage]:
+        name = "train" if split == "train" else "val"
+        folder = None if self.images is None else self.images.replace("{split}", name)
+        return read_coco_images(self.annotations.replace("{split}", name), folder)

@@ -1,0 +1,95 @@
+"""COCO average precision of a detector, exact over all processes."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torchmetrics import Metric
+
+from visattn.data.regions.detection import DetectionSample
+from visattn.metrics.detection.average_precision import (
+    APResult,
+    DetectedBoxes,
+    TrueBoxes,
+    average_precision,
+)
+from visattn.models.detection.detr import Detections
+
+DETECTION_METRICS = ("AP", "AP50", "AP75", "AR100", "loss")
+"""Metrics that validation logs; the test adds those by area, and of query maps."""
+_DETECTED, _TRUE = 7, 8  # columns of the tables
+
+
+class DetectionScores(Metric):
+    """Average precision and recall of detections in pixels of the original images.
+
+    All detections are kept until the end, as rows of a table that processes can gather.
+
+    Example:
+        >>> from visattn.data.regions.detection import SceneObjects
+        >>> from visattn.data.scenes.dataset import Scenes
+        >>> [sample] = samples = [SceneObjects(Scenes(3))[1]]
+        >>> boxes = sample.true_boxes[None] / 64
+        >>> rank = torch.arange(boxes.shape[1])[None]
+        >>> scores = DetectionScores()
+        >>> scores.update(Detections(boxes, sample.labels[None], 1.0 - 0.1 * rank, rank), samples)
+        >>> round(scores.compute().scores["AP"], 6)
+        1.0
+    """
+
+    full_state_update = False
+    detected: list[Tensor]
+    true: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("detected", [], dist_reduce_fx="cat")
+        self.add_state("true", [], dist_reduce_fx="cat")
+
+    def update(self, detections: Detections, samples: Sequence[DetectionSample]) -> None:
+        """Add the detections in images, and what is annotated there."""
+        for index, sample in enumerate(samples):
+            image = _image_number(sample.id)
+            boxes = sample.region.geometry.boxes_to_image(detections.boxes[index].cpu().double())
+            predicted = (detections.labels[index], detections.scores[index])
+            self.detected.append(_table(image, *predicted, *boxes.unbind(1)))
+            annotated = (sample.labels, sample.crowd, sample.areas)
+            self.true.append(_table(image, *annotated, *sample.true_boxes.unbind(1)))
+
+    def compute(self) -> APResult:
+        """Return average precision and recall."""
+        predicted = _rows(self.detected, _DETECTED)
+        real = _rows(self.true, _TRUE)
+        detected = DetectedBoxes(
+            predicted[:, 0].long().numpy(),
+            predicted[:, 1].long().numpy(),
+            predicted[:, 2].numpy(),
+            predicted[:, 3:].numpy(),
+        )
+        true = TrueBoxes(
+            real[:, 0].long().numpy(),
+            real[:, 1].long().numpy(),
+            real[:, 4:].numpy(),
+            real[:, 3].numpy(),
+            real[:, 2].bool().numpy(),
+        )
+        return average_precision(detected, true)
+
+
+def _image_number(name: str) -> int:
+    """Return a number that float64 holds exactly, the same on all processes."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 12
+
+
+def _table(image: int, *columns: Tensor) -> Float[Tensor, "n c"]:
+    parts = [column.detach().cpu().double() for column in columns]
+    return torch.stack([torch.full_like(parts[0], image), *parts], 1)
+
+
+def _rows(tables: list[Tensor] | Tensor, width: int) -> Float[Tensor, "n {width}"]:
+    """Return all rows; after a reduction over processes they are one tensor."""
+    if isinstance(tables, Tensor):
+        return tables.cpu()
+    return torch.cat(tables).cpu() if tables else torch.zeros(0, width, dtype=torch.float64)

@@ -1,0 +1,159 @@
+"""Segmentation metrics from integer counts: mIoU, Dice, boundary IoU, and scores of gates."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+from torchmetrics import Metric
+
+from visattn.data.images.joint_transforms import IGNORE_CLASS
+
+SEGMENTATION_METRICS = ("miou", "dice", "boundary_iou", "pixel_accuracy")
+FOREGROUND_METRIC = "miou_foreground"
+"""mIoU without the background, of models that have one."""
+_BOUNDARY_WIDTH = 0.02  # of the diagonal
+_BINS, _MAX_LOGIT = 4096, 16.0
+
+
+class SegmentationScores(Metric):
+    """mIoU, Dice, boundary IoU and pixel accuracy over all pixels of a data set.
+
+    All states are integer counts, a confusion matrix among them, so that the result is exact for
+    any batch size and any number of processes. Classes that are neither predicted nor true anywhere
+    are left out of all means. Pixels of the class 255 are left out.
+
+    Args:
+        num_classes: Number of classes.
+        background: Whether class 0 is the background, which only `miou` includes.
+
+    Example:
+        >>> scores = SegmentationScores(3, background=True)
+        >>> labels = torch.tensor([[[0, 1, 1, 255]]], dtype=torch.uint8)
+        >>> scores.update(torch.tensor([[[0, 1, 0, 1]]]), labels)
+        >>> {name: round(float(value), 3) for name, value in scores.compute().items()}
+        {'miou': 0.5, 'dice': 0.667, 'boundary_iou': 0.5, 'pixel_accuracy': 0.667,
+         'miou_foreground': 0.5}
+
+    Source:
+        Cheng et al. 2021, arXiv:2103.16562, equation 2, for the boundary IoU: bands of 2 % of the
+        diagonal on the inner side of the contours, at the size of the labels.
+    """
+
+    full_state_update = False
+    confusion: Tensor
+    boundary: Tensor
+
+    def __init__(self, num_classes: int, *, background: bool) -> None:
+        super().__init__()
+        self.num_classes, self.background = num_classes, background
+        counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        self.add_state("confusion", counts, dist_reduce_fx="sum")
+        bands = torch.zeros(2, num_classes, dtype=torch.int64)
+        self.add_state("boundary", bands, dist_reduce_fx="sum")
+
+    def update(self, predictions: Int[Tensor, "b y x"], labels: UInt8[Tensor, "b y x"]) -> None:
+        """Add predicted and true classes of pixels.
+
+        Raises:
+            ValueError: If a label is neither a class nor 255.
+        """
+        counted = labels != IGNORE_CLASS
+        true, predicted = labels[counted].long(), predictions[counted]
+        if len(true) and int(true.max()) >= self.num_classes:
+            raise ValueError(
+                f"labels must be below the number of classes, {self.num_classes}, or "
+                f"{IGNORE_CLASS}; got {int(true.max())}"
+            )
+        cells = torch.bincount(true * self.num_classes + predicted, minlength=self.num_classes**2)
+        self.confusion += cells.view(self.num_classes, self.num_classes)
+        for index in torch.cat([true.unique(), predicted.unique()]).unique().tolist():
+            bands = [
+                boundary_band((classes == index) & counted) for classes in (labels, predictions)
+            ]
+            self.boundary[0, index] += (bands[0] & bands[1]).sum()
+            self.boundary[1, index] += (bands[0] | bands[1]).sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return all metrics by name; NaN without pixels."""
+        first = int(self.background)
+        iou = self.per_class_iou()
+        metrics = {
+            "miou": iou.nanmean(),
+            "dice": (2 * iou / (1 + iou))[first:].nanmean(),
+            "boundary_iou": (self.boundary[0] / self.boundary[1])[first:].nanmean(),
+            "pixel_accuracy": self.confusion.diag().sum() / self.confusion.sum(),
+        }
+        return metrics | ({FOREGROUND_METRIC: iou[1:].nanmean()} if self.background else {})
+
+    def per_class_iou(self) -> Float[Tensor, " k"]:
+        """Return the intersection over union of each class; NaN for a class without pixels."""
+        intersection = self.confusion.diag()
+        return intersection / (self.confusion.sum(0) + self.confusion.sum(1) - intersection)
+
+
+def boundary_band(masks: Bool[Tensor, "b y x"]) -> Bool[Tensor, "b y x"]:
+    """Return the pixels of masks within 2 % of the image diagonal of their contour.
+
+    The edge of the image is part of the contour. Distances are those of a square, as erosion by
+    3 x 3 pixels counts them.
+
+    Example:
+        >>> boundary_band(torch.ones(1, 5, 5, dtype=torch.bool)).sum()
+        tensor(16)
+    """
+    height, width = masks.shape[1:]
+    reach = max(1, round(_BOUNDARY_WIDTH * math.hypot(height, width)))
+    outside = torch.nn.functional.pad((~masks).float(), (reach,) * 4, value=1.0)
+    near = max_pool2d(max_pool2d(outside, (2 * reach + 1, 1), 1), (1, 2 * reach + 1), 1) > 0
+    return masks & near
+
+
+class GateScores(Metric):
+    """How well a spatial gate separates pixels of objects from the background.
+
+    `auc`: area under the ROC curve of the gate of pixels inside of objects against that of the
+    background (0.5 for a gate that does not depend on them). `inside`, `outside`: mean gate. Each
+    pixel has the gate of its cell. Gates are counted in 4,096 bins of their logit; a tie within a
+    bin counts half.
+
+    Example:
+        >>> scores = GateScores()
+        >>> labels = torch.tensor([[[0, 0, 1, 1]]], dtype=torch.uint8)
+        >>> scores.update(torch.tensor([[[0.2, 0.9]]]), labels)
+        >>> {name: round(float(value), 2) for name, value in scores.compute().items()}
+        {'auc': 1.0, 'inside': 0.9, 'outside': 0.2}
+    """
+
+    full_state_update = False
+    counts: Tensor
+    totals: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        counts = torch.zeros(2, _BINS, dtype=torch.int64)
+        self.add_state("counts", counts, dist_reduce_fx="sum")
+        totals = torch.zeros(2, dtype=torch.float64)
+        self.add_state("totals", totals, dist_reduce_fx="sum")
+
+    def update(self, gates: Float[Tensor, "b gy gx"], labels: UInt8[Tensor, "b y x"]) -> None:
+        """Add the gates of images and the classes of their pixels; 0 is the background."""
+        size = labels.shape[1:]
+        values = torch.nn.functional.interpolate(
+            gates.double()[:, None], tuple(size), mode="nearest-exact"
+        ).squeeze(1)
+        position = (values.logit(1e-9).clamp(-_MAX_LOGIT, _MAX_LOGIT) / _MAX_LOGIT + 1) / 2
+        bins = (position * (_BINS - 1)).round().long()
+        objects = (labels != 0) & (labels != IGNORE_CLASS)
+        for row, region in enumerate((labels == 0, objects)):
+            self.counts[row] += torch.bincount(bins[region], minlength=_BINS)
+            self.totals[row] += values[region].sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return `auc`, `inside` and `outside`; NaN without pixels of one kind."""
+        background, objects = self.counts.double()
+        below = background.cumsum(0) - background / 2
+        outside, inside = self.totals / self.counts.sum(1)
+        auc = (objects * below).sum() / (objects.sum() * background.sum())
+        return {"auc": auc.float(), "inside": inside.float(), "outside": outside.float()}

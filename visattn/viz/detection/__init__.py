@@ -1,0 +1,1 @@
+"""Figures of detections: boxes, and what each query attended to."""
