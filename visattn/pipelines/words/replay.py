@@ -196,25 +196,28 @@ class WordReplay:
         return Caption(
             words=self.words, log_probs=log_probs, gates=shares, maps=maps,
             score=float(self.log_probs.sum()), finished=self.finished, image=self.image.name,
-            gate_symbol="on photo", notes=_describe(self, details),
+            gate_symbol="on photo", notes=self.describe(details),
         )  # fmt: skip
 
+    def describe(self, details: Mapping[str, Any]) -> str:
+        """Return in one line how maps were made.
 
-def _describe(replay: WordReplay, details: Mapping[str, Any]) -> str:
-    """Return in one line how maps were made."""
-    layers, heads = details["layers"], details["heads"]
-    parts = [
-        f"{details['method']} of {details['model']}",
-        f"mean of {len(replay.sites)} layers" if layers == "mean" else f"layers {layers}",
-        "mean of heads" if heads == "mean" else f"heads {heads}",
-    ]
-    if details["relative"]:
-        parts.append("relative to the other words")
-    if details["without_sinks"]:
-        sinks = details["sinks"]
-        removed = sum(sum(sink["mass"]) for sink in sinks) / max(len(replay.words), 1)
-        parts.append(f"without {len(sinks)} sinks, which draw {removed:.0%} of a row")
-    return "; ".join([*parts, *replay.notes])
+        Args:
+            details: Metadata of the maps.
+        """
+        layers, heads = details.get("layers"), details.get("heads")
+        count = len(self.sites)
+        parts = [f"{details['method']} of {details['model']}"]
+        if layers is not None:
+            parts.append(f"mean of {count} layers" if layers == "mean" else f"layers {layers}")
+            parts.append("mean of heads" if heads == "mean" else f"heads {heads}")
+        if details["relative"]:
+            parts.append("relative to the other words")
+        if details["without_sinks"]:
+            sinks = details["sinks"]
+            removed = sum(sum(sink["mass"]) for sink in sinks) / max(len(self.words), 1)
+            parts.append(f"without {len(sinks)} sinks, which draw {removed:.0%} of a row")
+        return "; ".join([*parts, *self.notes])
 
 
 def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
