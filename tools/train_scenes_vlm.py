@@ -1,7 +1,6 @@
 r"""Train a small vision-language model of transformers on drawn scenes, from random weights.
 
-    python tools/train_scenes_vlm.py ved --out DIR
-    python tools/train_scenes_vlm.py llava --out DIR
+    python tools/train_scenes_vlm.py ved|llava --out DIR
     python tools/train_scenes_vlm.py ved --out DIR --eval 500
 
 `ved` is a VisionEncoderDecoder (ViT and GPT-2), `llava` a LLaVA (CLIP tower and Llama). The scenes
@@ -369,7 +368,9 @@ def _load(folder: Path) -> tuple[Any, str]:
     import transformers as hf
 
     config = json.loads((folder / "config.json").read_text())
-    model = getattr(hf, config["architectures"][0]).from_pretrained(folder).eval()
+    model = getattr(hf, config["architectures"][0]).from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
+    ).eval()
     return model, "llava" if config["model_type"] == "llava" else "ved"
 
 

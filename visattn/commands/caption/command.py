@@ -188,7 +188,9 @@ def main(argv: Sequence[str]) -> int:
         progress_bar(len(names)) as progress,
     ):
         paths = progress.track(names) if progress else names
-        for batch in _read_batches(paths, names, args.batch_size or 16, skipped, strict=args.strict):
+        for batch in _read_batches(
+            paths, names, args.batch_size or 16, skipped, strict=args.strict
+        ):
             not_written += _caption_batch(model, batch, args, gallery)
             done += [name for name, _ in batch]
     return report_failures(skipped, not_written, len(names))

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.caption.gallery import Gallery
 from visattn.commands.options.arguments import real_number, whole_number
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
-from visattn.commands.options.images import batched, count_on_interrupt, read_images, report_failures
+from visattn.commands.options.images import (
+    batched,
+    count_on_interrupt,
+    read_images,
+    report_failures,
+)
 from visattn.commands.options.models import move_to_device
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
 
@@ -119,10 +124,10 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         parser: Parser of the command.
         args: Its options.
     """
-    given = {name for name, value in vars(args).items() if value != parser.get_default(name)}
+    passed = {name for name, value in vars(args).items() if value != parser.get_default(name)}
     if args.model is None:
         for name in _ONLY_TRANSFORMERS:
-            if name in given:
+            if name in passed:
                 parser.error(f"{_option(name)} needs a model of transformers, --model hf:DIRECTORY")
         return
     if args.weights is not None or args.run is not None:
@@ -133,20 +138,20 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
             "--weights or --run"
         )
     for name, counterpart in _ONLY_VISATTN.items():
-        if name in given:
+        if name in passed:
             instead = f"; use {counterpart}" if counterpart else ""
             parser.error(f"{_option(name)} is for captioners of visattn, not for --model{instead}")
-    _check_generation(parser, args, given)
-    _check_controls(parser, args, given)
+    _check_generation(parser, args, passed)
+    _check_controls(parser, args, passed)
 
 
 def _check_generation(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, given: set[str]
+    parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
 ) -> None:
     for name in ("temperature", "top_p", "top_k", "seed"):
-        if name in given and not args.do_sample:
+        if name in passed and not args.do_sample:
             parser.error(f"{_option(name)} needs --do-sample")
-    if "length_penalty" in given and (args.num_beams or 1) < 2:
+    if "length_penalty" in passed and (args.num_beams or 1) < 2:
         parser.error("--length-penalty needs --num-beams of at least 2")
     count, beams = args.num_return_sequences or 1, args.num_beams or 1
     if count > beams and not args.do_sample:
@@ -156,9 +161,9 @@ def _check_generation(
 
 
 def _check_controls(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, given: set[str]
+    parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
 ) -> None:
-    controls = [name for name in ("layers", "heads", "relative", "without_sinks") if name in given]
+    controls = [name for name in ("layers", "heads", "relative", "without_sinks") if name in passed]
     if args.out is None and controls:
         parser.error(f"{_option(controls[0])} needs an output folder, --out DIR")
     for name in controls:
@@ -253,7 +258,7 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
     try:
         check_captioner(model)
     except TypeError as error:
-        raise ValueError(f"{directory} cannot caption images: {error}") from error  # noqa: TRY004 (the directory is wrong)
+        raise ValueError(f"{directory} cannot caption images: {error}") from error
     for note in notes:
         print_message(note)
     if args.dtype is not None:
@@ -295,10 +300,10 @@ def _with_maps(replay: "WordReplay", processor: Any, args: argparse.Namespace) -
     from visattn.pipelines.words.methods import explain_replay
 
     if args.method == "attention":
-        layers, heads = (None if each is None else tuple(each) for each in (args.layers, args.heads))
-        controls = Controls(
-            layers, heads, relative=args.relative, without_sinks=args.without_sinks
+        layers, heads = (
+            None if each is None else tuple(each) for each in (args.layers, args.heads)
         )
+        controls = Controls(layers, heads, relative=args.relative, without_sinks=args.without_sinks)
         return replay.caption(controls=controls)
     return explain_replay(
         replay,

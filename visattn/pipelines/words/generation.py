@@ -128,8 +128,8 @@ def _extended(model: nn.Module, name: str, value: Any, old: int, new: int) -> An
     if name in _REPEATED:
         return torch.cat([value, added], 1)
     words_are_suffix = "paligemma" in str(getattr(model.config, "model_type", ""))
-    one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
-    return torch.cat([value, torch.full_like(added, int(one))], 1)
+    is_one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
+    return torch.cat([value, torch.full_like(added, int(is_one))], 1)
 
 
 def without_padding(

@@ -120,9 +120,9 @@ class WordReplay:
             chosen = self.token_ids.to(logits.device)[:, None]
             log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
         states = {site: sources.sources[site].origin for site in recorder.rows}
-        found = {site: tokens for site, tokens in states.items() if tokens is not None}
-        flat = {site: tokens.flatten(0, -2) for site, tokens in found.items()}
-        return ReplayRun(logits, log_probs, recorder.rows, flat, found, used)
+        origins = {site: tokens for site, tokens in states.items() if tokens is not None}
+        flat = {site: tokens.flatten(0, -2) for site, tokens in origins.items()}
+        return ReplayRun(logits, log_probs, recorder.rows, flat, origins, used)
 
     def word_rows(
         self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = Controls()
@@ -318,19 +318,21 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    found = find_image_tokens(model, process, photo, inputs, text)
-    columns = found.columns
+    located = find_image_tokens(model, process, photo, inputs, text)
+    columns = located.columns
 
     heads: dict[str, Tensor] = {}
 
     def keep(site: str, weights: Tensor) -> Tensor:
-        kept = found.placement.columns if site in found.resampler_sites else columns
+        kept = located.placement.columns if site in located.resampler_sites else columns
         weights = weights[0][..., kept.to(weights.device)]
         if keep_heads:
             heads[site] = weights.half().cpu()
         return weights.float().mean(0).cpu()
 
-    recorded = dict.fromkeys(found.sites, text.num_generated) | dict.fromkeys(found.resampler_sites)
+    recorded = dict.fromkeys(located.sites, text.num_generated) | dict.fromkeys(
+        located.resampler_sites
+    )
     recorder = WordRows(model, recorded, keep=keep)
     with frozen(model), torch.no_grad(), recorder.recording():
         logits = forward_logits(model, replayed, text.num_generated)[0]
@@ -341,15 +343,15 @@ def replay_text(
     log_probs = logits.log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
     check_log_probs(log_probs, text.log_probs, logits, next(model.parameters()).dtype)
     words, spans = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids)
-    rows = torch.stack([recorder.rows[site] for site in found.sites])
-    placement = found.placement
-    if found.resampler_sites:
-        mixing = torch.stack([recorder.rows[site] for site in found.resampler_sites]).mean(0)
+    rows = torch.stack([recorder.rows[site] for site in located.sites])
+    placement = located.placement
+    if located.resampler_sites:
+        mixing = torch.stack([recorder.rows[site] for site in located.resampler_sites]).mean(0)
         placement = placement.through(columns, mixing)
-    head_rows = torch.stack([heads[site] for site in found.sites]) if keep_heads else None
+    head_rows = torch.stack([heads[site] for site in located.sites]) if keep_heads else None
     return WordReplay(
-        model, replayed, photo, tokens, words, spans, text.log_probs, found.sites,
-        found.text_sites, placement, rows, found.notes,
+        model, replayed, photo, tokens, words, spans, text.log_probs, located.sites,
+        located.text_sites, placement, rows, located.notes,
         int(tokens[-1]) in process.special_ids, head_rows,
     )  # fmt: skip
 
