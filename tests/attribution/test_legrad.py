@@ -14,6 +14,7 @@ import visattn
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.legrad import legrad, similarity
+from visattn.attribution.residual_blocks import block_names
 from visattn.attribution.targets import CallableTarget, ClassTarget
 from visattn.models import TextPromptClassifier, VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
@@ -56,7 +57,7 @@ def clip_embedding(model: Any, token: Tensor) -> Tensor:
 @pytest.mark.parametrize("start", [0, 1, -1])
 def test_legrad_of_clip_is_the_formula(start: int) -> None:
     model = tiny_clip()
-    explained = explained_texts(model)
+    explained: Any = explained_texts(model)
     text = explained.model.text_features[1]  # of "the sky"
     expected = torch.zeros(2, 25, dtype=torch.float64)
     tokens, weights = clip_blocks(model, IMAGES)
@@ -70,7 +71,7 @@ def test_legrad_of_clip_is_the_formula(start: int) -> None:
 
 def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
     model = tiny_clip()
-    explained = explained_texts(model)
+    explained: Any = explained_texts(model)
     tokens, _ = clip_blocks(model, IMAGES)
     expected = clip_embedding(model, tokens[-1][:, 1:]) @ explained.model.text_features[0]
     computed = similarity(explained, IMAGES, ClassTarget([0]))
@@ -80,7 +81,7 @@ def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
 
 def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
     model = tiny_siglip()
-    explained = explained_texts(model)
+    explained: Any = explained_texts(model)
     tower, head = model.vision_model, model.vision_model.head
     pool = head.attention
     hidden = tower.embeddings(IMAGES)
@@ -194,9 +195,7 @@ def test_blocks_that_pass_on_other_tokens_are_refused() -> None:
 
     torch.manual_seed(3)
     model: Any = Wavy("abc", img_size=(48, 48), patch_size=16, embed_dim=24, depth=2, num_heads=2)
-    first = model.get_submodule(
-        visattn.attribution.residual_blocks.block_names(analyze_model(model.eval(), 48).info)[1]
-    )
+    first = model.get_submodule(block_names(analyze_model(model.eval(), 48).info)[1])
     first.register_forward_pre_hook(lambda _module, args: (args[0] + 1, *args[1:]))
     with pytest.raises(ValueError, match="must pass the tokens of each block on to the next one"):
         legrad(analyze_model(model, 48), torch.randn(1, 3, 48, 48), ClassTarget([0]))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +63,7 @@ def small_detector(*, plain: bool = False) -> DETR:
         **options,  # type: ignore[arg-type]
     )
     with torch.no_grad():
-        model.heads.boxes[-1].weight.normal_()
-        model.heads.classes.bias.zero_()
+        heads: Any = model.heads
+        heads.boxes[-1].weight.normal_()
+        heads.classes.bias.zero_()
     return model.eval()

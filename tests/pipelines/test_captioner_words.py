@@ -112,7 +112,8 @@ def test_gradients_equal_finite_differences(family: str) -> None:
 def bias_free(model: Captioner[Any]) -> Captioner[Any]:
     """Let black cells have zero embeddings and values."""
     with torch.no_grad():
-        for module in model.decoder.feature_proj.modules():
+        decoder: Any = model.decoder
+        for module in decoder.feature_proj.modules():
             if isinstance(module, nn.Linear):
                 module.bias.zero_()
         for name, parameter in model.named_parameters():

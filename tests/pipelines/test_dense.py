@@ -137,7 +137,7 @@ def test_a_detector_of_torchvision_has_maps_of_all_methods() -> None:
     model = FasterRCNN(backbone, 3, min_size=64, max_size=96, box_score_thresh=0.0).eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for method in ("gradcam", "input_gradient", "drise"):
-        options = {"num_masks": 4} if method == "drise" else {}
+        options: dict[str, Any] = {"num_masks": 4} if method == "drise" else {}
         [heatmap] = va.explain(
             model, photo(), method, va.BoxTarget(None), keep_empty=True, **options
         )

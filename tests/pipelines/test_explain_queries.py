@@ -23,7 +23,7 @@ from visattn.pipelines.draw_queries import query_figure
 from visattn.pipelines.explain_queries import explain_queries, load_detector
 
 Capsys = pytest.CaptureFixture[str]
-RESIZE = {"size": {"shortest_edge": 96, "longest_edge": 160}}
+RESIZE: dict[str, Any] = {"size": {"shortest_edge": 96, "longest_edge": 160}}
 SIZES = {"photo": (90, 130), "portrait": (131, 67), "panorama": (31, 230), "strip": (3, 200)}
 
 
@@ -116,6 +116,7 @@ def test_selections_that_do_not_exist_are_refused() -> None:
     assert len(explain_queries(model, image, "best", processor=detr_processor())[0].queries) >= 1
     [chosen] = explain_queries(model, image, [5, 2], processor=detr_processor(), heads=[0])
     assert chosen.queries == (5, 2)
+    options: dict[str, Any]
     for queries, options, match in (
         (8, {}, "number of queries must be 1 to 7, got 8"),
         ([7], {}, "indices below 7"),

@@ -1,7 +1,7 @@
 """Assignment of minimal total cost between rows and columns (the Hungarian method)."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from jaxtyping import Float
 from torch import Tensor
@@ -25,7 +25,7 @@ def linear_sum_assignment(cost: Float[Tensor, "n m"]) -> tuple[list[int], list[i
 
     Example:
         >>> import torch
-        >>> linear_sum_assignment(torch.tensor([[4.0, 1.0, 3.0], [2.0, 0.0, 5.0]]))
+        >>> linear_sum_assignment(torch.tensor([[4.0, 1.0, 2.0], [2.0, 0.0, 5.0]]))
         ([0, 1], [2, 1])
 
     Source:
@@ -35,7 +35,8 @@ def linear_sum_assignment(cost: Float[Tensor, "n m"]) -> tuple[list[int], list[i
     if not bool(cost.isfinite().all()):
         raise ValueError("the costs of an assignment must be finite, got NaN or infinity")
     transposed = cost.shape[0] > cost.shape[1]
-    table = cast("list[list[float]]", (cost.mT if transposed else cost).double().tolist())
+    costs: Any = cost.mT if transposed else cost
+    table = cast("list[list[float]]", costs.double().tolist())
     columns = _assign_rows(table)
     pairs = [(column, row) if transposed else (row, column) for row, column in enumerate(columns)]
     return [row for row, _ in sorted(pairs)], [column for _, column in sorted(pairs)]

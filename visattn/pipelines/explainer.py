@@ -298,13 +298,14 @@ def explain(
         dense=dense and not tokens,
     )
     if explainer.transform is None:
-        explainer.check(method, targets[0] if dense and targets else target, **method_args)
+        checked: Any = targets[0] if dense and targets else target
+        explainer.check(method, checked, **method_args)
     if dense:
         batch_size = 1  # coordinates belong to one photo
     maps: list[AttentionMap] = []
     for start in range(0, len(listed), batch_size):
         part = slice(start, start + batch_size)
-        batch_target = target if targets is None else targets[part]
+        batch_target: Any = target if targets is None else targets[part]
         if dense and targets is not None:
             [batch_target] = targets[part]
         batch = explainer.prepare(listed[part])

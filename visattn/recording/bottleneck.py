@@ -94,8 +94,7 @@ def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:
 
         return module.register_forward_hook(store)
 
-    modules = [pair for pair in explained.model.named_modules() if pair[0]]
-    handles = [hook(*pair) for pair in modules]
+    handles = [hook(name, module) for name, module in explained.model.named_modules() if name]
     random = torch.Generator().manual_seed(0)
     image = torch.randn(1, len(info.mean), *info.input_size, generator=random)
     weights = (weight for weight in explained.model.parameters() if weight.is_floating_point())

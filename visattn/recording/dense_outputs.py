@@ -27,7 +27,8 @@ class ImageDetections:
         objectness: Probability of each box that it holds any object; None if the model has none.
 
     Example:
-        >>> detections = ImageDetections(torch.zeros(2, 4), torch.tensor([0.9, 0.2]), torch.tensor([3, 5]))
+        >>> scores, labels = torch.tensor([0.9, 0.2]), torch.tensor([3, 5])
+        >>> detections = ImageDetections(torch.zeros(2, 4), scores, labels)
         >>> detections.of_class(5)
         tensor([0.0000, 0.2000])
     """
@@ -138,7 +139,7 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
         tensor([[[48., 16., 80., 48.]]])
     """
     parts = _parts(output)
-    boxes = parts.get("pred_boxes", parts.get("boxes"))
+    boxes: Any = parts.get("pred_boxes", parts.get("boxes"))
     valid = _has_ndim(boxes, 3) and boxes.shape[2] == 4
     if not valid or not bool(((boxes >= 0) & (boxes <= 1)).all()):
         raise ValueError(
@@ -177,7 +178,8 @@ def read_detections(
         images = [_parts(image) for image in cast("Sequence[Any]", output)]
         if images and all({"boxes", "scores", "labels"} <= set(image) for image in images):
             return [
-                ImageDetections(*map(image.get, ("boxes", "scores", "labels"))) for image in images
+                ImageDetections(image["boxes"], image["scores"], image["labels"])
+                for image in images
             ]
     if not {"pred_boxes", "boxes"} & set(_parts(output)):
         raise ValueError(

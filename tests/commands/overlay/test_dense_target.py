@@ -35,7 +35,7 @@ def test_a_region_is_an_image_or_the_prediction(tmp_path: Path) -> None:
     Image.fromarray(np.eye(6, dtype=np.uint8) * 255).save(file)
     target = dense_target(parsed("--region", str(file)))
     assert isinstance(target, RegionTarget)
-    assert np.array_equal(target.mask, np.eye(6, dtype=bool))
+    assert np.array_equal(np.asarray(target.mask), np.eye(6, dtype=bool))
     predicted = dense_target(parsed("--region", "predicted", "--class", "dog"))
     assert isinstance(predicted, RegionTarget)
     assert predicted.mask is None

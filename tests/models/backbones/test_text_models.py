@@ -53,9 +53,10 @@ def test_logits_of_a_directory_are_those_of_the_library(tmp_path: Path, family: 
         expected.append(output.logits_per_image)
     computed = loaded.model(batch.inputs)
     torch.testing.assert_close(computed, torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
-    cosine = loaded.model.cosine_of(computed)
+    scorer: Any = loaded.model
+    cosine = scorer.cosine_of(computed)
     assert bool((cosine.abs() <= 1).all())
-    shares = loaded.model.probabilities(computed)
+    shares = scorer.probabilities(computed)
     assert (family == "clip") == bool(torch.isclose(shares.sum(), torch.tensor(1.0)))
     assert loaded.class_names == tuple(TEXTS)
 
@@ -186,12 +187,13 @@ def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
     library: Any = pytest.importorskip("open_clip")
     torch.manual_seed(0)
     loaded = visattn.load_model("open_clip:ViT-S-32", text=TEXTS)
-    network = loaded.model.network
+    network: Any = loaded.model.network
     batch = Explainer(loaded).prepare(PHOTO)
     _, _, theirs = library.create_model_and_transforms("ViT-S-32", pretrained_text=False)
     torch.testing.assert_close(batch.inputs[0], theirs(Image.fromarray(PHOTO)), rtol=0, atol=1e-5)
     with torch.no_grad():
-        tokens = library.get_tokenizer("ViT-S-32")(TEXTS)
+        tokenizer: Any = library.get_tokenizer("ViT-S-32")
+        tokens = tokenizer(TEXTS)
         images, texts, scale = network(batch.inputs, tokens)[:3]
         torch.testing.assert_close(
             loaded.model(batch.inputs), scale * images @ texts.T, rtol=1e-4, atol=1e-4

@@ -41,6 +41,7 @@ def detector(**options: Any) -> DETR:
     encoder = SmallEncoder((24, 40), channels=8)
     model = DETR(("cat", "dog", "owl"), encoder, dim=16, num_queries=5, num_heads=2, **options)
     with torch.no_grad():  # the last box layer starts at 0
+        heads: Any
         for heads in filter(None, (model.heads, model.first_stage)):
             heads.boxes[-1].weight.normal_(std=0.3)
     return model
@@ -61,7 +62,8 @@ def test_layers_and_training_outputs_of_each_variant(variant: str) -> None:
     assert (output.proposals is not None) == options.get("two_stage", False)
     assert len(output.points) == (0 if options.get("cross_attention") == "dense" else 3)
     parts = [output.layers, *filter(None, (output.denoising, output.proposals))]
-    sum(part.logits.square().sum() + part.boxes.sum() for part in parts).backward()
+    losses = [part.logits.square().sum() + part.boxes.sum() for part in parts]
+    torch.stack(losses).sum().backward()
     unused = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert unused == []
 

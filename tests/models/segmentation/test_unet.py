@@ -1,5 +1,7 @@
 """U-Net: shapes on several encoders, gates, blocks of the catalog, refused encoders."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -53,8 +55,9 @@ def test_frozen_encoder_with_a_trainable_tail() -> None:
 def test_gate_with_zero_psi_halves_the_skip_connection() -> None:
     level = UNetLevel(5, 4, 3, block="gate").eval()
     assert level.gate is not None
-    torch.nn.init.zeros_(level.gate.psi.weight)
-    torch.nn.init.zeros_(level.gate.psi.bias)
+    psi: Any = level.gate.psi
+    torch.nn.init.zeros_(psi.weight)
+    torch.nn.init.zeros_(psi.bias)
     plain = UNetLevel(5, 4, 3).eval()
     plain.convolutions.load_state_dict(level.convolutions.state_dict())
     x, skip = noise(2, 5, 3, 7), noise(2, 4, 6, 14)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.functional.captioning.losses import doubly_stochastic_penalty
@@ -328,7 +329,7 @@ def test_gate_weight_lowers_the_gate_and_needs_one() -> None:
     output = teacher_force_batch(task.model, batch)
     penalty = task.attention_penalties(output, batch)
     torch.testing.assert_close(penalty, 0.5 * output.attention.gate.mean())
-    torch.autograd.backward(penalty)
+    cast("Tensor", penalty).backward()
     bias = cast("KnowingWhenToLook", task.model).decoder.attention.sentinel_key.bias
     assert bias.grad is not None
     assert bias.grad.any()

@@ -56,14 +56,14 @@ def mask_boxes(masks: Bool[np.ndarray, "n y x"]) -> Float[np.ndarray, "n 4"]:
         array([[1., 0., 3., 2.]])
     """
     height, width = masks.shape[1:]
-    columns, rows = masks.any(1), masks.any(2)
+    columns, rows = np.any(masks, 1), np.any(masks, 2)
     sides = (
         columns.argmax(1),
         rows.argmax(1),
         width - columns[:, ::-1].argmax(1),
         height - rows[:, ::-1].argmax(1),
     )
-    return np.where(rows.any(1)[:, None], np.stack(sides, 1), 0).astype(np.float64)
+    return np.where(np.any(rows, 1)[:, None], np.stack(sides, 1), 0).astype(np.float64)
 
 
 def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:

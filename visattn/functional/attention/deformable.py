@@ -67,11 +67,12 @@ def deformable_splat(
     pixels = locations * locations.new_tensor([columns, rows]) - 0.5
     lower = pixels.floor()
     high_x, high_y = (pixels - lower).unbind(-1)
-    splat = weights.new_zeros(*weights.shape[:-1], rows * columns)
+    splat: Tensor = weights.new_zeros(*weights.shape[:-1], rows * columns)
     for down, share_y in ((0, 1 - high_y), (1, high_y)):
         for right, share_x in ((0, 1 - high_x), (1, high_x)):
             x, y = lower[..., 0] + right, lower[..., 1] + down
             inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
             cells = y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)
             splat = splat.scatter_add(-1, cells.long(), weights * share_x * share_y * inside)
-    return splat.transpose(1, 2).unflatten(-1, grid)
+    per_query = splat.transpose(1, 2)
+    return per_query.reshape(*per_query.shape[:-1], *grid)

@@ -173,7 +173,8 @@ def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     energy = flat.square().sum(1)
     covariance = (projection * (energy - energy.mean(1, keepdim=True))).sum(1, keepdim=True)
     projection = torch.where(covariance < 0, -projection, projection).relu()
-    return projection.to(at_least_float32(activations).dtype).unflatten(1, activations.shape[2:])
+    dtype = at_least_float32(activations).dtype
+    return projection.to(dtype).reshape(len(projection), *activations.shape[2:])
 
 
 def score_cam(

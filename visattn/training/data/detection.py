@@ -13,8 +13,8 @@ from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
 from visattn.data.regions.detection import (
     AnnotatedObjects,
-    DetectionBatch,
     DetectionDataset,
+    DetectionSample,
     SceneObjects,
     collate_detections,
 )
@@ -22,7 +22,7 @@ from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.training.base import DataModule
 
-Loader = DataLoader[DetectionBatch]
+Loader = DataLoader[DetectionSample]
 Split = Literal["train", "validation", "test"]
 _EVAL_BATCH_SIZE = 32
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -187,7 +187,10 @@ class DetectionTask(Task):
         }
         for name, hit in hits.items():
             if len(hit) > 1 or name != "other_query":
-                self.map_scores[name].update(hit.sum(), len(hit))
+                self._map_score(name).update(hit.sum(), len(hit))
+
+    def _map_score(self, name: str) -> WeightedMean:
+        return cast("WeightedMean", self.map_scores[name])
 
     def _log_metrics(self, split: str) -> None:
         result = self.scores.compute()
@@ -199,10 +202,10 @@ class DetectionTask(Task):
                 for label, value in result.per_class.items()
             ]
             for name in _MAP_METRICS:
-                self.log(f"{split}/{name}", self.map_scores[name].compute(), sync_dist=True)
+                self.log(f"{split}/{name}", self._map_score(name).compute(), sync_dist=True)
         for name in names:
             score = torch.tensor(result.scores[name])
             self.log(f"{split}/{name}", score, prog_bar=name == "AP", sync_dist=True)
         self.log(f"{split}/loss", self.loss.compute(), sync_dist=True)
-        for metric in (self.loss, self.scores, *self.map_scores.values()):
+        for metric in (self.loss, self.scores, *map(self._map_score, _MAP_METRICS)):
             metric.reset()

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.layout.text import UnicodeFont, load_font, truncate_text
 from visattn.viz.maps.legend import BACKGROUND, TEXT
 
 Color = tuple[int, int, int]
@@ -105,7 +105,7 @@ def draw_points(
 
 
 def _draw_label(
-    pen: ImageDraw.ImageDraw, box: LabeledBox, font: "load_font", size: tuple[int, int]
+    pen: ImageDraw.ImageDraw, box: LabeledBox, font: UnicodeFont, size: tuple[int, int]
 ) -> None:
     """Write the label above the box, or inside of it where there is no space."""
     text = truncate_text(box.text, font, size[1] - 8)
