@@ -370,7 +370,8 @@ def _load(folder: Path) -> tuple[Any, str]:
     config = json.loads((folder / "config.json").read_text())
     model = getattr(hf, config["architectures"][0]).from_pretrained(
         folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
-    ).eval()
+    )
+    model.eval()
     return model, "llava" if config["model_type"] == "llava" else "ved"
 
 

@@ -165,9 +165,9 @@ def caption(
                "max_length": max_length != 30, "min_length": min_length != 1,
                "resize_mode": resize_mode != "crop", "places": places, "seed": seed}  # fmt: skip
         _check_transformers(model, processor, [name for name, value in own.items() if value])
-        options = {"length_penalty": length_penalty} if length_penalty else {}
-        return _caption_with_transformers(model, images, processor=processor, prompt=prompt,
-                                          batch_size=batch_size, **options, **generate_kwargs)  # fmt: skip
+        options: dict[str, Any] = {"length_penalty": length_penalty} if length_penalty else {}
+        options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
+        return _caption_with_transformers(model, images, batch_size=batch_size, **options)
     _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
     batch_size = 16 if batch_size is None else batch_size
     if batch_size < 1:

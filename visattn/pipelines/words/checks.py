@@ -59,8 +59,8 @@ def check_prompt_length(
         words = int(generate_kwargs.get("max_new_tokens") or 1)
         if length + words > longest:
             raise ValueError(
-                f"prompt and words must fit into the {longest} positions of {type(model).__name__}, "
-                f"got {length} tokens of prompt and image, and max_new_tokens={words}: shorten the "
+                f"prompt and words must fit into the {longest} positions of "
+                f"{type(model).__name__}, got {length} tokens of prompt and image, and max_new_tokens={words}: shorten the "
                 "prompt, or make the photo smaller"
             )
 

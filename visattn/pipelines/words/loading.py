@@ -41,6 +41,10 @@ def _load_processor(library: Any, directory: Path) -> Any:
             return processor
     except _ERRORS as error:
         errors.append(_first_line(error))
+        if isinstance(error, ImportError) or (directory / "processor_config.json").is_file():
+            raise ValueError(
+                f"the processor in {directory} cannot be loaded: {errors[0]}"
+            ) from error
     parts: list[Any] = []
     for name, auto_class in (
         ("image processor", library.AutoImageProcessor),

@@ -29,6 +29,8 @@ from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode, frozen
 from visattn.recording.word_rows import KeySources, WordRows
 
+_UNTOUCHED = Controls()
+
 
 @dataclass(frozen=True, eq=False)
 class ReplayRun:
@@ -125,7 +127,7 @@ class WordReplay:
         return ReplayRun(logits, log_probs, recorder.rows, flat, origins, used)
 
     def word_rows(
-        self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = Controls()
+        self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = _UNTOUCHED
     ) -> tuple[Float[Tensor, "w i"], dict[str, Any]]:
         """Return the row of each word, the mean over its tokens, and how it was made.
 
@@ -166,7 +168,7 @@ class WordReplay:
         rows: Float[Tensor, "t i"] | None = None,
         *,
         method: str = "attention",
-        controls: Controls = Controls(),
+        controls: Controls = _UNTOUCHED,
         **metadata: Any,
     ) -> Caption:
         """Return the caption with one placed map per word.
