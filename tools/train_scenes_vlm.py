@@ -367,12 +367,11 @@ def save(model: Any, folder: Path) -> None:
 def _load(folder: Path) -> tuple[Any, str]:
     import transformers as hf
 
-    config = json.loads((folder / "config.json").read_text())
-    model = getattr(hf, config["architectures"][0]).from_pretrained(
+    kind = json.loads((folder / "config.json").read_text())
+    model = getattr(hf, kind["architectures"][0]).from_pretrained(
         folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
     )
-    model.eval()
-    return model, "llava" if config["model_type"] == "llava" else "ved"
+    return model.eval(), "llava" if kind["model_type"] == "llava" else "ved"
 
 
 @torch.no_grad()
@@ -392,8 +391,8 @@ def _evaluate(model: Any, kind: str, count: int) -> dict[str, float]:
         output = model.generate(pixel_values=images, max_new_tokens=14, do_sample=False, **options)
         output = output[:, options["input_ids"].shape[1] if options else 1 :]
         for row, ids in zip(rows, output.tolist(), strict=True):
-            text = " ".join(words[token] for token in ids if token >= len(SPECIAL))
-            verdict = verify_caption(text, dataset.world(row))
+            sentence = " ".join(words[token] for token in ids if token >= len(SPECIAL))
+            verdict = verify_caption(sentence, dataset.world(row))
             true, parsed = true + verdict.true, parsed + verdict.parsed
     return {"count": count, "truth": true / count, "parsed": parsed / count}
 

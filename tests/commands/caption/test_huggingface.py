@@ -18,7 +18,7 @@ from visattn.models.encoder import SmallEncoder
 
 pytest.importorskip("transformers")
 
-from helpers.tiny_vlms import WORDS, build  # noqa: E402
+from tests.helpers.tiny_vlms import WORDS, build
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -158,7 +158,7 @@ def test_dry_run_states_the_memory_and_writes_nothing(
         (["--num-return-sequences", "2"], "needs --num-beams 2 or --do-sample"),
         (["--relative"], "--relative needs an output folder"),
         (["--out", "o", "--heads", "0", "--method", "gradcam"], "--heads needs --method attention"),
-        (["--out", "o", "--relative", "--method", "gradcam"], "--relative needs --method attention"),
+        (["--out", "o", "--relative", "--method", "gradcam"], "--relative needs --method"),
         (["--weights", "w"], "--model cannot be combined with --weights"),
     ],
 )  # fmt: skip

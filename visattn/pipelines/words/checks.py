@@ -60,8 +60,8 @@ def check_prompt_length(
         if length + words > longest:
             raise ValueError(
                 f"prompt and words must fit into the {longest} positions of "
-                f"{type(model).__name__}, got {length} tokens of prompt and image, and max_new_tokens={words}: shorten the "
-                "prompt, or make the photo smaller"
+                f"{type(model).__name__}, got {length} tokens of prompt and image, and "
+                f"max_new_tokens={words}: shorten the prompt, or make the photo smaller"
             )
 
 
