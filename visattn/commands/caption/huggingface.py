@@ -211,7 +211,7 @@ def run_huggingface(
                 captions = _captions(model, processor, [image for _, image in batch], args)
             except ValueError as error:
                 if not done or args.strict:
-                    raise
+                    raise ValueError(f"{batch[0][1].name}: {error}") from error
                 skipped += [f"{image.name}: {error}" for _, image in batch]
                 continue
             for (name, image), caption in zip(batch, captions, strict=True):
