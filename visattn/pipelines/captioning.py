@@ -169,9 +169,7 @@ def caption(
         options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
         return _caption_with_transformers(model, images, batch_size=batch_size, **options)
     _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
-    batch_size = 16 if batch_size is None else batch_size
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    batch_size = _checked_batch_size(16 if batch_size is None else batch_size)
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     inputs = ((image.name, *resize_to_input(image, spec)) for image in read_images(images))
     metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
@@ -214,6 +212,12 @@ def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) 
             f"{', '.join(arguments)} is for captioners of visattn, not for {name}: pass the "
             "options of its generate, such as num_beams, num_return_sequences, max_new_tokens"
         )
+
+
+def _checked_batch_size(batch_size: int) -> int:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    return batch_size
 
 
 def _check_visattn(model: Captioner, arguments: dict[str, Any]) -> None:

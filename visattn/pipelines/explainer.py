@@ -275,15 +275,14 @@ def explain(
     if text is not None:
         _refuse_arguments("text=", target, class_names)
         prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
-        by_text, texts = _maps_of_texts(
-            network, processor, text, listed, method, batch_size, prepare, method_args
-        )
+        options = (method, batch_size, prepare, method_args)
+        by_text, texts = _maps_of_texts(network, processor, text, listed, *options)
         for each in () if keep_empty else by_text:
             require_values(each, method)
         return by_text[0] if isinstance(text, str) else stack_texts(by_text, texts)
     if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
-        resize = {} if resize_mode is None else {"resize_mode": resize_mode}
+        resize = {"resize_mode": resize_mode} if resize_mode else {}
         return sequence_maps(network, listed, method, resize, method_args)
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
@@ -300,16 +299,15 @@ def explain(
     if explainer.transform is None:
         checked: Any = targets[0] if dense and targets else target
         explainer.check(method, checked, **method_args)
-    if dense:
-        batch_size = 1  # coordinates belong to one photo
+    batch_size = 1 if dense else batch_size  # coordinates belong to one photo
     maps: list[AttentionMap] = []
     for start in range(0, len(listed), batch_size):
         part = slice(start, start + batch_size)
         batch_target: Any = target if targets is None else targets[part]
         if dense and targets is not None:
             [batch_target] = targets[part]
-        batch = explainer.prepare(listed[part])
-        maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
+        inputs = explainer.prepare(listed[part])
+        maps += explainer.map(inputs, method, batch_target, keep_empty=True, **method_args)
     return maps if keep_empty else require_values(maps, method)
 
 
