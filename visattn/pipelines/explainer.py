@@ -290,12 +290,10 @@ def explain(
     dense = any(isinstance(each, DenseTarget) for each in targets or [target])
     explainer = Explainer(
         model,
-        img_size=img_size,
-        class_names=class_names,
-        transform=transform,
+        img_size=img_size, class_names=class_names, transform=transform,
         resize_mode=resize_mode or ("pad" if dense and transform is None and tokens else None),
         dense=dense and not tokens,
-    )
+    )  # fmt: skip
     if explainer.transform is None:
         checked: Any = targets[0] if dense and targets else target
         explainer.check(method, checked, **method_args)
