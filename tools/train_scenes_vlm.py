@@ -1,12 +1,11 @@
 r"""Train a small vision-language model of transformers on drawn scenes, from random weights.
 
-    python tools/train_scenes_vlm.py ved --out DIR
-    python tools/train_scenes_vlm.py llava --out DIR
+    python tools/train_scenes_vlm.py ved|llava --out DIR
     python tools/train_scenes_vlm.py ved --out DIR --eval 500
 
-`ved` is a VisionEncoderDecoder (ViT and GPT-2), `llava` a LLaVA (CLIP tower and Llama). The scenes
-are those of configs/scenes_demo.yaml; a word is a token. DIR is written by `save_pretrained`, with
-processor and tokenizer. A run that was interrupted is continued by the same command.
+`ved` is a VisionEncoderDecoder (ViT and GPT-2), `llava` a LLaVA (CLIP tower and Llama), on scenes
+of configs/scenes_demo.yaml; a word is a token. `save_pretrained` writes DIR with its processor; the
+same command continues an interrupted run.
 """
 
 import argparse
@@ -368,9 +367,11 @@ def save(model: Any, folder: Path) -> None:
 def _load(folder: Path) -> tuple[Any, str]:
     import transformers as hf
 
-    config = json.loads((folder / "config.json").read_text())
-    model = getattr(hf, config["architectures"][0]).from_pretrained(folder).eval()
-    return model, "llava" if config["model_type"] == "llava" else "ved"
+    kind = json.loads((folder / "config.json").read_text())
+    model = getattr(hf, kind["architectures"][0]).from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True
+    )
+    return model.eval(), "llava" if kind["model_type"] == "llava" else "ved"
 
 
 @torch.no_grad()
@@ -380,16 +381,15 @@ def _evaluate(model: Any, kind: str, count: int) -> dict[str, float]:
 
     dataset, words = scenes(count, "test"), vocabulary()
     true = parsed = 0
-    for first in range(0, count, 50):
-        rows = range(first, min(count, first + 50))
+    for rows in (range(first, min(count, first + 50)) for first in range(0, count, 50)):
         images = torch.stack([dataset.image(row) for row in rows]).float() / 127.5 - 1
         options: dict[str, Any] = {}
         if kind == "llava":
             ids = torch.tensor([START] + [IMAGE] * (SIZE // PATCH) ** 2).expand(len(images), -1)
             options = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         output = model.generate(pixel_values=images, max_new_tokens=14, do_sample=False, **options)
-        output = output[:, options["input_ids"].shape[1] if options else 1 :]
-        for row, ids in zip(rows, output.tolist(), strict=True):
+        start = options["input_ids"].shape[1] if options else 1
+        for row, ids in zip(rows, output[:, start:].tolist(), strict=True):
             text = " ".join(words[token] for token in ids if token >= len(SPECIAL))
             verdict = verify_caption(text, dataset.world(row))
             true, parsed = true + verdict.true, parsed + verdict.parsed

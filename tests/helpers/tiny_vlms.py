@@ -89,7 +89,8 @@ def _qformer_config() -> dict[str, Any]:
 
 def _opt() -> dict[str, Any]:
     return {**IDS, "model_type": "opt", "vocab_size": VOCABULARY, "hidden_size": 16, "ffn_dim": 16,
-            "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 16}  # fmt: skip
+            "num_hidden_layers": 2, "num_attention_heads": 2,
+            "word_embed_proj_dim": 16}  # fmt: skip
 
 
 def blip2() -> tuple[Any, Any]:

@@ -1,4 +1,5 @@
 from .attribution_maps import (
+    check_method_args as check_method_args,
     compute_maps as compute_maps,
     require_values as require_values,
 )
@@ -131,6 +132,35 @@ from .segmentation import (
     segment as segment,
     segmentation_figure as segmentation_figure,
 )
+from .sequence_maps import (
+    sequence_maps as sequence_maps,
+    sequence_methods as sequence_methods,
+)
+from .words.captions import (
+    caption_with_transformers as caption_with_transformers,
+)
+from .words.checks import (
+    check_captioner as check_captioner,
+    check_prompt_length as check_prompt_length,
+    replay_memory as replay_memory,
+)
+from .words.controls import (
+    Controls as Controls,
+    find_sinks as find_sinks,
+    relative_rows as relative_rows,
+    select_indices as select_indices,
+)
+from .words.generation import (
+    GeneratedText as GeneratedText,
+    generate as generate,
+    is_encoder_decoder as is_encoder_decoder,
+    replay_inputs as replay_inputs,
+    without_padding as without_padding,
+)
+from .words.image_tokens import (
+    ImageTokens as ImageTokens,
+    find_image_tokens as find_image_tokens,
+)
 from .words.loading import (
     load_word_model as load_word_model,
 )
@@ -140,4 +170,28 @@ from .words.methods import (
     replay_maps as replay_maps,
     replay_occlusion as replay_occlusion,
     replay_run as replay_run,
+)
+from .words.placement import (
+    Placement as Placement,
+    TokenMoments as TokenMoments,
+    element_positions as element_positions,
+    owned_pixel_moments as owned_pixel_moments,
+    place_tokens as place_tokens,
+    shared_pixel_moments as shared_pixel_moments,
+    token_owners as token_owners,
+)
+from .words.processing import (
+    PhotoProcessor as PhotoProcessor,
+    pixel_name as pixel_name,
+)
+from .words.replay import (
+    ReplayRun as ReplayRun,
+    WordReplay as WordReplay,
+    check_log_probs as check_log_probs,
+    forward_logits as forward_logits,
+    generate_and_replay as generate_and_replay,
+    replay_text as replay_text,
+)
+from .words.spans import (
+    split_words as split_words,
 )

@@ -54,7 +54,10 @@ class Caption:
     image: str = ""
     """Name of the image file; "" if unknown."""
     gate_symbol: str = "β"
-    """Symbol of the gates in figures."""
+    """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
+    the photo, where words also attend text and padding."""
+    notes: str = ""
+    """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
@@ -90,16 +93,23 @@ def caption(
     min_length: int = 1,
     length_penalty: float = 0.0,
     resize_mode: ResizeMode = "crop",
-    batch_size: int = 16,
+    batch_size: int | None = None,
     places: Places | None = None,
     seed: int = 0,
+    processor: Any = None,
+    prompt: str | None = None,
+    **generate_kwargs: Any,
 ) -> list[Caption]:
     """Caption images by beam search, with the attention map of each word.
+
+    Vision-language models of transformers are captioned by their own `generate`, as described in
+    `caption_with_transformers`.
 
     The training mode of the model and the random state are restored.
 
     Args:
-        model: A trained captioner, as `load` or `load_model` returns it.
+        model: A trained captioner, as `load` or `load_model` returns it; or a model of transformers
+            that generates text from images, with its `processor`.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
             folders, searched as `visattn caption` does. With a folder, files that cannot be read
             are skipped with a warning.
@@ -109,17 +119,24 @@ def caption(
         min_length: Minimum number of words.
         length_penalty: Exponent of the length penalty; 0 compares log-probabilities.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
-        batch_size: Images per batch.
+        batch_size: Images per batch; by default 16, for models of transformers 1.
         places: How hard attention selects the place of each word: the most probable one
             (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by
             default as the model is configured. Only for models with hard attention.
         seed: Seed of sampled places (32 bits). They do not depend on the batch of the image.
+        processor: For models of transformers: the processor, or a pair of image processor and
+            tokenizer.
+        prompt: For models of transformers: an instruction, or the beginning of the caption.
+        generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
+            `num_beams`, ...) and arguments of `caption_with_transformers` (`layers`, `heads`,
+            `relative`, `without_sinks`).
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.
 
     Raises:
-        TypeError: If the model is not a captioner.
+        TypeError: If the model is not a captioner, has no processor, or an argument is for the
+            other kind of model.
         FileNotFoundError: If a folder does not exist or contains no image.
         ImageError: If an image that is not in a folder cannot be read.
         ValueError: If the arguments contradict each other, the model has no hard attention to which
@@ -144,9 +161,15 @@ def caption(
     if isinstance(model, LoadedModel):
         model = model.model
     if not isinstance(model, Captioner):
-        raise TypeError(f"the model must be a Captioner, got {type(model).__name__}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        own = {"beam_size": beam_size != 5, "num_captions": num_captions != 1,
+               "max_length": max_length != 30, "min_length": min_length != 1,
+               "resize_mode": resize_mode != "crop", "places": places, "seed": seed}  # fmt: skip
+        _check_transformers(model, processor, [name for name, value in own.items() if value])
+        options: dict[str, Any] = {"length_penalty": length_penalty} if length_penalty else {}
+        options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
+        return _caption_with_transformers(model, images, batch_size=batch_size, **options)
+    _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
+    batch_size = _checked_batch_size(16 if batch_size is None else batch_size)
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     inputs = ((image.name, *resize_to_input(image, spec)) for image in read_images(images))
     metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
@@ -169,6 +192,49 @@ def caption(
                 for index, (name, _, geometry) in enumerate(batch)
             ]
     return captions
+
+
+def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) -> None:
+    """Refuse models that do not generate text, and arguments of captioners of visattn."""
+    name = type(model).__name__
+    if not callable(getattr(model, "generate", None)):
+        raise TypeError(
+            f"the model must be a Captioner, or a model of transformers that generates text, got "
+            f"{name}, which has no generate"
+        )
+    if processor is None:
+        raise TypeError(
+            f"{name} needs its processor: pass processor=AutoProcessor.from_pretrained(DIRECTORY), "
+            "or a pair of image processor and tokenizer"
+        )
+    if arguments:
+        raise TypeError(
+            f"{', '.join(arguments)} is for captioners of visattn, not for {name}: pass the "
+            "options of its generate, such as num_beams, num_return_sequences, max_new_tokens"
+        )
+
+
+def _checked_batch_size(batch_size: int) -> int:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    return batch_size
+
+
+def _check_visattn(model: Captioner, arguments: dict[str, Any]) -> None:
+    """Refuse arguments of models of transformers."""
+    if names := [name for name, value in arguments.items() if value is not None]:
+        raise TypeError(
+            f"{', '.join(names)} is for models of transformers, not for {type(model).__name__}"
+        )
+
+
+def _caption_with_transformers(
+    model: nn.Module, images: Any, *, batch_size: int | None, **options: Any
+) -> list[Caption]:
+    from visattn.pipelines.words.captions import caption_with_transformers
+
+    with torch.enable_grad():  # places of image tokens are found by gradients
+        return caption_with_transformers(model, images, batch_size=batch_size or 1, **options)
 
 
 @contextmanager

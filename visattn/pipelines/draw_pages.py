@@ -55,6 +55,7 @@ def caption_html(
         name=Path(original.name).name if name is None else name,
         smooth=caption.smooth,
         gate_symbol=caption.gate_symbol,
+        notes=caption.notes,
         **options,
     )
 

@@ -280,7 +280,7 @@ def explain(
         )
     if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
-        resize = {} if resize_mode is None else {"resize_mode": resize_mode}
+        resize = {"resize_mode": resize_mode} if resize_mode else {}
         return sequence_maps(network, listed, method, resize, method_args)
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
@@ -288,12 +288,10 @@ def explain(
     dense = any(isinstance(each, DenseTarget) for each in targets or [target])
     explainer = Explainer(
         model,
-        img_size=img_size,
-        class_names=class_names,
-        transform=transform,
+        img_size=img_size, class_names=class_names, transform=transform,
         resize_mode=resize_mode or ("pad" if dense and transform is None and tokens else None),
         dense=dense and not tokens,
-    )
+    )  # fmt: skip
     if explainer.transform is None:
         checked: Any = targets[0] if dense and targets else target
         explainer.check(method, checked, **method_args)
@@ -304,8 +302,8 @@ def explain(
         batch_target: Any = target if targets is None else targets[part]
         if dense and targets is not None:
             [batch_target] = targets[part]
-        batch = explainer.prepare(listed[part])
-        maps += explainer.map(batch, method, batch_target, keep_empty=True, **method_args)
+        inputs = explainer.prepare(listed[part])
+        maps += explainer.map(inputs, method, batch_target, keep_empty=True, **method_args)
     return maps if keep_empty else require_values(maps, method)
 
 

@@ -149,3 +149,11 @@ from .torch_function import (
     AttentionListener as AttentionListener,
     sums_to_one as sums_to_one,
 )
+from .word_rows import (
+    KeySource as KeySource,
+    KeySources as KeySources,
+    WordRows as WordRows,
+    call_site as call_site,
+    is_attention_softmax as is_attention_softmax,
+    row_tolerance as row_tolerance,
+)

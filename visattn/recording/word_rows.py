@@ -101,7 +101,7 @@ class KeySources(TorchFunctionMode):
 def is_attention_softmax(
     call: ModuleCall, weights: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether a softmax is over keys: over the last of four axes, or of three in an attention module.
+    """Whether a softmax is over keys: the last of four axes, or of three in an attention module.
 
     A softmax over three axes elsewhere is one over a vocabulary or over experts.
     """

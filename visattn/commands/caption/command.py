@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.caption.gallery import SUFFIXES, Gallery
+from visattn.commands.caption.huggingface import (
+    add_huggingface,
+    check_model_options,
+    dry_run_huggingface,
+    run_huggingface,
+)
 from visattn.commands.options.arguments import (
     WORD_METHODS,
     CommandParser,
@@ -45,7 +51,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 _NO_WEIGHTS = """\
 --weights is missing: captions need a trained model. Train one:
   in a few minutes     make demo, then --weights runs/demo/model.safetensors
-  with your config     visattn fit --config FILE.yaml, then --run FOLDER with its run directory"""
+  with your config     visattn fit --config FILE.yaml, then --run FOLDER with its run directory
+Or pass a vision-language model of transformers with --model hf:DIRECTORY."""
 
 _EPILOG = """\
 Prints a line per image: its name, a tab, its caption. With --out it also writes
@@ -96,8 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_resize_mode(parser)
     parser.add_argument(
-        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
+        "--batch-size", type=batch_size, help="images per batch (default: 16; 1 with --model)"
     )
+    add_huggingface(parser)
     add_dry_run(parser)
     return parser
 
@@ -160,14 +168,17 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    if args.weights is None and args.run is None:
+    if args.weights is None and args.run is None and args.model is None:
         parser.error(_NO_WEIGHTS)
+    check_model_options(parser, args)
     _check_options(parser, args)
     skipped: list[str] = []
     names = unique_names(find_input_images(args.images, args.out, skipped))
     if args.dry_run:
         return _dry_run(args, names)
     gallery = _open_gallery(args, names)
+    if args.model is not None:
+        return run_huggingface(args, names, gallery, skipped)
     model, _ = _load_captioner(args)
     not_written: list[str] = []
     done: list[str] = []
@@ -177,7 +188,9 @@ def main(argv: Sequence[str]) -> int:
         progress_bar(len(names)) as progress,
     ):
         paths = progress.track(names) if progress else names
-        for batch in _read_batches(paths, names, args.batch_size, skipped, strict=args.strict):
+        for batch in _read_batches(
+            paths, names, args.batch_size or 16, skipped, strict=args.strict
+        ):
             not_written += _caption_batch(model, batch, args, gallery)
             done += [name for name, _ in batch]
     return report_failures(skipped, not_written, len(names))
@@ -191,6 +204,8 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
                 parser.error(f"--{name.replace('_', '-')} needs an output folder, --out DIR")
         if args.method != "attention":
             parser.error("--method needs an output folder, --out DIR")
+    if args.model is not None:
+        return
     check_weights(args)  # reports a missing run before torch is imported
     args.num_captions = args.num_captions or min(args.beam_size, _MAX_NUM_CAPTIONS)
     if args.num_captions > args.beam_size:
@@ -211,6 +226,8 @@ def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
         read_index_entries(args.out / INDEX)
         _check_alignment_names(args, names)
         _read_phrase_boxes(args.phrase_boxes, names)
+    if args.model is not None:
+        return dry_run_huggingface(args, names, files)
     model, source = _load_captioner(args)
     reads = [describe_images([*names]), describe_model(model, source)]
     return print_dry_run(reads, args.out, files)

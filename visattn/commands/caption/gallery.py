@@ -122,6 +122,7 @@ def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str
     """Return a caption as plain values; each map is a grid of weights that sum to one."""
     from visattn.pipelines.draw_pages import ground_phrases
 
+    made = {name: value for name, value in caption.maps.metadata.items() if name != "image"}
     return {
         "caption": caption.text,
         "words": list(caption.words),
@@ -129,6 +130,7 @@ def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str
         "gates": list(caption.gates),
         "finished": caption.finished,
         "score": caption.score,
+        **({"notes": caption.notes, "made": made} if caption.notes else {}),
         "maps": caption.maps.values.tolist(),
         "phrases": [
             {

@@ -84,10 +84,10 @@ def read_huggingface_model(directory: Path) -> tuple[Any, dict[str, Any], nn.Mod
             "Hugging Face models need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read_json(directory / "config.json")
-    return library, config, load_weights(load_model_class(library, config, directory), directory)
+    return library, config, _load_weights(_load_model_class(library, config, directory), directory)
 
 
-def load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
+def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
     """Return the transformers class that a config names."""
     architectures = config.get("architectures") or ()
     if not architectures:
@@ -103,7 +103,7 @@ def load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -
     )
 
 
-def load_weights(model_class: Any, directory: Path) -> nn.Module:
+def _load_weights(model_class: Any, directory: Path) -> nn.Module:
     """Load a model with all of its weights."""
     has_safetensors = any(directory.glob("*.safetensors"))
     if not has_safetensors:

@@ -128,5 +128,23 @@ def _extended(model: nn.Module, name: str, value: Any, old: int, new: int) -> An
     if name in _REPEATED:
         return torch.cat([value, added], 1)
     words_are_suffix = "paligemma" in str(getattr(model.config, "model_type", ""))
-    one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
-    return torch.cat([value, torch.full_like(added, int(one))], 1)
+    is_one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
+    return torch.cat([value, torch.full_like(added, int(is_one))], 1)
+
+
+def without_padding(
+    text: GeneratedText, joint: dict[str, Any], single: dict[str, Any]
+) -> GeneratedText:
+    """Return a text of a batch without the padding at the left of its prompt.
+
+    Args:
+        text: The text.
+        joint: Inputs of the batch.
+        single: Inputs of this photo alone.
+    """
+    if "input_ids" not in joint or len(text.sequence) == text.num_generated:
+        return text
+    padding = joint["input_ids"].shape[1] - single["input_ids"].shape[1]
+    if padding <= 0 or padding > len(text.sequence) - text.num_generated:
+        return text
+    return GeneratedText(text.sequence[padding:], text.num_generated, text.log_probs)

@@ -1,4 +1,4 @@
-"""Which keys of a language model are image tokens, and where they lie on a photo."""
+"""Image tokens among the keys of a language model, and their places on a photo."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -89,18 +89,18 @@ def find_image_tokens(
            tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
     if key not in cache:
-        positions, seen = element_positions(
+        positions, on_photo = element_positions(
             lambda image: process([image], do_normalize=False)[name],
             photo.size,
             inputs[name].shape,
         )
         points = positions * torch.tensor(photo.size[::-1], dtype=torch.float64)
         probe = _probe(model, inputs, text)
-        found = _locate(model, probe, points, seen,
+        image_tokens = _locate(model, probe, points, on_photo,
                         Geometry.identity(photo.size, photo.orientation))  # fmt: skip
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
-        cache[key] = found
+        cache[key] = image_tokens
     return cache[key]
 
 
@@ -143,11 +143,13 @@ def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Pr
 
 
 def _locate(
-    model: nn.Module, probe: _Probe, points: Tensor, seen: Tensor, geometry: Geometry
+    model: nn.Module, probe: _Probe, points: Tensor, on_photo: Tensor, geometry: Geometry
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
     with frozen(model):
-        sites, placement, notes = _placed(model, probe, probe.text_sites, points, seen, geometry)
+        sites, placement, notes = _placed(
+            model, probe, probe.text_sites, points, on_photo, geometry
+        )
         if placement is not None:
             return ImageTokens(sites, probe.text_sites, placement.columns, placement, (), notes)
         module = RESAMPLERS.get(str(model.config.model_type))
@@ -159,7 +161,9 @@ def _locate(
             for site, source in probe.sources.items()
             if module in site and source.num_queries == len(columns)
         )
-        resampler_sites, placement, notes = _placed(model, probe, between, points, seen, geometry)
+        resampler_sites, placement, notes = _placed(
+            model, probe, between, points, on_photo, geometry
+        )
     if placement is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs["input_ids"].shape[1]
@@ -189,7 +193,7 @@ def _placed(
     probe: _Probe,
     candidates: tuple[str, ...],
     points: Tensor,
-    seen: Tensor,
+    on_photo: Tensor,
     geometry: Geometry,
 ) -> tuple[tuple[str, ...], Placement | None, tuple[str, ...]]:
     """Return the layers whose keys are image tokens, and the places of these."""
@@ -216,13 +220,17 @@ def _placed(
         return (), None, ()
     tokens, shared = owners[_key(first)]
     if float(shared) <= _MAX_SHARED:
-        return tuple(sites), place_tokens(owned_pixel_moments(tokens, points, seen), geometry), ()
+        return (
+            tuple(sites),
+            place_tokens(owned_pixel_moments(tokens, points, on_photo), geometry),
+            (),
+        )
     if len(first) > _MAX_BACKWARD_PASSES:
         raise ValueError(
             f"image tokens of {type(model).__name__} share pixels, and {len(first)} of them are "
             f"more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
         )
-    moments = shared_pixel_moments(first, probe.pixels, points, seen)
+    moments = shared_pixel_moments(first, probe.pixels, points, on_photo)
     note = "image tokens share pixels: each is drawn on the mean and spread of its gradient"
     return tuple(sites), place_tokens(moments, geometry, shared=True), (note,)
 

@@ -1,22 +1,23 @@
 """Loading of vision-language models with their processors from a directory."""
 
-import importlib
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from visattn.models.backbones.huggingface import load_model_class, load_weights
+from visattn.models.backbones.huggingface import read_huggingface_model
+
+_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
 
 
-def load_word_model(directory: Path) -> tuple[nn.Module, Any]:
-    """Return a model of transformers that generates text from images, and its processor.
+def load_word_model(directory: Path) -> tuple[nn.Module, Any, tuple[str, ...]]:
+    """Return a model of transformers that generates text from images, its processor, and notes.
 
     Nothing is downloaded, and no code of the directory is executed.
 
     Args:
-        directory: Directory as written by `save_pretrained` of model and processor.
+        directory: Directory as written by `save_pretrained` of model and processor, or of model,
+            image processor and tokenizer.
 
     Raises:
         FileNotFoundError: If the directory has no config.json.
@@ -24,25 +25,46 @@ def load_word_model(directory: Path) -> tuple[nn.Module, Any]:
         ValueError: If the model cannot be built or does not generate text, or there is no
             processor.
     """
-    if not (directory / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{directory} must be a directory with a config.json, as written by save_pretrained"
-        )
-    try:
-        library: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        raise ImportError(
-            "Hugging Face models need transformers: pip install 'visattn[hf]'"
-        ) from error
-    config = json.loads((directory / "config.json").read_text())
-    model = load_weights(load_model_class(library, config, directory), directory)
+    library, config, model = read_huggingface_model(directory)
     if not callable(getattr(model, "generate", None)):
         raise ValueError(f"{directory} holds a {type(model).__name__}, which generates no text")  # noqa: TRY004 (the directory is wrong)
+    notes = ("the code in the model directory is not executed",) if config.get("auto_map") else ()
+    return model.eval(), _load_processor(library, directory), notes
+
+
+def _load_processor(library: Any, directory: Path) -> Any:
+    """Return the processor of a directory, or its image processor and tokenizer."""
+    errors: list[str] = []
     try:
-        processor = library.AutoProcessor.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{directory} needs a processor with image processor and tokenizer, as written by "
-            f"processor.save_pretrained: {error}"
-        ) from error
-    return model.eval(), processor
+        processor = _from_pretrained(library.AutoProcessor, directory)
+        if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
+            return processor
+    except _ERRORS as error:
+        errors.append(_first_line(error))
+        if isinstance(error, ImportError) or (directory / "processor_config.json").is_file():
+            raise ValueError(
+                f"the processor in {directory} cannot be loaded: {errors[0]}"
+            ) from error
+    parts: list[Any] = []
+    for name, auto_class in (
+        ("image processor", library.AutoImageProcessor),
+        ("tokenizer", library.AutoTokenizer),
+    ):
+        try:
+            parts.append(_from_pretrained(auto_class, directory))
+        except _ERRORS as error:
+            reason = (errors or [_first_line(error)])[0]
+            raise ValueError(
+                f"{directory} has no {name} that can be loaded; save it there with "
+                f"processor.save_pretrained ({reason})"
+            ) from error
+    return tuple(parts)
+
+
+def _from_pretrained(auto_processor: Any, directory: Path) -> Any:
+    AutoProcessor = auto_processor  # noqa: N806 (a class)
+    return AutoProcessor.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

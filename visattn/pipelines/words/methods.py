@@ -127,9 +127,11 @@ def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
     [values] = replay_maps(replay, [method], **options).values()
     chosen = {name: list(options[name]) for name in ("layers", "heads") if options.get(name)}
     metadata = {**result.maps.metadata, "method": method, **chosen}
+    if method not in ("attention", "gradient_attention"):  # these select no layers and heads
+        metadata = {name: metadata[name] for name in metadata if name not in ("layers", "heads")}
     kind = "words" if method == "attention" else "gradient"
     maps = replace(result.maps, values=values, kind=kind, metadata=metadata)
-    return replace(result, maps=maps)
+    return replace(result, maps=maps, notes=replay.describe(metadata))
 
 
 @torch.no_grad()

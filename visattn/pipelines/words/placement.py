@@ -143,10 +143,10 @@ def element_positions(
         outputs.append(output.detach().double().cpu().flatten())
     black, white, across, down = outputs
     span = white - black
-    seen = span.abs() > 1e-3 * max(float(span.abs().max()), 1e-9)
-    safe = torch.where(seen, span, torch.ones_like(span))
+    shows_photo = span.abs() > 1e-3 * max(float(span.abs().max()), 1e-9)
+    safe = torch.where(shows_photo, span, torch.ones_like(span))
     positions = torch.stack([(across - black) / safe, (down - black) / safe], -1)
-    return positions.clamp(0, 1), seen
+    return positions.clamp(0, 1), shows_photo
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,18 +167,18 @@ class TokenMoments:
 
 
 def owned_pixel_moments(
-    owners: Int[Tensor, " e"], points: Float[Tensor, "e 2"], seen: Tensor
+    owners: Int[Tensor, " e"], points: Float[Tensor, "e 2"], shows_photo: Tensor
 ) -> TokenMoments:
     """Return position and extent of tokens that do not share pixels.
 
     Args:
         owners: Token of each pixel element.
         points: Position of each element on the photo, in pixels.
-        seen: Whether the element shows the photo.
+        shows_photo: Whether the element shows the photo.
     """
     owned = owners >= 0
     columns, members = owners[owned].unique(return_inverse=True)
-    points, on_photo = points[owned], seen[owned].double()
+    points, on_photo = points[owned], shows_photo[owned].double()
     count = _sum(torch.ones_like(on_photo), members, len(columns))
     number = _sum(on_photo, members, len(columns))
     safe = number.clamp(min=1)[:, None]
@@ -192,7 +192,7 @@ def owned_pixel_moments(
 
 
 def shared_pixel_moments(
-    states: Float[Tensor, "m d"], pixels: Tensor, points: Float[Tensor, "e 2"], seen: Tensor
+    states: Float[Tensor, "m d"], pixels: Tensor, points: Float[Tensor, "e 2"], shows_photo: Tensor
 ) -> TokenMoments:
     """Return position and extent of tokens that share pixels: moments of their gradients.
 
@@ -202,11 +202,11 @@ def shared_pixel_moments(
         states: Tokens that were computed without attention.
         pixels: The pixels that they were computed from.
         points: Position of each pixel element on the photo, in pixels.
-        seen: Whether the element shows the photo.
+        shows_photo: Whether the element shows the photo.
     """
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
-    found: list[tuple[int, float, Tensor, Tensor]] = []
+    placed: list[tuple[int, float, Tensor, Tensor]] = []
     for index in range(len(states)):
         upstream = torch.zeros_like(states)
         upstream[index] = direction
@@ -216,13 +216,13 @@ def shared_pixel_moments(
         if gradient is None or not bool(gradient.any()):
             continue
         weight = gradient.flatten().double().abs().cpu()
-        on_photo = weight * seen
+        on_photo = weight * shows_photo
         if float(on_photo.sum()) <= 1e-6 * float(weight.sum()):
             continue
         mean = on_photo @ points / on_photo.sum()
         variance = on_photo @ (points - mean) ** 2 / on_photo.sum()
-        found.append((index, float(on_photo.sum() / weight.sum()), mean, (12 * variance).sqrt()))
-    columns, visible, means, extents = zip(*found, strict=True) if found else ((), (), (), ())
+        placed.append((index, float(on_photo.sum() / weight.sum()), mean, (12 * variance).sqrt()))
+    columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)
     return TokenMoments(
         torch.tensor(columns, dtype=torch.long),

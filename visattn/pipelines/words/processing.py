@@ -46,7 +46,7 @@ class PhotoProcessor:
                 f"tokenizer, got {type(processor).__name__}; AutoProcessor.from_pretrained(DIR) "
                 "returns one, or pass (AutoImageProcessor..., AutoTokenizer...)"
             )
-        self.prompt = prompt
+        self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
 
     def __call__(self, images: Sequence[Image.Image], **images_kwargs: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Replay of generated captions: one recorded forward pass over prompt and words."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +13,23 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.pipelines.captioning import Caption, read_images
-from visattn.pipelines.words.generation import GeneratedText, generate, replay_inputs
+from visattn.pipelines.words.checks import check_captioner, check_prompt_length
+from visattn.pipelines.words.controls import Controls, find_sinks, relative_rows, select_indices
+from visattn.pipelines.words.generation import (
+    GeneratedText,
+    generate,
+    replay_inputs,
+    without_padding,
+)
 from visattn.pipelines.words.image_tokens import find_image_tokens
 from visattn.pipelines.words.placement import Placement
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen_model import eval_mode, frozen
 from visattn.recording.word_rows import KeySources, WordRows
+
+_UNTOUCHED = Controls()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +70,8 @@ class WordReplay:
         placement: Places of the image tokens on the photo.
         rows: Attention of each token over the image tokens, mean over heads, on the CPU.
         notes: How the image tokens were placed, if not by their own pixels.
+        finished: Whether the last token is a special one, such as that of the end.
+        head_rows: The rows of each head, float16, if they were kept.
     """
 
     model: nn.Module
@@ -74,6 +86,8 @@ class WordReplay:
     placement: Placement
     rows: Float[Tensor, "site t i"]
     notes: tuple[str, ...] = ()
+    finished: bool = True
+    head_rows: Float[Tensor, "site h t i"] | None = None
 
     @cached_property
     def pixel_name(self) -> str:
@@ -108,42 +122,104 @@ class WordReplay:
             chosen = self.token_ids.to(logits.device)[:, None]
             log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
         states = {site: sources.sources[site].origin for site in recorder.rows}
-        found = {site: tokens for site, tokens in states.items() if tokens is not None}
-        flat = {site: tokens.flatten(0, -2) for site, tokens in found.items()}
-        return ReplayRun(logits, log_probs, recorder.rows, flat, found, used)
+        origins = {site: tokens for site, tokens in states.items() if tokens is not None}
+        flat = {site: tokens.flatten(0, -2) for site, tokens in origins.items()}
+        return ReplayRun(logits, log_probs, recorder.rows, flat, origins, used)
+
+    def word_rows(
+        self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = _UNTOUCHED
+    ) -> tuple[Float[Tensor, "w i"], dict[str, Any]]:
+        """Return the row of each word, the mean over its tokens, and how it was made.
+
+        Args:
+            rows: One value per token and image token; by default the attention.
+            controls: Selected layers and heads (of the attention), and corrections.
+
+        Raises:
+            ValueError: If layers or heads do not exist, or the caption is too short for a control.
+        """
+        if rows is None:
+            rows = self._selected(controls)
+        rows = rows.detach().float().cpu()
+        words = [rows[slice(*span)].mean(0) for span in self.spans]
+        result = torch.stack(words) if words else rows[:0]
+        details = controls.describe()
+        if controls.without_sinks:
+            sinks = find_sinks(result)
+            details["sinks"] = [
+                {"box": self.placement.boxes[sink].tolist(), "mass": result[:, sink].tolist()}
+                for sink in sinks
+            ]
+            result = result.clone()
+            result[:, sinks] = 0.0
+        return (relative_rows(result) if controls.relative else result), details
+
+    def _selected(self, controls: Controls) -> Float[Tensor, "t i"]:
+        layers = select_indices("layers", controls.layers, len(self.sites))
+        if controls.heads is None:
+            return self.rows[layers].mean(0)
+        if self.head_rows is None:
+            raise ValueError("rows of single heads must be kept: pass keep_heads=True")
+        heads = select_indices("heads", controls.heads, self.head_rows.shape[1])
+        return self.head_rows[layers][:, heads].float().mean((0, 1))
 
     def caption(
         self,
         rows: Float[Tensor, "t i"] | None = None,
         *,
         method: str = "attention",
+        controls: Controls = _UNTOUCHED,
         **metadata: Any,
     ) -> Caption:
         """Return the caption with one placed map per word.
+
+        The visible mass of each row is kept: a map sums to the share of the row on the photo.
 
         Args:
             rows: One value per token and image token; by default the attention, mean over layers
                 and heads. The row of a word is the mean over its tokens.
             method: Name of the method, noted in the metadata.
+            controls: Selected layers and heads, and corrections.
             metadata: Further entries of the metadata.
+
+        Raises:
+            ValueError: If layers or heads do not exist, or the caption is too short for a control.
         """
-        rows = self.rows.mean(0) if rows is None else rows.detach().float().cpu()
-        words = torch.stack([rows[slice(*span)].mean(0) for span in self.spans]) if (
-            self.spans) else rows[:0]  # fmt: skip
+        words, details = self.word_rows(rows, controls)
         values = self.placement.rasterize(words)
         shares = tuple(values.flatten(1).sum(1).tolist())
         details = {
             "model": type(self.model).__name__, "image": self.image.name, "method": method,
-            "layers": "mean", "heads": "mean", "image_shares": shares, **metadata,
+            **details, "image_shares": shares, "placement": list(self.notes), **metadata,
         }  # fmt: skip
         maps = AttentionMap(values, self.sites[-1], "words", self.placement.geometry, details,
                             self.words)  # fmt: skip
         log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
-        total = float(self.log_probs.sum())
         return Caption(
-            words=self.words, log_probs=log_probs, gates=shares, maps=maps, score=total,
-            finished=True, image=self.image.name, gate_symbol="photo",
+            words=self.words, log_probs=log_probs, gates=shares, maps=maps,
+            score=float(self.log_probs.sum()), finished=self.finished, image=self.image.name,
+            gate_symbol="on photo", notes=self.describe(details),
         )  # fmt: skip
+
+    def describe(self, details: Mapping[str, Any]) -> str:
+        """Return in one line how maps were made.
+
+        Args:
+            details: Metadata of the maps.
+        """
+        layers, heads = details.get("layers"), details.get("heads")
+        count = len(self.sites)
+        parts = [f"{details['method']} of {details['model']}"]
+        if layers is not None:
+            parts.append(f"mean of {count} layers" if layers == "mean" else f"layers {layers}")
+            parts.append("mean of heads" if heads == "mean" else f"heads {heads}")
+        if details["relative"]:
+            parts.append("relative to the other words")
+        if details["without_sinks"]:
+            sinks = details["sinks"]
+            removed = sum(sum(sink["mass"]) for sink in sinks) / max(len(self.words), 1)
+            parts.append(f"without {len(sinks)} sinks, which draw {removed:.0%} of a row")
+        return "; ".join([*parts, *self.notes])
 
 
 def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
@@ -158,6 +234,8 @@ def generate_and_replay(
     *,
     processor: Any,
     prompt: str | None = None,
+    batch_size: int = 1,
+    keep_heads: bool = False,
     **generate_kwargs: Any,
 ) -> list[list[WordReplay]]:
     """Caption photos, and replay each caption once with recorded attention.
@@ -167,21 +245,55 @@ def generate_and_replay(
         images: One photo or several, as for `caption`.
         processor: Its processor, or a pair of image processor and tokenizer.
         prompt: Text before the generated words.
+        batch_size: Photos that are captioned together; each is replayed alone.
+        keep_heads: Whether to keep the rows of each head.
         generate_kwargs: Options of `model.generate`.
 
     Returns:
         For each photo its captions: one, or `num_return_sequences`.
+
+    Raises:
+        ValueError: If the attention of the model cannot be recorded or placed, the prompt is too
+            long, or the replay does not reproduce the generation.
     """
+    check_captioner(model)
     process = PhotoProcessor(model, processor, prompt)
-    photos = list(read_images(images))
-    singles = [process([Image.fromarray(photo.pixels)]) for photo in photos]
-    special = frozenset(getattr(process.tokenizer, "all_special_ids", ()))
+    photos = read_images(images)
     results: list[list[WordReplay]] = []
-    with frozen(model), torch.no_grad():
-        for photo, inputs in zip(photos, singles, strict=True):
-            texts = generate(model, inputs, special, generate_kwargs)
-            results.append([replay_text(model, process, photo, inputs, text) for text in texts])
+    while batch := list(itertools.islice(photos, batch_size)):
+        with frozen(model), torch.no_grad():
+            singles, joint = _batch_inputs(process, batch)
+            check_prompt_length(model, singles, generate_kwargs)
+        with eval_mode(model):  # not frozen, so that the random state goes on as in `generate`
+            texts = generate(model, joint, process.special_ids, generate_kwargs)
+        each = len(texts) // len(batch)
+        for index, (photo, inputs) in enumerate(zip(batch, singles, strict=True)):
+            results.append([])
+            for text in texts[index * each : (index + 1) * each]:
+                own = without_padding(text, joint, inputs)
+                replay = replay_text(model, process, photo, inputs, own, keep_heads=keep_heads)
+                results[-1].append(replay)
     return results
+
+
+def _batch_inputs(
+    process: PhotoProcessor, photos: list[LoadedImage]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the inputs of each photo, and of all together, padded at the left."""
+    images = [Image.fromarray(photo.pixels) for photo in photos]
+    singles = [process([image]) for image in images]
+    first = singles[0]
+    alike = all(
+        isinstance(value, Tensor)
+        and len(value) == 1
+        and all(single[name].shape == value.shape for single in singles)
+        for name, value in first.items()
+    )
+    if len(singles) == 1:
+        return singles, first
+    if alike:
+        return singles, {name: torch.cat([s[name] for s in singles]) for name in first}
+    return singles, process(images)
 
 
 def replay_text(
@@ -190,23 +302,39 @@ def replay_text(
     photo: LoadedImage,
     inputs: dict[str, Any],
     text: GeneratedText,
+    *,
+    keep_heads: bool = False,
 ) -> WordReplay:
     """Replay one generated text, and place its attention on the photo.
+
+    Args:
+        model: The model.
+        process: Its preprocessing.
+        photo: The photo.
+        inputs: The preprocessed photo and prompt.
+        text: The generated text.
+        keep_heads: Whether to keep the rows of each head.
 
     Raises:
         ValueError: If the model has no attention from words to placed image tokens, or the replay
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    found = find_image_tokens(model, process, photo, inputs, text)
-    columns = found.columns
+    located = find_image_tokens(model, process, photo, inputs, text)
+    columns = located.columns
+
+    heads: dict[str, Tensor] = {}
 
     def keep(site: str, weights: Tensor) -> Tensor:
-        mean = weights[0].float().mean(0)
-        kept = found.placement.columns if site in found.resampler_sites else columns
-        return mean[:, kept.to(mean.device)].cpu()
+        kept = located.placement.columns if site in located.resampler_sites else columns
+        weights = weights[0][..., kept.to(weights.device)]
+        if keep_heads:
+            heads[site] = weights.half().cpu()
+        return weights.float().mean(0).cpu()
 
-    recorded = dict.fromkeys(found.sites, text.num_generated) | dict.fromkeys(found.resampler_sites)
+    recorded = dict.fromkeys(located.sites, text.num_generated) | dict.fromkeys(
+        located.resampler_sites
+    )
     recorder = WordRows(model, recorded, keep=keep)
     with frozen(model), torch.no_grad(), recorder.recording():
         logits = forward_logits(model, replayed, text.num_generated)[0]
@@ -216,14 +344,18 @@ def replay_text(
     tokens = text.sequence[len(text.sequence) - text.num_generated :]
     log_probs = logits.log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
     check_log_probs(log_probs, text.log_probs, logits, next(model.parameters()).dtype)
-    words, spans = split_words(process.tokenizer, tokens.tolist())
-    rows = torch.stack([recorder.rows[site] for site in found.sites])
-    placement = found.placement
-    if found.resampler_sites:
-        mixing = torch.stack([recorder.rows[site] for site in found.resampler_sites]).mean(0)
+    words, spans = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids)
+    rows = torch.stack([recorder.rows[site] for site in located.sites])
+    placement = located.placement
+    if located.resampler_sites:
+        mixing = torch.stack([recorder.rows[site] for site in located.resampler_sites]).mean(0)
         placement = placement.through(columns, mixing)
-    return WordReplay(model, replayed, photo, tokens, words, spans, text.log_probs, found.sites,
-                      found.text_sites, placement, rows, found.notes)  # fmt: skip
+    head_rows = torch.stack([heads[site] for site in located.sites]) if keep_heads else None
+    return WordReplay(
+        model, replayed, photo, tokens, words, spans, text.log_probs, located.sites,
+        located.text_sites, placement, rows, located.notes,
+        int(tokens[-1]) in process.special_ids, head_rows,
+    )  # fmt: skip
 
 
 def check_log_probs(

@@ -89,6 +89,7 @@ def caption_page(
     index: str | None = None,
     smooth: bool = True,
     gate_symbol: str = "β",
+    notes: str = "",
 ) -> str:
     """Return a self-contained HTML page that shows the attention map of each word.
 
@@ -108,7 +109,8 @@ def caption_page(
         longest: Maximum side of the embedded image in pixels.
         index: File name of the index page to link to.
         smooth: Whether the maps are interpolated at first, or drawn as cells.
-        gate_symbol: Symbol of the gates.
+        gate_symbol: Symbol of the gates, or words that name them.
+        notes: How the maps were made.
 
     Raises:
         ValueError: If there is no caption, the grids differ, the geometry belongs to another
@@ -141,6 +143,7 @@ def caption_page(
             "captions": [_caption_data(entry) for entry in captions],
             "smooth": smooth,
             "gateSymbol": gate_symbol,
+            "notes": sanitize_text(notes, _CAPTION),
         },
         texts={"caption": sanitize_text(" ".join(first.words), _CAPTION)},
         name=name,

@@ -1,5 +1,8 @@
 const MEAN = "mean"; // instead of a word: all words together
 
+/** Label of the gates: a symbol such as β, or words such as "on the photo". */
+const gateLabel = () => pageData.gateSymbol.length > 1 ? pageData.gateSymbol : `gate ${pageData.gateSymbol}`;
+
 /** A button for each word, with its probability and a strip for its gate. */
 function wordButtons(caption) {
   const known = new Set(caption.phrases.flatMap(({ first, words }) =>
@@ -12,7 +15,7 @@ function wordButtons(caption) {
       const strip = made("i");
       strip.style.width = `${100 * Math.min(Math.max(gate, 0), 1)}%`;
       button.append(made("span", { class: "gate" }, strip));
-      label.push(`gate ${gate.toFixed(2)}`);
+      label.push(`${gateLabel()} ${gate.toFixed(2)}`);
     }
     if (chance !== undefined) {
       button.append(made("span", { class: "chance", dir: "ltr" }, percent(chance)));
@@ -55,7 +58,7 @@ function showDetails(caption, maps, at) {
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
   $("word").textContent = at === null ? "Photo alone" : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
-  if (!mean && caption.gates.length) rows.push(...barRow(`Gate ${pageData.gateSymbol}`, caption.gates[at], caption.gates[at].toFixed(2)));
+  if (!mean && caption.gates.length) rows.push(...barRow(gateLabel().replace(/^./, (letter) => letter.toUpperCase()), caption.gates[at], caption.gates[at].toFixed(2)));
   if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at]));
   $("facts").replaceChildren(...rows);
   const phrase = mean ? null : phraseOf(caption, at);
@@ -215,7 +218,9 @@ async function start() {
   $("others").hidden = pageData.captions.length < 2;
   $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
   $("gated").hidden = !caption().gates.length;
-  $("gated").lastChild.textContent = `gate ${pageData.gateSymbol}`;
+  $("gated").lastChild.textContent = gateLabel();
+  $("notes").hidden = !pageData.notes;
+  $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases }) => phrases.length);
   chooseCandidate(0);
   listen();

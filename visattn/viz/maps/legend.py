@@ -61,7 +61,8 @@ def draw_legend(
         x = _write_label(pen, "not seen by the model", x + _SWATCH_WIDTH, y)
     if gate_symbol is not None:
         pen.rounded_rectangle((x, y + 4, x + _SWATCH_WIDTH, y + 8), 2, ACCENT)
-        _write_label(pen, f"gate {gate_symbol}", x + _SWATCH_WIDTH, y)
+        label = f"share {gate_symbol}" if " " in gate_symbol else f"gate {gate_symbol}"
+        _write_label(pen, label, x + _SWATCH_WIDTH, y)
 
 
 def _tick_labels(

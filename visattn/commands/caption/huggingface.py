@@ -1,0 +1,357 @@
+"""`visattn caption --model hf:DIRECTORY`: captions of vision-language models of transformers."""
+
+import argparse
+import itertools
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.caption.gallery import Gallery
+from visattn.commands.options.arguments import real_number, whole_number
+from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
+from visattn.commands.options.images import (
+    batched,
+    count_on_interrupt,
+    read_images,
+    report_failures,
+)
+from visattn.commands.options.models import move_to_device
+from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from torch import nn
+
+    from visattn.data.images.reader import LoadedImage
+    from visattn.pipelines.captioning import Caption
+    from visattn.pipelines.words.replay import WordReplay
+
+PREFIX = "hf:"
+_GENERATION = (
+    "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
+    "num_return_sequences",
+)  # fmt: skip
+_ONLY_TRANSFORMERS = (
+    "prompt", "dtype", *_GENERATION, "layers", "heads", "relative", "without_sinks",
+)  # fmt: skip
+_ONLY_VISATTN = {
+    "beam_size": "--num-beams",
+    "num_captions": "--num-return-sequences",
+    "places": "",
+    "resize_mode": "",
+}
+"""Options of visattn's captioners, and their counterparts."""
+_SELECTABLE = ("attention", "gradient_attention")
+_MAX_NEW_TOKENS = 30
+_LARGE = 10**9  # bytes
+
+
+def add_huggingface(parser: argparse.ArgumentParser) -> None:
+    """Add `--model` and the options of models of transformers."""
+    group = parser.add_argument_group("vision-language models of transformers")
+    group.add_argument(
+        "--model",
+        metavar="hf:DIRECTORY",
+        help="directory with model and processor, as written by save_pretrained; instead of "
+        "--weights and --run (no code of the directory is executed, nothing is downloaded)",
+    )
+    group.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="instruction of a chat model, beginning of the caption for others (default: that of "
+        "the model)",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="type of the weights (default: as saved)",
+    )
+    _add_generation(group)
+    _add_controls(group)
+
+
+def _add_generation(group: "argparse._ArgumentGroup") -> None:
+    """Add the options of `generate`, under its names."""
+    group.add_argument(
+        "--max-new-tokens",
+        type=whole_number(1, 100_000),
+        metavar="N",
+        help=f"largest number of generated tokens (default: {_MAX_NEW_TOKENS})",
+    )
+    beams = whole_number(1, 1000)
+    group.add_argument("--num-beams", type=beams, metavar="N", help="width of the beam")
+    group.add_argument("--do-sample", action="store_true", help="sample words, with --seed")
+    positive = real_number(1e-6, 1000)
+    group.add_argument("--temperature", type=positive, metavar="T", help="with --do-sample")
+    group.add_argument("--top-p", type=real_number(0, 1), metavar="P", help="with --do-sample")
+    group.add_argument("--top-k", type=beams, metavar="K", help="with --do-sample")
+    group.add_argument(
+        "--num-return-sequences",
+        type=beams,
+        metavar="N",
+        help="captions per image in the files (default: 1)",
+    )
+
+
+def _add_controls(group: "argparse._ArgumentGroup") -> None:
+    """Add the controls of the maps."""
+    indices = whole_number(-1000, 1000)
+    for name in ("layers", "heads"):
+        group.add_argument(
+            f"--{name}",
+            type=indices,
+            nargs="+",
+            metavar="INDEX",
+            help=f"mean over these {name}; negative indices count from the end (default: all)",
+        )
+    group.add_argument(
+        "--relative",
+        action="store_true",
+        help="divide the attention of each word by the mean of the other words",
+    )
+    group.add_argument(
+        "--without-sinks",
+        action="store_true",
+        help="remove image tokens that draw much attention for every word",
+    )
+
+
+def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Exit with a usage error if options belong to another kind of model or contradict each other.
+
+    Args:
+        parser: Parser of the command.
+        args: Its options.
+    """
+    passed = {name for name, value in vars(args).items() if value != parser.get_default(name)}
+    if args.model is None:
+        for name in _ONLY_TRANSFORMERS:
+            if name in passed:
+                parser.error(f"{_option(name)} needs a model of transformers, --model hf:DIRECTORY")
+        return
+    if args.weights is not None or args.run is not None:
+        parser.error("--model cannot be combined with --weights or --run: pass one model")
+    if not args.model.startswith(PREFIX) or args.model == PREFIX:
+        parser.error(
+            f"--model must be hf:DIRECTORY, got {args.model!r}; pass a captioner of visattn with "
+            "--weights or --run"
+        )
+    for name, counterpart in _ONLY_VISATTN.items():
+        if name in passed:
+            instead = f"; use {counterpart}" if counterpart else ""
+            parser.error(f"{_option(name)} is for captioners of visattn, not for --model{instead}")
+    _check_generation(parser, args, passed)
+    _check_controls(parser, args, passed)
+
+
+def _check_generation(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
+) -> None:
+    for name in ("temperature", "top_p", "top_k", "seed"):
+        if name in passed and not args.do_sample:
+            parser.error(f"{_option(name)} needs --do-sample")
+    if "length_penalty" in passed and (args.num_beams or 1) < 2:
+        parser.error("--length-penalty needs --num-beams of at least 2")
+    count, beams = args.num_return_sequences or 1, args.num_beams or 1
+    if count > beams and not args.do_sample:
+        parser.error(f"--num-return-sequences {count} needs --num-beams {count} or --do-sample")
+    if args.out is None and count > 1:
+        parser.error("--num-return-sequences needs an output folder, --out DIR")
+
+
+def _check_controls(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
+) -> None:
+    controls = [name for name in ("layers", "heads", "relative", "without_sinks") if name in passed]
+    if args.out is None and controls:
+        parser.error(f"{_option(controls[0])} needs an output folder, --out DIR")
+    for name in controls:
+        methods = _SELECTABLE if name in ("layers", "heads") else _SELECTABLE[:1]
+        if args.method not in methods:
+            parser.error(f"{_option(name)} needs --method {' or '.join(methods)}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def run_huggingface(
+    args: argparse.Namespace, names: dict[Path, str], gallery: Gallery | None, skipped: list[str]
+) -> int:
+    """Caption images with a model of transformers; return 0, or 1 if an image was skipped.
+
+    Args:
+        args: Options of the command.
+        names: Names of the output files.
+        gallery: Output folder.
+        skipped: Reasons for skipped images.
+
+    Raises:
+        FileNotFoundError: If the directory does not exist.
+        ImportError: If transformers is not installed.
+        ValueError: If the model does not generate text from images, or its attention cannot be
+            recorded or placed on the first image.
+    """
+    model, processor = _load(args)
+    not_written: list[str] = []
+    done: list[str] = []
+    size = args.batch_size or 1
+    with (
+        count_on_interrupt(done, len(names)),
+        gallery or nullcontext(),
+        progress_bar(len(names)) as progress,
+    ):
+        paths = progress.track(names) if progress else names
+        images = read_images(paths, skipped, strict=args.strict)
+        for batch in batched(((names[path], image) for path, image in images), size):
+            if not done:
+                _report_memory(model, processor, batch[0][1], args)
+            try:
+                captions = _captions(model, processor, [image for _, image in batch], args)
+            except ValueError as error:
+                if not done or args.strict:
+                    raise ValueError(f"{batch[0][1].name}: {error}") from error
+                skipped += [f"{image.name}: {error}" for _, image in batch]
+                continue
+            for (name, image), caption in zip(batch, captions, strict=True):
+                print_row(name, caption.text)
+                not_written += _write(gallery, name, image, caption)
+            done += [name for name, _ in batch]
+    return report_failures(skipped, not_written, len(names))
+
+
+def _write(
+    gallery: Gallery | None, name: str, image: "LoadedImage", caption: "Caption"
+) -> list[str]:
+    """Write the files of an image; return the reason if they could not be written."""
+    try:
+        if gallery is not None:
+            gallery.add(name, image, caption)
+    except (OSError, ValueError) as error:
+        return [f"{image.name}: {error}"]
+    return []
+
+
+def dry_run_huggingface(args: argparse.Namespace, names: dict[Path, str], files: list[str]) -> int:
+    """Print what would be read and written, and the memory of attention; return 0.
+
+    Args:
+        args: Options of the command.
+        names: Names of the output files.
+        files: The output files.
+    """
+    model, processor = _load(args)
+    reads = [describe_images([*names]), describe_model(model, args.model)]
+    for _, image in itertools.islice(read_images(names, [], strict=False), 1):
+        reads.append(_describe_memory(_memory(model, processor, image, args), image))
+    return print_dry_run(reads, args.out, files)
+
+
+def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
+    """Return model and processor, on their device."""
+    from visattn.pipelines.words.checks import check_captioner
+    from visattn.pipelines.words.loading import load_word_model
+
+    directory = Path(args.model.removeprefix(PREFIX)).expanduser()
+    model, processor, notes = load_word_model(directory)
+    try:
+        check_captioner(model)
+    except TypeError as error:
+        raise ValueError(f"{directory} cannot caption images: {error}") from error
+    for note in notes:
+        print_message(note)
+    if args.dtype is not None:
+        import torch
+
+        model = model.to(getattr(torch, args.dtype))
+    move_to_device(model, args.device)
+    return model, processor
+
+
+def _captions(
+    model: "nn.Module", processor: Any, images: "list[LoadedImage]", args: argparse.Namespace
+) -> "list[Caption]":
+    """Return the caption of each image, with its alternatives."""
+    import torch
+
+    from visattn.pipelines.words.replay import generate_and_replay
+
+    if args.do_sample:
+        torch.manual_seed(args.seed)
+    replays = generate_and_replay(
+        model,
+        images,
+        processor=processor,
+        prompt=args.prompt,
+        batch_size=len(images),
+        keep_heads=args.heads is not None and args.method == "attention",
+        **_generate_kwargs(args),
+    )
+    captions: list[Caption] = []
+    for each in replays:
+        best, *others = (_with_maps(replay, processor, args) for replay in each)
+        captions.append(replace(best, alternatives=tuple(others)))
+    return captions
+
+
+def _with_maps(replay: "WordReplay", processor: Any, args: argparse.Namespace) -> "Caption":
+    from visattn.pipelines.words.controls import Controls
+    from visattn.pipelines.words.methods import explain_replay
+
+    if args.method == "attention":
+        layers, heads = (
+            None if each is None else tuple(each) for each in (args.layers, args.heads)
+        )
+        controls = Controls(layers, heads, relative=args.relative, without_sinks=args.without_sinks)
+        return replay.caption(controls=controls)
+    return explain_replay(
+        replay,
+        args.method,
+        processor=processor,
+        prompt=args.prompt,
+        layers=args.layers,
+        heads=args.heads,
+    )
+
+
+def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `generate` that were set."""
+    options = {name: getattr(args, name) for name in _GENERATION if getattr(args, name)}
+    if (args.num_beams or 1) > 1 and args.length_penalty:
+        options["length_penalty"] = args.length_penalty
+    return {"max_new_tokens": _MAX_NEW_TOKENS, **options}
+
+
+def _memory(
+    model: "nn.Module", processor: Any, image: "LoadedImage", args: argparse.Namespace
+) -> Mapping[str, int]:
+    """Return the bytes of attention for one image: those that are kept, and those in a graph."""
+    from PIL import Image
+
+    from visattn.pipelines.words.checks import check_prompt_length, replay_memory
+    from visattn.pipelines.words.processing import PhotoProcessor
+
+    options = _generate_kwargs(args)
+    inputs = PhotoProcessor(model, processor, args.prompt)([Image.fromarray(image.pixels)])
+    check_prompt_length(model, [inputs], options)
+    count = int(options["max_new_tokens"])
+    memory = replay_memory(model, inputs, count, heads=args.heads is not None)
+    complete = args.method not in ("attention", "occlusion")
+    return {"kept": memory["eager"] if complete else memory["kept"], "eager": memory["eager"]}
+
+
+def _describe_memory(memory: Mapping[str, int], image: "LoadedImage") -> str:
+    return (
+        f"attention of {Path(image.name).name}: at most {memory['kept'] / 10**6:,.1f} MB per "
+        f"caption; all weights have {memory['eager'] / 10**6:,.1f} MB"
+    )
+
+
+def _report_memory(
+    model: "nn.Module", processor: Any, image: "LoadedImage", args: argparse.Namespace
+) -> None:
+    """Print the memory of attention on stderr if it is large."""
+    memory = _memory(model, processor, image, args)
+    if memory["kept"] > _LARGE:
+        print_message(_describe_memory(memory, image))

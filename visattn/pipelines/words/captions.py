@@ -1,0 +1,75 @@
+"""Captions of vision-language models of transformers, with one attention map per word."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from visattn.data.images.reader import ImageLike
+from visattn.pipelines.captioning import Caption
+from visattn.pipelines.words.controls import Controls
+from visattn.pipelines.words.replay import generate_and_replay
+
+
+def caption_with_transformers(
+    model: nn.Module,
+    images: Iterable[ImageLike] | ImageLike,
+    *,
+    processor: Any,
+    prompt: str | None = None,
+    batch_size: int = 1,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    relative: bool = False,
+    without_sinks: bool = False,
+    **generate_kwargs: Any,
+) -> list[Caption]:
+    """Caption images with a model of transformers, with the attention map of each word.
+
+    The text is generated as `model.generate` does it. One more forward pass over prompt and words
+    gives the attention; it is only used if it has the log-probabilities of the generation. Where
+    image tokens lie on the photo is found by probing the model and its processor.
+
+    Args:
+        model: A model of transformers that generates text from images.
+        images: One image or several, as for `visattn.caption`.
+        processor: Its processor, or a pair of image processor and tokenizer.
+        prompt: An instruction for chat models, the beginning of the caption for others. By default
+            that of the model's training, "Describe this image." for chat models.
+        batch_size: Photos that are captioned together, padded at the left.
+        layers: Indices of the layers whose mean is taken; None for all.
+        heads: Indices of the heads whose mean is taken; None for all.
+        relative: Divide the row of each word by the mean row of the other words.
+        without_sinks: Remove image tokens that draw weight for every word.
+        generate_kwargs: Options of `generate`: `max_new_tokens`, `num_beams`, `do_sample`, ...
+
+    Returns:
+        One caption per image; with `num_return_sequences` the others are its `alternatives`. Its
+        `gates` are the shares of the words' attention that lie on the photo.
+
+    Raises:
+        TypeError: If the model does not generate text from images, or the processor is none.
+        ValueError: If attention cannot be recorded or placed on the photo, a layer or head does
+            not exist, or the prompt is too long.
+
+    Source:
+        Attention of multimodal language models: Zhang et al. 2025, arXiv:2502.17422. Replay and
+        probe are ours.
+    """
+    as_tuple = (None if each is None else tuple(each) for each in (layers, heads))
+    controls = Controls(*as_tuple, relative=relative, without_sinks=without_sinks)
+    replays = generate_and_replay(
+        model,
+        images,
+        processor=processor,
+        prompt=prompt,
+        batch_size=batch_size,
+        keep_heads=heads is not None,
+        **generate_kwargs,
+    )
+    captions: list[Caption] = []
+    for best, *others in replays:
+        alternatives = tuple(replay.caption(controls=controls) for replay in others)
+        captions.append(replace(best.caption(controls=controls), alternatives=alternatives))
+    return captions

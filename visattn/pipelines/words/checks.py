@@ -1,0 +1,92 @@
+"""Checks of vision-language models before they generate."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from visattn.pipelines.words.processing import PIXEL_NAMES
+from visattn.recording.recorder import check_supports_hooks
+
+
+def check_captioner(model: nn.Module) -> None:
+    """Refuse a model that does not generate text from images with attention that can be recorded.
+
+    Args:
+        model: The model.
+
+    Raises:
+        TypeError: If it has no `generate`, or takes no images.
+        ValueError: If its attention kernels cannot be recorded, or it is compiled.
+    """
+    name = type(model).__name__
+    if not callable(getattr(model, "generate", None)):
+        raise TypeError(
+            f"the model must generate text as those of transformers do, but {name} has no generate"
+        )
+    parameters = inspect.signature(type(model).forward).parameters
+    if not any(pixels in parameters for pixels in PIXEL_NAMES):
+        raise TypeError(
+            f"the model must take images ({' or '.join(PIXEL_NAMES)}); {name} takes "
+            f"{', '.join(list(parameters)[1:4])}: is it a text-only model?"
+        )
+    check_supports_hooks(model)
+
+
+def check_prompt_length(
+    model: nn.Module, inputs: Sequence[Mapping[str, Any]], generate_kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse a prompt that leaves no room for the words.
+
+    Args:
+        model: The model.
+        inputs: Inputs of each photo.
+        generate_kwargs: Options of `generate`.
+
+    Raises:
+        ValueError: If prompt and words are longer than the context of the model.
+    """
+    config: Any = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    longest = getattr(text, "max_position_embeddings", None)
+    if not isinstance(longest, int) or longest < 1 or getattr(config, "is_encoder_decoder", False):
+        return
+    for each in inputs:
+        ids = each.get("input_ids")
+        length = ids.shape[1] if isinstance(ids, Tensor) else 1
+        words = int(generate_kwargs.get("max_new_tokens") or 1)
+        if length + words > longest:
+            raise ValueError(
+                f"prompt and words must fit into the {longest} positions of "
+                f"{type(model).__name__}, got {length} tokens of prompt and image, and "
+                f"max_new_tokens={words}: shorten the prompt, or make the photo smaller"
+            )
+
+
+def replay_memory(
+    model: nn.Module, inputs: Mapping[str, Any], num_words: int, *, heads: bool = False
+) -> dict[str, int]:
+    """Return the bytes that are kept of attention, and what eager attention would keep.
+
+    Args:
+        model: The model.
+        inputs: Inputs of one photo.
+        num_words: Number of tokens that are generated.
+        heads: Whether rows of each head are kept.
+
+    Returns:
+        `kept` bytes of rows and `eager` bytes of `output_attentions`, both upper bounds.
+    """
+    config: Any = model.config
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    layers = int(getattr(text, "num_hidden_layers", 1))
+    num_heads = int(getattr(text, "num_attention_heads", 1))
+    ids = inputs.get("input_ids")
+    prompt = ids.shape[1] if isinstance(ids, Tensor) else 1
+    dtype = next(model.parameters()).dtype
+    row = num_heads * 2 + 4 if heads else 4
+    kept = layers * num_words * prompt * row
+    eager = layers * num_heads * (prompt + num_words) ** 2 * torch.finfo(dtype).bits // 8
+    return {"kept": kept, "eager": eager}
