@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 PIXEL_NAMES = ("pixel_values", "flattened_patches")
 DEFAULT_PROMPTS = {
+    "instructblip": "A short image description.",
     "florence2": "<CAPTION>",
     "paligemma": "caption en",
     "kosmos-2": "<grounding>An image of",
