@@ -7,6 +7,8 @@ import torch
 from tiny_vlms import FAMILIES
 from torch import Tensor
 from vlm_runs import (
+    QUICK,
+    SLOW,
     eager,
     eager_rows,
     greedy,
@@ -18,13 +20,6 @@ from vlm_runs import (
     sharp,
 )
 
-QUICK = [
-    "ved", "trocr", "donut", "blip2", "instructblip", "git", "llava", "llava_next",
-    "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "gemma3", "idefics2",
-    "idefics3", "smolvlm", "internvl", "florence2", "kosmos2", "pix2struct", "mllama",
-    "deepseek_vl", "ovis2", "mistral3", "aya_vision", "lfm2_vl", "blip",
-]  # fmt: skip
-SLOW = pytest.param("got_ocr2", marks=pytest.mark.slow)  # a backward pass for each of 256 tokens
 EXACT = [family for family in QUICK if family != "blip"]  # BLIP returns no weights of its decoder
 RESAMPLED = ("blip2", "instructblip", "idefics2", "kosmos2")
 BEAMS_MOVE = ("ved", "trocr", "git", "llava", "llava_onevision", "qwen2_vl", "gemma3", "idefics3",
