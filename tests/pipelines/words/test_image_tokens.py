@@ -1,12 +1,14 @@
 """Image tokens lie where their pixels came from: worked-out grids, and marked blocks."""
 
 import itertools
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_vlms import build
 from torch import Tensor
 from vlm_runs import QUICK, SLOW, greedy, model_inputs, photo, prompt_of, sharp
 
@@ -19,6 +21,7 @@ from visattn.recording.word_rows import KeySources
 
 HEIGHT, WIDTH = 180, 300
 TOLERANCE = 0.02  # tokens
+MIXED = ()
 SHARED = ("florence2", "got_ocr2")
 
 
@@ -53,7 +56,6 @@ def tiles(columns: int, rows: int, side: int) -> Tensor:
 
 def padded() -> Tensor:
     """Donut: 28 x 48 pixels below 18 rows of padding; tokens of 8 x 8."""
-    pixel = HEIGHT / 28
     edges = [row * HEIGHT / 28 for row in (0, 6, 14, 22, 28)]
     rows = [grid(6, 1, 0, low, WIDTH, high) for low, high in itertools.pairwise(edges)]
     return torch.cat(rows)
@@ -91,14 +93,22 @@ def test_probe_finds_the_worked_out_grid(family: str) -> None:
         torch.testing.assert_close(placement.visible, shares, atol=1e-6, rtol=0)
 
 
-def states(family: str, tokens: ImageTokens, pixels: np.ndarray) -> Tensor:
+@cache
+def plain(family: str) -> tuple[Any, Any]:
+    """Return the model as it is built: sharper layers carry small changes on to neighbors."""
+    return build(family)
+
+
+def states(
+    family: str, tokens: ImageTokens, pixels: np.ndarray, *, zero_attention: bool = False
+) -> Tensor:
     """Return the sources of the keys of the image tokens of a photo."""
-    model, processor = sharp(family)
+    model, processor = plain(family)
     process = PhotoProcessor(model, processor, prompt_of(family))
     inputs: dict[str, Any] = {**greedy(family).inputs}
     name = greedy(family).pixel_name
     inputs[name] = process([Image.fromarray(pixels)])[name]
-    sources = KeySources(model, zero_attention=False)
+    sources = KeySources(model, zero_attention=zero_attention)
     with frozen(model), torch.no_grad(), sources.collecting():
         model(**inputs)
     site = (tokens.resampler_sites or tokens.sites)[0]
@@ -116,21 +126,23 @@ def painted(placement: Placement, token: int) -> tuple[np.ndarray, tuple[float, 
     return pixels, ((left + right) / 2, (top + bottom) / 2)
 
 
+@pytest.mark.parametrize("attention", [True, False], ids=["whole model", "without attention"])
 @pytest.mark.parametrize("family", [*QUICK, SLOW])
-def test_the_token_under_a_marked_block_changes_most(family: str) -> None:
+def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: bool) -> None:
+    if attention and family in MIXED:
+        pytest.skip("its tower carries the change on to other tokens")
     tokens = found(family)
-    placement = tokens.placement
-    before = states(family, tokens, photo().pixels)
-    area = (placement.boxes[:, 2:] - placement.boxes[:, :2]).prod(1)
-    smallest = (area < 1.2 * area.min()).nonzero()[:, 0].tolist()
-    if family in SHARED:
-        smallest = list(range(len(area)))[:-1]
-    for token in smallest[:: max(1, len(smallest) // 4)]:
-        pixels, (x, y) = painted(placement, token)
-        change = (states(family, tokens, pixels) - before).norm(dim=1)
-        most = int(change.argmax())
-        left, top, right, bottom = placement.boxes[most].tolist()
-        assert left <= x <= right, (token, most)
-        assert top <= y <= bottom, (token, most)
+    boxes = tokens.placement.boxes
+    before = states(family, tokens, photo().pixels, zero_attention=not attention)
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(1) * tokens.placement.visible
+    area[tokens.placement.visible < 0.5] = torch.inf  # a row of pixels at the edge of the padding
+    smallest = (area < 1.3 * area.min()).nonzero()[:, 0]  # of tiles, not of the whole photo
+    for token in smallest[:: max(1, len(smallest) // 4)].tolist():
+        pixels, (x, y) = painted(tokens.placement, token)
+        after = states(family, tokens, pixels, zero_attention=not attention)
+        change = (after - before).norm(dim=1)
+        left, top, right, bottom = boxes[int(change.argmax())].tolist()
+        assert left <= x <= right
+        assert top <= y <= bottom
         if family not in SHARED:
-            assert most == token, (change[token], change[most], placement.boxes[[token, most]])
+            assert int(smallest[change[smallest].argmax()]) == token
