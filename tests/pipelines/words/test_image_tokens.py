@@ -21,7 +21,7 @@ from visattn.recording.word_rows import KeySources
 
 HEIGHT, WIDTH = 180, 300
 TOLERANCE = 0.02  # tokens
-MIXED = ()
+MIXED = ("deepseek_vl",)
 SHARED = ("florence2", "got_ocr2")
 
 
