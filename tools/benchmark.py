@@ -10,6 +10,7 @@
     python tools/benchmark.py maps            Grad-CAM, recording, overlays; minutes
     python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
                                               gradient noise of hard attention; a minute
+    python tools/benchmark.py words           captions of vision-language models; minutes
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
 
 Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
@@ -74,7 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
                            help="digits of the epoch (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
-        "gradcam, channels, rows, extraction, overlay; data: reading, memory, opening")  # fmt: skip
+        "gradcam, channels, rows, extraction, overlay; words: tiny, base; "
+        "data: reading, memory, opening")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot")  # fmt: skip
     gradients = parser.add_argument_group("gradients")
@@ -152,6 +154,13 @@ def time_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return report(map_figures(selected_parts(args, parser, PARTS), rounds=args.rounds), args.out)
 
 
+def time_words(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark captions with maps of vision-language models against `generate`."""
+    from benchmarks.word_speeds import PARTS, word_figures
+
+    return report(word_figures(selected_parts(args, parser, PARTS), rounds=args.rounds), args.out)
+
+
 def measure_gradients(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Measure the signal-to-noise ratio of the gradients of hard attention."""
     from benchmarks.gradient_noise import gradient_noise
@@ -197,6 +206,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "glimpses": time_glimpses,
     "transformers": time_transformers,
     "maps": time_maps,
+    "words": time_words,
     "gradients": measure_gradients,
     "data": time_data,
 }

@@ -221,7 +221,7 @@ class WordRows:
                     f"the recorded weights of {site} times its values must equal its output, but "
                     f"they differ by {deviation:.1e}; please report this model"
                 )
-            self.rows[site] = self.keep(site, weights)
+            self.rows[site] = self.keep(site, _heads_as_axis(weights))
 
     def replace_weights(self, call: ModuleCall, attention: AttentionCall) -> Tensor | None:
         """Record the weights, and return those that the model continues with."""
@@ -232,10 +232,16 @@ class WordRows:
         if self.differentiable and not weights.requires_grad:  # no pixel reaches this layer
             weights = weights.detach().requires_grad_()
         if not self.differentiable:
-            self.rows[site] = self.keep(site, weights)
+            self.rows[site] = self.keep(site, _heads_as_axis(weights))
             return weights
-        self.rows[site] = weights[0]
-        return self.rows[site][None]  # the model continues from this node of the graph
+        self.rows[site] = _heads_as_axis(weights)[0]
+        # the model continues from this node of the graph
+        return self.rows[site].reshape(weights.shape)
+
+
+def _heads_as_axis(weights: Tensor) -> Tensor:
+    """Return weights of one caption as `[1 h r m]`; bmm has the heads on the batch axis."""
+    return weights.transpose(0, 1) if weights.shape[1] == 1 else weights
 
 
 def row_tolerance(weights: Tensor) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 PIXEL_NAMES = ("pixel_values", "flattened_patches")
 DEFAULT_PROMPTS = {
+    "instructblip": "A short image description.",
     "florence2": "<CAPTION>",
     "paligemma": "caption en",
     "kosmos-2": "<grounding>An image of",
@@ -30,6 +31,7 @@ class PhotoProcessor:
 
     Raises:
         TypeError: If the processor has no image processor or no tokenizer.
+        ValueError: If the prompt has several photos.
     """
 
     def __init__(self, model: nn.Module, processor: Any, prompt: str | None = None) -> None:
@@ -93,6 +95,11 @@ class PhotoProcessor:
         if prompt is None:
             prompt = DEFAULT_PROMPTS.get(model_type, _CHAT_PROMPT if has_template else None)
         if image_token and prompt is not None and image_token in prompt:
+            if (count := prompt.count(image_token)) > 1:
+                raise ValueError(
+                    f"prompt must have one photo, got {count} times {image_token}: several photos "
+                    "in a prompt are not supported, caption them one by one"
+                )
             return prompt
         if has_template:
             content = [{"type": "image"}, {"type": "text", "text": prompt}]

@@ -1,0 +1,175 @@
+"""Runs of tiny vision-language models, with rows of words read without the word engine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_vlms import PROMPT, WORDS, build
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from visattn.data.images.reader import LoadedImage
+from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+
+QUICK = [
+    "ved", "trocr", "donut", "blip2", "instructblip", "git", "llava", "llava_next",
+    "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "gemma3", "idefics2",
+    "idefics3", "smolvlm", "internvl", "florence2", "kosmos2", "pix2struct", "mllama",
+    "deepseek_vl", "ovis2", "mistral3", "aya_vision", "lfm2_vl", "blip",
+]  # fmt: skip
+SLOW = pytest.param("got_ocr2", marks=pytest.mark.slow)  # a backward pass for each of 256 tokens
+NUM_WORDS = 5
+WITH_PROMPT = ("instructblip", "llava", "internvl", "llava_next")
+CROSS = ("ved", "trocr", "donut", "blip", "florence2", "pix2struct")
+"""Families whose words read image tokens by cross-attention alone."""
+
+
+def photo(size: tuple[int, int] = (180, 300), seed: int = 0) -> LoadedImage:
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    return LoadedImage(pixels)
+
+
+@cache
+def sharp(family: str) -> tuple[nn.Module, Any]:
+    """Return a tiny model whose attention is far from even, and its processor."""
+    model, processor = build(family)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1 and 0 < float(parameter.std()) < 0.1:
+                parameter.mul_(10.0)
+    model.generation_config.forced_eos_token_id = None
+    return model, processor
+
+
+def prompt_of(family: str) -> str | None:
+    return PROMPT if family in WITH_PROMPT else None
+
+
+def words_only(processor: Any, vocabulary: int) -> list[int]:
+    """Return the ids that are no words, which are suppressed: others decode to nothing."""
+    tokenizer = processor[1] if isinstance(processor, tuple) else processor.tokenizer
+    words = set(tokenizer.convert_tokens_to_ids(list(WORDS)))
+    return [number for number in range(vocabulary) if number not in words]
+
+
+def options(family: str, **more: Any) -> dict[str, Any]:
+    model, processor = sharp(family)
+    config: Any = model.config
+    text = config.get_text_config(decoder=True)
+    return {
+        "max_new_tokens": NUM_WORDS, "min_new_tokens": NUM_WORDS, "do_sample": False,
+        "suppress_tokens": words_only(processor, text.vocab_size), **more,
+    }  # fmt: skip
+
+
+def replays(family: str, **more: Any) -> list[WordReplay]:
+    """Return the captions of the photo that the engine replays."""
+    model, processor = sharp(family)
+    [found] = generate_and_replay(
+        model, photo(), processor=processor, prompt=prompt_of(family), **options(family, **more)
+    )
+    return found
+
+
+@cache
+def greedy(family: str) -> WordReplay:
+    return replays(family)[0]
+
+
+def model_inputs(family: str, **kwargs: Any) -> dict[str, Any]:
+    model, processor = sharp(family)
+    process = PhotoProcessor(model, processor, prompt_of(family))
+    return process([Image.fromarray(photo().pixels)], **kwargs)
+
+
+@contextmanager
+def eager(model: Any) -> Iterator[None]:
+    """Run all attention of a model as plain matrix products, which returns its weights."""
+    implementations = [
+        (module.config, module.config._attn_implementation)
+        for module in model.modules()
+        if hasattr(module, "config") and hasattr(module.config, "_attn_implementation")
+    ]
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        for config, implementation in implementations:
+            config._attn_implementation = implementation
+
+
+def plain_generate(family: str, **more: Any) -> Any:
+    """Return what `generate` of transformers returns, with eager attention of each step."""
+    model: Any = sharp(family)[0]
+    torch.manual_seed(3)
+    with torch.no_grad():
+        return model.generate(
+            **model_inputs(family),
+            **options(family, return_dict_in_generate=True, output_scores=True, **more),
+        )
+
+
+def _layers(output: Any) -> Any:
+    """Return attention of the text decoder: self- and cross-attention in turn, or one kind."""
+    inner = getattr(output, "language_model_outputs", None)
+    output = output if inner is None else inner
+    own = getattr(output, "decoder_attentions", None) or getattr(output, "attentions", None)
+    cross = getattr(output, "cross_attentions", None)
+    return own, cross or None
+
+
+def eager_rows(family: str, replay: WordReplay) -> Tensor:
+    """Return the rows of the words in `output_attentions` of one forward pass over the caption."""
+    model: Any = sharp(family)[0]
+    with eager(model), torch.no_grad():
+        if family == "blip":  # its own output has the attention of the vision tower only
+            pixels, ids = replay.inputs["pixel_values"], replay.inputs["input_ids"]
+            states = model.vision_model(pixels)[0]
+            output = model.text_decoder(ids, encoder_hidden_states=states, output_attentions=True)
+        else:
+            output = model(**replay.inputs, output_attentions=True)
+    own, cross = _layers(output)
+    layers = _sites(family, replay, own, cross)
+    count = len(replay.token_ids)
+    columns = replay.placement.columns
+    return torch.stack([each[0, :, -count:][..., columns].mean(0) for each in layers])
+
+
+def _sites(family: str, replay: WordReplay, own: Any, cross: Any) -> list[Any]:
+    """Return the attention of the layers in which words read image tokens."""
+    if family in CROSS:
+        return list(cross)
+    layers = [each for each in own if each is not None]
+    if family == "mllama":
+        return [layers[replay.text_sites.index(site)] for site in replay.sites]
+    return layers
+
+
+def rows_in_flight(family: str, replay: WordReplay, output: Any, chosen: list[int]) -> Tensor:
+    """Return the rows of the words that were recorded while they were generated.
+
+    Args:
+        family: The family.
+        replay: The engine's replay, for layers and columns alone.
+        output: What `generate` returned.
+        chosen: Row of the batch that chose each word.
+    """
+    own, cross = _layers(output)
+    steps = []
+    for step, row in enumerate(chosen):
+        layers = _sites(family, replay, own[step], cross[step] if cross else None)
+        rows = []
+        for layer in layers:
+            weights = layer[row, :, -1].mean(0)
+            keys = len(replay.inputs.get("input_ids", [[]])[0]) - len(chosen) + step + 1
+            if family not in (*CROSS, "mllama"):  # sliding windows hold the last keys only
+                weights = F.pad(weights, (max(0, keys - len(weights)), 0))
+            rows.append(weights[replay.placement.columns])
+        steps.append(torch.stack(rows))
+    return torch.stack(steps, 1)

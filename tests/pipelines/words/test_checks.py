@@ -1,0 +1,119 @@
+"""What cannot be right is refused by name."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from tiny_vlms import LLAMA, PROMPT, build
+from torch import nn
+from vlm_runs import greedy, photo
+
+from visattn.pipelines.words.checks import check_captioner, replay_memory
+from visattn.pipelines.words.placement import token_owners
+from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
+from visattn.pipelines.words.replay import check_log_probs, generate_and_replay
+
+
+def caption(model: nn.Module, processor: Any, **kwargs: Any) -> Any:
+    options = {"prompt": PROMPT, "max_new_tokens": 2, **kwargs}
+    return generate_and_replay(model, photo(), processor=processor, **options)
+
+
+@pytest.mark.parametrize("kernel", ["flex_attention", "flash_attention_2"])
+def test_kernels_that_hide_weights_are_refused(kernel: str) -> None:
+    model, processor = build("llava")
+    for module in model.modules():  # as models loaded with attn_implementation=...
+        if hasattr(module, "config"):
+            module.config._attn_implementation_internal = kernel
+    with pytest.raises(ValueError, match=rf"'sdpa' or 'eager'.*{kernel}.*set_attn_implementation"):
+        caption(model, processor)
+
+
+def test_compiled_models_are_refused() -> None:
+    model, processor = build("llava")
+    model.compile()  # compiles nothing before it runs
+    with pytest.raises(ValueError, match="neither compiled nor scripted"):
+        caption(model, processor)
+
+
+def test_text_only_models_are_refused() -> None:
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**LLAMA))
+    with pytest.raises(TypeError, match="LlamaForCausalLM takes input_ids.*text-only"):
+        caption(model, build("llava")[1])
+
+
+def test_models_that_do_not_generate_are_refused() -> None:
+    with pytest.raises(TypeError, match="Linear has no generate"):
+        check_captioner(nn.Linear(1, 1))
+
+
+def test_a_tokenizer_is_no_processor() -> None:
+    model, processor = build("llava")
+    with pytest.raises(TypeError, match="processor must be .* AutoProcessor.from_pretrained"):
+        caption(model, processor.tokenizer)
+    with pytest.raises(TypeError, match="got NoneType"):
+        caption(model, None)
+
+
+def test_prompts_beyond_the_context_are_refused() -> None:
+    model, processor = build("llava")
+    model.config.text_config.max_position_embeddings = 24
+    with pytest.raises(ValueError, match="fit into the 24 positions.*got .* max_new_tokens=2"):
+        caption(model, processor, prompt=" ".join(["w1"] * 20))
+
+
+def test_videos_are_refused() -> None:
+    with pytest.raises(ValueError, match="videos are not supported"):
+        pixel_name({"pixel_values_videos": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_several_photos_in_a_prompt_are_refused(family: str) -> None:
+    model, processor = build(family)
+    token = processor.image_token
+    with pytest.raises(ValueError, match="one photo"):
+        caption(model, processor, prompt=f"{token} {token} w1")
+
+
+@pytest.mark.parametrize(
+    ("family", "module"),
+    [("blip2", "qformer"), ("idefics2", "perceiver"), ("kosmos2", "image_to_text_projection"),
+     ("instructblip", "qformer")],
+)  # fmt: skip
+def test_maps_through_learned_queries_are_labelled(family: str, module: str) -> None:
+    [note] = greedy(family).caption().maps.metadata["placement"]
+    assert "learned queries" in note
+    assert module in note
+    assert note.endswith("an approximation")
+    assert note in (greedy(family).caption().notes or "")
+
+
+def test_other_log_probabilities_are_refused() -> None:
+    logits = torch.zeros(2, 3)
+    check_log_probs(torch.zeros(2), torch.full((2,), 5e-5), logits, torch.float32)
+    with pytest.raises(ValueError, match=r"differ by 0.001.*report this model"):
+        check_log_probs(torch.zeros(2), torch.full((2,), 1e-3), logits, torch.float32)
+
+
+def test_kept_bytes_are_a_fraction_of_eager_attention() -> None:
+    replay = greedy("llava_next")
+    model = replay.model
+    memory = replay_memory(model, replay.inputs, len(replay.token_ids))
+    assert replay.rows.numel() * 4 <= memory["kept"]
+    assert memory["kept"] < memory["eager"] / 10
+
+
+def test_pixels_of_several_tokens_are_seen_as_shared() -> None:
+    pixels = torch.rand(4, requires_grad=True)
+    states = torch.stack([pixels[:2].sum().expand(3), pixels[1:3].sum().expand(3)])
+    owners, share = token_owners(states, pixels)
+    assert owners.tolist() == [0, -2, 1, -1]
+    assert float(share) == pytest.approx(1 / 3)
+
+
+def test_a_processor_without_photos_is_refused() -> None:
+    process = PhotoProcessor(*build("llava"), prompt=PROMPT)
+    assert process.text == f"<image>{PROMPT}"
+    with pytest.raises(ValueError, match="pixel_values or flattened_patches, got input_ids"):
+        pixel_name({"input_ids": torch.zeros(1, 1)})

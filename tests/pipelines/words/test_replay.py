@@ -1,0 +1,102 @@
+"""Replayed rows of words are those of eager attention and those of the generation itself."""
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_vlms import FAMILIES
+from torch import Tensor
+from vlm_runs import (
+    QUICK,
+    SLOW,
+    eager,
+    eager_rows,
+    greedy,
+    model_inputs,
+    options,
+    plain_generate,
+    replays,
+    rows_in_flight,
+    sharp,
+)
+
+EXACT = [family for family in QUICK if family != "blip"]  # BLIP returns no weights of its decoder
+RESAMPLED = ("blip2", "instructblip", "idefics2", "kosmos2")
+BEAMS_MOVE = ("ved", "trocr", "git", "llava", "llava_onevision", "qwen2_vl", "gemma3", "idefics3",
+              "florence2", "pix2struct", "mllama", "aya_vision", "lfm2_vl")  # fmt: skip
+TOLERANCE = 2e-6
+CLEAR = 1e-3
+
+
+def distance(first: Tensor, second: Tensor) -> float:
+    return float((first - second).abs().max())
+
+
+def test_every_family_is_tested() -> None:
+    assert {*QUICK, "got_ocr2"} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", [*QUICK, SLOW])
+def test_maps_and_ids(family: str) -> None:
+    replay = greedy(family)
+    model: Any = sharp(family)[0]
+    with torch.no_grad():
+        plain = model.generate(**model_inputs(family), **options(family))
+    assert plain[0, -len(replay.token_ids) :].tolist() == replay.token_ids.tolist()
+    assert replay.words
+    run = replay.run()
+    torch.testing.assert_close(run.log_probs.cpu(), replay.log_probs, atol=1e-4, rtol=0)
+    caption = replay.caption()
+    assert caption.maps.values.shape == (len(caption.words), *replay.placement.grid_size)
+    on_photo = replay.word_rows()[0] @ replay.placement.visible
+    torch.testing.assert_close(caption.maps.values.flatten(1).sum(1), on_photo, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(caption.gates), on_photo, atol=1e-5, rtol=0)
+    learned = any("learned queries" in note for note in replay.notes)
+    assert learned == (family in RESAMPLED)
+    shared = any("share pixels" in note for note in replay.notes)
+    assert shared == (family in ("florence2", "got_ocr2"))
+
+
+@pytest.mark.parametrize("family", EXACT)
+def test_rows_equal_eager_attention(family: str) -> None:
+    replay = greedy(family)
+    expected = eager_rows(family, replay)
+    assert expected.shape == replay.rows.shape
+    assert distance(expected, replay.rows) <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", EXACT)
+def test_rows_equal_those_of_the_generation(family: str) -> None:
+    replay = greedy(family)
+    with eager(sharp(family)[0]):
+        output = plain_generate(family, output_attentions=True)
+    count = len(replay.token_ids)
+    assert output.sequences[0, -count:].tolist() == replay.token_ids.tolist()
+    rows = rows_in_flight(family, replay, output, [0] * count)
+    assert distance(rows, replay.rows) <= TOLERANCE
+    assert distance(rows[:, :-1], replay.rows[:, 1:]) > CLEAR  # the row of the next word
+
+
+@pytest.mark.parametrize("family", EXACT)
+def test_rows_equal_those_of_the_chosen_beam(family: str) -> None:
+    replay = replays(family, num_beams=4)[0]
+    with eager(sharp(family)[0]):
+        output = plain_generate(family, num_beams=4, output_attentions=True)
+    count = len(replay.token_ids)
+    assert output.sequences[0, -count:].tolist() == replay.token_ids.tolist()
+    chosen = output.beam_indices[0, :count].tolist()
+    rows = rows_in_flight(family, replay, output, chosen)
+    assert distance(rows, replay.rows) <= TOLERANCE
+    if family in BEAMS_MOVE:
+        first = rows_in_flight(family, replay, output, [0] * count)
+        assert any(chosen)
+        assert distance(first, replay.rows) > CLEAR
+
+
+def test_heads_on_the_batch_axis_are_all_kept() -> None:
+    replay = greedy("trocr")  # computes attention with bmm
+    weights = replay.run(differentiable=True).weights
+    for site, rows in zip(replay.sites, replay.rows, strict=True):
+        assert weights[site].shape[0] == 2
+        own = weights[site][:, -len(replay.token_ids) :, replay.placement.columns]
+        assert distance(own.mean(0).detach(), rows) <= TOLERANCE
