@@ -9,6 +9,7 @@ same command continues an interrupted run.
 """
 
 import argparse
+import importlib
 import json
 import math
 import sys
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZE, PATCH, WIDTH, LENGTH = 48, 8, 96, 14
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
 PAD, START, END, _, IMAGE = range(5)
-IDS = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
+IDS: dict[str, Any] = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": PAD}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,7 +134,7 @@ def build(kind: str) -> nn.Module:
 
 
 def _ved() -> nn.Module:
-    import transformers as hf
+    hf: Any = importlib.import_module("transformers")
 
     encoder = hf.ViTModel(
         hf.ViTConfig(
@@ -159,7 +160,7 @@ def _ved() -> nn.Module:
 
 
 def _llava() -> nn.Module:
-    import transformers as hf
+    hf: Any = importlib.import_module("transformers")
 
     vision = hf.CLIPVisionConfig(
         image_size=SIZE, patch_size=PATCH, hidden_size=WIDTH, num_hidden_layers=2,
@@ -199,7 +200,7 @@ def loss_of(
     longest = int((captions != PAD).sum(-1).max())
     captions = captions[..., :longest]
     states: list[Tensor] = []
-    tower = model.encoder if hasattr(model, "decoder") else model.model.vision_tower
+    tower: Any = model.encoder if hasattr(model, "decoder") else model.model.vision_tower
     hook = tower.register_forward_hook(lambda *call: states.append(call[2].last_hidden_state))
     logits = (_ved_logits if hasattr(model, "decoder") else _llava_logits)(model, images, captions)
     hook.remove()
@@ -335,7 +336,7 @@ def _optimizers(model: nn.Module, head: nn.Module, lr: float) -> list[torch.opti
 
 def save(model: Any, folder: Path) -> None:
     """Write model, tokenizer and processor, so that `AutoProcessor.from_pretrained` finds them."""
-    import transformers as hf
+    hf: Any = importlib.import_module("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     model.save_pretrained(folder)
@@ -350,7 +351,7 @@ def save(model: Any, folder: Path) -> None:
         pad_token="<pad>", padding_side="left", clean_up_tokenization_spaces=False,
         extra_special_tokens={"image_token": "<image>"},
     )  # fmt: skip
-    half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    half: dict[str, Any] = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     if hasattr(model, "decoder"):
         vit = hf.ViTImageProcessor(size={"height": SIZE, "width": SIZE}, **half)
         processor: Any = hf.TrOCRProcessor(vit, tokenizer)
@@ -365,7 +366,7 @@ def save(model: Any, folder: Path) -> None:
 
 
 def _load(folder: Path) -> tuple[Any, str]:
-    import transformers as hf
+    hf: Any = importlib.import_module("transformers")
 
     kind = json.loads((folder / "config.json").read_text())
     model = getattr(hf, kind["architectures"][0]).from_pretrained(

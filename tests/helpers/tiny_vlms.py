@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import transformers as hf
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.smolvlm import processing_smolvlm
 
+hf: Any = transformers  # its signatures lack arguments that it passes on
 WORDS = tuple(f"w{number}" for number in range(60))
 VOCABULARY = 200
 PROMPT = "w1 w2"
@@ -289,7 +290,8 @@ def idefics3() -> tuple[Any, Any]:
 def smolvlm() -> tuple[Any, Any]:
     images = hf.SmolVLMImageProcessor(size={"longest_edge": 96},
                                       max_image_size={"longest_edge": 32})  # fmt: skip
-    processing_smolvlm.num2words = str  # a package that only its videos need
+    library: Any = processing_smolvlm
+    library.num2words = str  # a package that only its videos need
     processor = hf.SmolVLMProcessor(images, _idefics_tokens(), hf.SmolVLMVideoProcessor(),
                                     image_seq_len=4)  # fmt: skip
     return _idefics3(hf.SmolVLMForConditionalGeneration, hf.SmolVLMConfig), processor

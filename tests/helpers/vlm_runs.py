@@ -71,10 +71,10 @@ def options(family: str, **more: Any) -> dict[str, Any]:
 def replays(family: str, **more: Any) -> list[WordReplay]:
     """Return the captions of the photo that the engine replays."""
     model, processor = sharp(family)
-    [found] = generate_and_replay(
+    [result] = generate_and_replay(
         model, photo(), processor=processor, prompt=prompt_of(family), **options(family, **more)
     )
-    return found
+    return result
 
 
 @cache

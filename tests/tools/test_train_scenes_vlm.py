@@ -63,7 +63,7 @@ def test_interrupted_run_continues_exactly_and_is_scored(
 def check_scores(tool: ModuleType, folder: Path) -> None:
     from visattn.data.phrases.samples import scene_photos
 
-    explainer = ReplayExplainer(*load_word_model(folder))
+    explainer = ReplayExplainer(*load_word_model(folder)[:2])
     photos = list(scene_photos(tool.scenes(3, "test")))
     rows = list(evaluate_words(explainer, photos, ["attention", "relevance"]))
     means = mean_word_scores(rows)

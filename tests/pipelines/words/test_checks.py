@@ -1,4 +1,4 @@
-"""What cannot be right is refused by name."""
+"""Refusals of models, processors and prompts whose maps could not be right."""
 
 from typing import Any
 

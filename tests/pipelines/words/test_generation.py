@@ -62,11 +62,11 @@ def test_batches_give_the_maps_of_single_photos(family: str) -> None:
 
 
 def test_sequences_of_beams_are_alternatives() -> None:
-    found = replays("llava", num_beams=4, num_return_sequences=3)
+    replayed = replays("llava", num_beams=4, num_return_sequences=3)
     with eager(sharp("llava")[0]):
         output = plain_generate("llava", num_beams=4, num_return_sequences=3)
-    expected = [ids[-len(found[0].token_ids) :].tolist() for ids in output.sequences]
-    assert [replay.token_ids.tolist() for replay in found] == expected
+    expected = [ids[-len(replayed[0].token_ids) :].tolist() for ids in output.sequences]
+    assert [replay.token_ids.tolist() for replay in replayed] == expected
 
 
 def test_sampling_draws_what_generate_draws() -> None:
@@ -100,7 +100,8 @@ def test_nothing_of_the_model_changes(family: str) -> None:
     model, _ = sharp(family)
     model.train()
     next(model.children()).eval()  # a part that the caller keeps in evaluation mode
-    first = next(model.parameters()).requires_grad_(requires_grad=False)
+    first: Any = next(model.parameters())
+    first.requires_grad_(requires_grad=False)
     try:
         weights = {name: value.clone() for name, value in model.state_dict().items()}
         before = _condition(model)

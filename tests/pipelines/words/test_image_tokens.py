@@ -25,7 +25,7 @@ MIXED = ("deepseek_vl",)
 SHARED = ("florence2", "got_ocr2")
 
 
-def found(family: str) -> ImageTokens:
+def image_tokens_of(family: str) -> ImageTokens:
     """Return the tokens that read the photo: for resamplers, the ones before the queries."""
     model, processor = sharp(family)
     replay = greedy(family)
@@ -80,7 +80,7 @@ GRIDS = {
 
 @pytest.mark.parametrize("family", GRIDS)
 def test_probe_finds_the_worked_out_grid(family: str) -> None:
-    placement = found(family).placement
+    placement = image_tokens_of(family).placement
     expected = GRIDS[family]
     assert placement.boxes.shape == expected.shape
     size = torch.cat([expected[:, 2:] - expected[:, :2]] * 2, 1)
@@ -131,7 +131,7 @@ def painted(placement: Placement, token: int) -> tuple[np.ndarray, tuple[float, 
 def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: bool) -> None:
     if attention and family in MIXED:
         pytest.skip("its tower carries the change on to other tokens")
-    tokens = found(family)
+    tokens = image_tokens_of(family)
     boxes = tokens.placement.boxes
     before = states(family, tokens, photo().pixels, zero_attention=not attention)
     area = (boxes[:, 2:] - boxes[:, :2]).prod(1) * tokens.placement.visible

@@ -137,7 +137,7 @@ def _explainer(args: argparse.Namespace) -> "WordExplainer":
         kind, _, directory = args.model.partition(":")
         if kind != "hf" or not directory:
             raise ValueError(f"--model must be hf:DIRECTORY, got {args.model!r}")
-        model, processor = load_word_model(Path(directory))
+        model, processor, _ = load_word_model(Path(directory))
         move_to_device(model, args.device)
         return ReplayExplainer(model, processor, args.prompt)
     if args.prompt is not None:

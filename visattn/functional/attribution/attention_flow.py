@@ -1,5 +1,6 @@
 """Attention flow: the maximum flow from output tokens to each input token."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def attention_flow(
         Abnar and Zuidema 2020, arXiv:2005.00928, section 3. Dinic 1970, "Algorithm for solution of
         a problem of maximum flow in a network with power estimation".
     """
-    from scipy.sparse.csgraph import maximum_flow  # pyright: ignore[reportMissingTypeStubs]
+    csgraph: Any = importlib.import_module("scipy.sparse.csgraph")
 
     if not layers or not 0 <= residual <= 1:
         raise ValueError(
@@ -60,7 +61,8 @@ def attention_flow(
     capacities += residual * torch.eye(count, dtype=torch.float64)
     network = _network(capacities, row.detach().cpu().double())
     source = network.shape[0] - 1
-    units = [maximum_flow(network, source, sink).flow_value for sink in range(first, count)]
+    flows = [csgraph.maximum_flow(network, source, sink) for sink in range(first, count)]
+    units = [int(flow.flow_value) for flow in flows]
     return torch.tensor(units, dtype=torch.float64, device=row.device) / _UNITS
 
 

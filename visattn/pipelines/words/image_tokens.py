@@ -152,7 +152,8 @@ def _locate(
         )
         if placement is not None:
             return ImageTokens(sites, probe.text_sites, placement.columns, placement, (), notes)
-        module = RESAMPLERS.get(str(model.config.model_type))
+        config: Any = model.config
+        module = RESAMPLERS.get(str(config.model_type))
         columns = _image_columns(model, probe.inputs)
         if module is None or columns is None:
             raise ValueError(_no_image_tokens(model, probe))

@@ -152,7 +152,8 @@ def replay_occlusion(
     """
     grid, geometry = replay.placement.grid_size, replay.placement.geometry
     side = min(window_cells or max(2, -(-max(grid) // _WINDOWS_PER_SIDE)), *grid)
-    windows = occlusion_windows(grid, window_size=(side, side), stride=(max(1, side // 2),) * 2)
+    step = max(1, side // 2)
+    windows = occlusion_windows(grid, window_size=(side, side), stride=(step, step))
     corners = geometry.to_image(windows.double().view(-1, 2)).view(-1, 4).round().long()
     original = _word_sums(replay, replay.run().log_probs)
     total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
@@ -185,7 +186,7 @@ def replay_given(
         ValueError: If the tokenizer does not give the words back.
     """
     inputs = process([Image.fromarray(photo.pixels)])
-    tokenizer = process.tokenizer
+    tokenizer: Any = process.tokenizer
     ids = tokenizer(" ".join(words), add_special_tokens=False).input_ids
     tokens = torch.tensor([*ids, tokenizer.eos_token_id])
     sequence = torch.cat([_prompt(model, inputs), tokens])

@@ -36,6 +36,9 @@ class PhotoProcessor:
 
     def __init__(self, model: nn.Module, processor: Any, prompt: str | None = None) -> None:
         self.model = model
+        self.joint: Any
+        self.image_processor: Any
+        self.tokenizer: Any
         if isinstance(processor, (tuple, list)):
             self.joint, (self.image_processor, self.tokenizer) = None, processor
         else:
