@@ -1,7 +1,6 @@
 r"""Train a small vision-language model of transformers on drawn scenes, from random weights.
 
-    python tools/train_scenes_vlm.py ved|llava --out DIR
-    python tools/train_scenes_vlm.py ved --out DIR --eval 500
+    python tools/train_scenes_vlm.py ved|llava --out DIR [--eval 500]
 
 `ved` is a VisionEncoderDecoder (ViT and GPT-2), `llava` a LLaVA (CLIP tower and Llama), on scenes
 of configs/scenes_demo.yaml; a word is a token. `save_pretrained` writes DIR with its processor; the
@@ -193,14 +192,14 @@ def _place(embeddings: Tensor, skip: int) -> None:
 
 
 def loss_of(
-    model: nn.Module, head: nn.Module, images: Tensor, captions: Tensor, parts: Tensor
+    model: Any, head: nn.Module, images: Tensor, captions: Tensor, parts: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy of five captions of each image, and that of the patches' parts."""
     count, each, _ = captions.shape
     longest = int((captions != PAD).sum(-1).max())
     captions = captions[..., :longest]
     states: list[Tensor] = []
-    tower: Any = model.encoder if hasattr(model, "decoder") else model.model.vision_tower
+    tower = model.encoder if hasattr(model, "decoder") else model.model.vision_tower
     hook = tower.register_forward_hook(lambda *call: states.append(call[2].last_hidden_state))
     logits = (_ved_logits if hasattr(model, "decoder") else _llava_logits)(model, images, captions)
     hook.remove()
