@@ -102,5 +102,9 @@ def test_figures_differ_and_are_not_blank(site: Path) -> None:
     arrays = [np.asarray(Image.open(figure).convert("RGB")) for figure in figures]
     assert len(figures) >= 38
     assert [f.name for f, a in zip(figures, arrays, strict=True) if a.std() < 10] == []
-    below = {array[len(array) // 2 :].tobytes() for array in arrays}
-    assert len(below) == len(arrays)
+    # Where features are averaged before a linear classifier, as in the CNN of the gallery, HiResCAM
+    # and XGrad-CAM are Grad-CAM.
+    equal = {"hirescam.png", "xgradcam.png"}
+    pairs = zip(figures, arrays, strict=True)
+    below = [array[len(array) // 2 :].tobytes() for file, array in pairs if file.name not in equal]
+    assert len(set(below)) == len(below)
