@@ -114,8 +114,8 @@ def _detect_image(
     layer: int,
 ) -> DetectionResult:
     pixels, geometry = resize_to_input(image, resize)
-    looked = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
-    predicted = model.select(looked.prediction, max_detections=max_detections)
+    attention = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
+    predicted = model.select(attention.prediction, max_detections=max_detections)
     predicted = Detections(*(part[0].cpu() for part in predicted))
     if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
@@ -132,19 +132,19 @@ def _detect_image(
         for index in kept.tolist()
     )
     queries = predicted.queries[kept]
-    maps = _placed_maps(model, looked, objects, queries, geometry, layer)
-    return DetectionResult(objects, maps, _placed_points(looked.points, queries, geometry))
+    maps = _placed_maps(model, attention, objects, queries, geometry, layer)
+    return DetectionResult(objects, maps, _placed_points(attention.points, queries, geometry))
 
 
 def _placed_maps(
     model: DETR,
-    looked: DetectorAttention,
+    attention: DetectorAttention,
     objects: tuple[DetectedObject, ...],
     queries: Tensor,
     geometry: Geometry,
     layer: int,
 ) -> AttentionMap:
-    values = looked.maps[0].float().cpu()[queries]
+    values = attention.maps[0].float().cpu()[queries]
     metadata = {
         "model": type(model).__name__,
         "layer": layer % model.num_decoder_layers,
@@ -153,7 +153,7 @@ def _placed_maps(
         "outside": (1 - values.sum((1, 2))).clamp(min=0).tolist(),
     }
     labels = tuple(each.label for each in objects)
-    return AttentionMap(values, looked.site, "queries", geometry, metadata, labels)
+    return AttentionMap(values, attention.site, "queries", geometry, metadata, labels)
 
 
 def _placed_points(

@@ -2,6 +2,7 @@ from .base import (
     DataModule as DataModule,
     InputSpec as InputSpec,
     Task as Task,
+    check_class_names as check_class_names,
 )
 from .callbacks.best_checkpoint import (
     BestCheckpoint as BestCheckpoint,
@@ -203,6 +204,7 @@ from .optim import (
     constant as constant,
     cosine as cosine,
     trapezoid as trapezoid,
+    weight_decay_groups as weight_decay_groups,
 )
 from .run_dir.checkpoints import (
     ResumePoint as ResumePoint,

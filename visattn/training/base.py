@@ -239,3 +239,22 @@ class DataModule(LightningDataModule, ABC):
     ) -> Any:
         """Move the tensors of a batch to a device."""
         return batch.to(device)
+
+
+def check_class_names(checkpoint: Mapping[str, Any], class_names: Sequence[str]) -> None:
+    """Refuse a checkpoint whose model was trained for other classes, even if there are as many.
+
+    Args:
+        checkpoint: Content of the checkpoint.
+        class_names: Classes of the task.
+
+    Raises:
+        ValueError: If the classes differ.
+    """
+    arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
+    names = arguments.get("class_names")
+    if names is not None and tuple(names) != tuple(class_names):
+        raise ValueError(
+            "the checkpoint was trained with other classes; use the same data options. It has "
+            f"{list(names)[:5]}, the data {list(class_names)[:5]}"
+        )

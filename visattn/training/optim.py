@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+_Part = TypeVar("_Part", bound=str)
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 
 
@@ -34,6 +35,37 @@ class OptimizerGroup:
     parameters: Sequence[nn.Parameter]
     lr_mult: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def weight_decay_groups(
+    parameters: Mapping[_Part, Sequence[nn.Parameter]],
+    lr_mults: Mapping[_Part, float],
+    no_weight_decay: Iterable[nn.Parameter],
+) -> list[OptimizerGroup]:
+    """Return each part of a model as two groups, with and without weight decay.
+
+    Args:
+        parameters: Parameters of each part.
+        lr_mults: Learning rate of each part, as a multiple of the optimizer's.
+        no_weight_decay: Parameters without weight decay, such as biases.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> parts = {"head": [layer.weight, layer.bias]}
+        >>> groups = weight_decay_groups(parts, {"head": 0.5}, [layer.bias])
+        >>> [(len(group.parameters), group.lr_mult, dict(group.options)) for group in groups]
+        [(1, 0.5, {}), (1, 0.5, {'weight_decay': 0})]
+    """
+    no_decay = {id(weight) for weight in no_weight_decay}
+    return [
+        OptimizerGroup(
+            [weight for weight in weights if (id(weight) in no_decay) != decay],
+            lr_mults[part],
+            {} if decay else {"weight_decay": 0},
+        )
+        for part, weights in parameters.items()
+        for decay in (True, False)
+    ]
 
 
 def build_optimizer(

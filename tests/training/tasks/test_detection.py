@@ -101,8 +101,8 @@ def test_maps_are_scored_on_the_pixels_of_their_object(
         maps[image, : len(masks)] = masks.roll(-1, 0) if shifted else masks
     layers = perfect_output(batch).layers
     prediction = BoxPrediction(layers.logits[0], layers.boxes[0])
-    looked = DetectorAttention(prediction, maps * (1 + torch.rand(32, 32) / 100), None, "site")
-    monkeypatch.setattr(detection, "detector_attention", lambda *_: looked)
+    attention = DetectorAttention(prediction, maps * (1 + torch.rand(32, 32) / 100), None, "site")
+    monkeypatch.setattr(detection, "detector_attention", lambda *_: attention)
     task._update_map_scores(batch)
     scores = {name: float(cast("Any", score).compute()) for name, score in task.map_scores.items()}
     if shifted:

@@ -169,3 +169,9 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     images = torch.zeros(1, 3, 24, 24, dtype=torch.uint8)
     best = read_model(whole / "checkpoints" / "best.ckpt")
     assert torch.equal(again(images), best(images))
+
+
+def test_weights_of_other_classes_are_refused() -> None:
+    saved = {"visattn": {"model": {"arguments": {"class_names": ["cat"] * len(NAMES)}}}}
+    with pytest.raises(ValueError, match="trained with other classes"):
+        build_task().on_load_checkpoint(saved)

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.classifier import ImageClassifier, ParameterGroup
-from visattn.training.base import InputSpec, Task
+from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.chance_level import chance_level
 from visattn.training.metrics.classification import CLASSIFICATION_METRICS, ClassificationScores
@@ -23,6 +23,7 @@ from visattn.training.optim import (
     Schedule,
     cosine,
     trapezoid,
+    weight_decay_groups,
 )
 
 _SGD = partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -103,26 +104,15 @@ class ClassificationTask(Task):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other classes, even if there are as many."""
         super().on_load_checkpoint(checkpoint)
-        arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
-        names = arguments.get("class_names")
-        if names is not None and tuple(names) != self.model.class_names:
-            raise ValueError(
-                "the checkpoint was trained with other classes; use the same data options. It has "
-                f"{list(names)[:5]}, the data {list(self.model.class_names)[:5]}"
-            )
+        check_class_names(checkpoint, self.model.class_names)
 
     def parameter_groups(self) -> list[OptimizerGroup]:
         """Return backbone, blocks and head, each with and without weight decay."""
-        no_decay = {id(weight) for weight in self.model.no_weight_decay_parameters()}
-        return [
-            OptimizerGroup(
-                [weight for weight in parameters if (id(weight) in no_decay) != decay],
-                self.lr_mults[part],
-                {} if decay else {"weight_decay": 0},
-            )
-            for part, parameters in self.model.parameter_groups().items()
-            for decay in (True, False)
-        ]
+        return weight_decay_groups(
+            self.model.parameter_groups(),
+            self.lr_mults,
+            self.model.no_weight_decay_parameters(),
+        )
 
     def lr_schedule(self) -> Schedule:
         """Return the schedule with its warmup."""

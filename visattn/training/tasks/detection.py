@@ -15,11 +15,17 @@ from visattn.functional.evaluation.localization import peak_locations, pointing_
 from visattn.metrics.detection.average_precision import AP_METRICS
 from visattn.models.detection.detr import DETR, BoxPrediction, DetrOutput
 from visattn.pipelines.detector_attention import detector_attention
-from visattn.training.base import InputSpec, Task
+from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.detection import DETECTION_METRICS, DetectionScores
 from visattn.training.metrics.weighted_mean import WeightedMean
-from visattn.training.optim import OptimizerFactory, OptimizerGroup, Schedule, trapezoid
+from visattn.training.optim import (
+    OptimizerFactory,
+    OptimizerGroup,
+    Schedule,
+    trapezoid,
+    weight_decay_groups,
+)
 from visattn.training.tasks.detection_losses import SetCriterion
 
 _ADAMW = partial(AdamW, lr=5e-4, weight_decay=1e-4)
@@ -95,26 +101,15 @@ class DetectionTask(Task):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other classes, even if there are as many."""
         super().on_load_checkpoint(checkpoint)
-        arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
-        names = arguments.get("class_names")
-        if names is not None and tuple(names) != self.model.class_names:
-            raise ValueError(
-                "the checkpoint was trained with other classes; use the same data options. It has "
-                f"{list(names)[:5]}, the data {list(self.model.class_names)[:5]}"
-            )
+        check_class_names(checkpoint, self.model.class_names)
 
     def parameter_groups(self) -> list[OptimizerGroup]:
         """Return encoder and detector, each with and without weight decay."""
-        no_decay = {id(weight) for weight in self.model.no_weight_decay_parameters()}
-        return [
-            OptimizerGroup(
-                [weight for weight in parameters if (id(weight) in no_decay) != decay],
-                self.encoder_lr_mult if part == "encoder" else 1.0,
-                {} if decay else {"weight_decay": 0},
-            )
-            for part, parameters in self.model.parameter_groups().items()
-            for decay in (True, False)
-        ]
+        return weight_decay_groups(
+            self.model.parameter_groups(),
+            {"encoder": self.encoder_lr_mult, "decoder": 1.0},
+            self.model.no_weight_decay_parameters(),
+        )
 
     def lr_schedule(self) -> Schedule:
         """Return linear warmup, a constant phase and linear decay."""
@@ -163,15 +158,15 @@ class DetectionTask(Task):
 
     def _update_map_scores(self, batch: DetectionBatch) -> None:
         """Score the map of each object's query on the object, and on the next object."""
-        looked = detector_attention(self.model, batch.images)
-        layers = BoxPrediction(*(part[None] for part in looked.prediction))
+        attention = detector_attention(self.model, batch.images)
+        layers = BoxPrediction(*(part[None] for part in attention.prediction))
         matches = self.criterion.match(layers, batch.labels, batch.boxes)
         for index, sample in enumerate(batch.samples):
             own = matches.image == index
             objects = batch.objects[index, matches.object[own]].cpu()
             if not len(objects) or not bool(sample.region.masks[objects].any((1, 2)).all()):
                 continue
-            maps = looked.maps[index, matches.query[own]].cpu()
+            maps = attention.maps[index, matches.query[own]].cpu()
             self._score_maps(maps, sample.region.masks[objects])
 
     def _score_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:

@@ -16,10 +16,10 @@ from visattn.functional.segmentation import (
     gate_supervision_loss,
     pixel_cross_entropy,
 )
-from visattn.models.dense import BACKGROUND, DensePart
+from visattn.models.dense import BACKGROUND
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import batch_panels
-from visattn.training.base import InputSpec, Task
+from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.segmentation import (
     FOREGROUND_METRIC,
@@ -28,7 +28,14 @@ from visattn.training.metrics.segmentation import (
     SegmentationScores,
 )
 from visattn.training.metrics.weighted_mean import WeightedMean
-from visattn.training.optim import OptimizerFactory, OptimizerGroup, Schedule, cosine, trapezoid
+from visattn.training.optim import (
+    OptimizerFactory,
+    OptimizerGroup,
+    Schedule,
+    cosine,
+    trapezoid,
+    weight_decay_groups,
+)
 
 _ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
 
@@ -128,19 +135,18 @@ class SegmentationTask(Task):
         """The input of the encoder."""
         return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights that were trained for other classes, even if there are as many."""
+        super().on_load_checkpoint(checkpoint)
+        check_class_names(checkpoint, self.model.class_names)
+
     def parameter_groups(self) -> list[OptimizerGroup]:
         """Return encoder and decoder, each with and without weight decay."""
-        no_decay = {id(weight) for weight in self.model.no_weight_decay_parameters()}
-        lr_mults: dict[DensePart, float] = {"encoder": self.encoder_lr_mult, "decoder": 1.0}
-        return [
-            OptimizerGroup(
-                [weight for weight in parameters if (id(weight) in no_decay) != decay],
-                lr_mults[part],
-                {} if decay else {"weight_decay": 0},
-            )
-            for part, parameters in self.model.parameter_groups().items()
-            for decay in (True, False)
-        ]
+        return weight_decay_groups(
+            self.model.parameter_groups(),
+            {"encoder": self.encoder_lr_mult, "decoder": 1.0},
+            self.model.no_weight_decay_parameters(),
+        )
 
     def lr_schedule(self) -> Schedule:
         """Return the schedule with its warmup."""
