@@ -250,10 +250,10 @@ class BoundBox(BoundTarget):
                 scores = detections.of_class(labels[index]).detach()
             elif scores.ndim == 2:
                 scores = scores.amax(1)
-            fits = scores
             if self.boxes:
-                wanted = placed.new_tensor([self.boxes[index]])
-                fits = scores * box_iou(placed, wanted)[:, 0].square()
+                fits = scores * self._iou(index, placed).square()
+            else:
+                fits = scores * (placed[:, 2:] > placed[:, :2]).all(1)
             best = int(fits.argmax()) if len(fits) else -1
             if best < 0 or not bool(fits[best] > 0):
                 raise ValueError(self._nothing_found(detections, placed, index))
@@ -277,7 +277,8 @@ class BoundBox(BoundTarget):
         return f"the model detects no {what}{where}; it detects {detected}"
 
     def _iou(self, index: int, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
-        return box_iou(boxes, boxes.new_tensor([self.boxes[index]]))[:, 0]
+        overlap = box_iou(boxes, boxes.new_tensor([self.boxes[index]]))[:, 0]
+        return overlap.nan_to_num(0.0)  # of empty boxes
 
     def _value(
         self, index: int, detections: ImageDetections, boxes: Float[Tensor, "n 4"]

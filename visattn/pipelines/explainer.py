@@ -182,7 +182,7 @@ class Explainer:
         is_function = callable(target) or isinstance(target, DenseTarget)
         check_method_args(method, method_args, is_function=is_function)
         if isinstance(target, DenseTarget):
-            if error := unsupported_dense(method, explained.info, target):
+            if error := unsupported_dense(method, explained, target):
                 raise ValueError(error)
             return
         reason = unsupported_reason(method, explained.info, callable_target=is_function)

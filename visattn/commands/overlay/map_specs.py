@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.recording.attention_map import AttentionMap
-    from visattn.recording.model_info import ModelInfo
+    from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 
 SIMILARITY_NOTE = (
@@ -69,7 +69,7 @@ class MapRunner:
         is_dense = self.dense is not None
         self.loaded, self.explained = load_explained_model(args, dense=is_dense)
         info = self.explained.info
-        self.specs = _specs_per_text(_map_specs(args, info, self.dense), args.text or ())
+        self.specs = _specs_per_text(_map_specs(args, self.explained, self.dense), args.text or ())
         self.explainer = Explainer(
             self.explained,
             img_size=args.input_size if is_dense else None,
@@ -172,23 +172,23 @@ def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "Atten
 
 
 def _map_specs(
-    args: argparse.Namespace, info: "ModelInfo", dense: "DenseTarget | None" = None
+    args: argparse.Namespace, explained: "ExplainedModel", dense: "DenseTarget | None" = None
 ) -> list[MapSpec]:
     """Return the specs of the selected methods, after checking that the model supports them."""
     from visattn.attribution.methods import METHODS, get_method, supported_methods
     from visattn.pipelines.dense import unsupported_dense
 
+    info = explained.info
     supported = supported_methods(info)
     if dense is not None:
-        supported = [
-            name for name, method in METHODS.items() if not unsupported_dense(method, info, dense)
-        ]
+        errors = {name: unsupported_dense(METHODS[name], explained, dense) for name in METHODS}
+        supported = [name for name, error in errors.items() if not error]
     names = args.method or [_default_method(supported, layered=bool(args.layer))]
     names = supported if names == ["all"] else list(dict.fromkeys(names))
     methods = [get_method(name) for name in names]
     for method in methods:
         if dense is not None:
-            if error := unsupported_dense(method, info, dense):
+            if error := unsupported_dense(method, explained, dense):
                 raise ValueError(error)
         else:
             _check_supported(method, info, supported, layer_named=bool(args.layer))
