@@ -92,7 +92,9 @@ def _set_weight(path: str, weight: Tensor) -> None:
     if weight.ndim == 1:
         weight.fill_(-2.0 if scores else 0.0)
         return
-    center = weight[:, :, weight.shape[2] // 2, weight.shape[3] // 2] if weight.ndim == 4 else weight
+    center = (
+        weight[:, :, weight.shape[2] // 2, weight.shape[3] // 2] if weight.ndim == 4 else weight
+    )
     center.fill_((4.0 if scores else 1.0) / weight.shape[1])
     if scores and len(weight) % 3 == 0:
         weight.view(-1, 3, *weight.shape[1:])[:, :2] = 0.0
