@@ -191,7 +191,8 @@ def method_figure(name: str) -> np.ndarray:
         model = with_texts(model)
     if method.needs == "boxes":
         model, target = ShapeDetector(model), [va.BoxTarget(None, shape) for shape in range(3)]
-    maps = va.explain(model, images, name, target=target)
+    options = {"grid_size": 6} if method.needs == "boxes" else {}
+    maps = va.explain(model, images, name, target=target, **options)
     return tiled([[enlarged(image) for image in images], overlays(images, maps)])
 
 
@@ -332,7 +333,9 @@ def method_page(name: str) -> str:
     method = METHODS[name]
     architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
     options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
-    imports = {"texts": "timm\n        import torch", "boxes": "torchvision"}.get(method.needs, "timm")
+    imports = {"texts": "timm\n        import torch", "boxes": "torchvision"}.get(
+        method.needs, "timm"
+    )
     build = f'timm.create_model("{architecture}").eval()  # pretrained=True for trained weights'
     if method.needs == "texts":
         build, options = TEXT_MODEL, ', "the sky"'

@@ -150,7 +150,16 @@ def test_overlay_draws_queries_of_each_photo(photos: Path, tmp_path: Path, capsy
     folder, out = tmp_path / "model", tmp_path / "out"
     tiny_rt_detr().save_pretrained(folder)
     transformers.RTDetrImageProcessor(size={"height": 96, "width": 96}).save_pretrained(folder)
-    words = ["overlay", str(photos), "--model", f"hf:{folder}", "--queries", "2", "--out", str(out)]
+    words = [
+        "overlay",
+        str(photos),
+        "--model",
+        f"hf:{folder}",
+        "--query",
+        "best:2",
+        "--out",
+        str(out),
+    ]
     assert main([*words, "--dry-run"]) == 0
     assert not out.exists()
     capsys.readouterr()

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.nn.functional import grid_sample
 
 from tests.helpers.image_text_models import tiny_detector, tiny_rt_detr
-from visattn.recording.query_attention import overlaps, record_queries, splat
+from visattn.functional.attention.deformable import deformable_splat
+from visattn.recording.query_attention import overlaps, record_queries
 
 DENSE = ("Detr", "ConditionalDetr", "TableTransformer", "DabDetr")
 
@@ -65,16 +65,6 @@ def test_a_marked_block_changes_the_cell_at_its_place() -> None:
     assert abs(column - 7) <= 1
 
 
-def test_splat_is_the_gradient_of_bilinear_sampling() -> None:
-    torch.manual_seed(2)
-    places = torch.rand(5, 11, 2, dtype=torch.float64) * 1.4 - 0.2  # some outside
-    weights = torch.rand(5, 11, dtype=torch.float64)
-    features = torch.zeros(5, 1, 3, 7, dtype=torch.float64, requires_grad=True)
-    sampled = grid_sample(features, 2 * places[:, :, None] - 1, align_corners=False)
-    [expected] = torch.autograd.grad((sampled[:, 0, :, 0] * weights).sum(), features)
-    torch.testing.assert_close(splat(places, weights, (3, 7)), expected[:, 0])
-
-
 def test_sampled_weights_are_what_each_cell_contributes() -> None:
     model = tiny_detector("DeformableDetr")
     _, layers = record_queries(model, images())
@@ -82,8 +72,8 @@ def test_sampled_weights_are_what_each_cell_contributes() -> None:
     assert points is not None
     total = torch.zeros(4, 7)
     for level, shape in enumerate(points.level_shapes):
-        places, weights = points.places[:, :, level], points.weights[:, :, level]
-        total += splat(places.transpose(0, 1), weights.transpose(0, 1), shape).sum((2, 3))
+        places, weights = points.places[None, :, :, level], points.weights[None, :, :, level]
+        total += deformable_splat(places, weights, shape)[0].sum((2, 3))
     torch.testing.assert_close(layers[-1].weights.sum((2, 3)), total, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(points.weights.sum((2, 3)), torch.ones(7, 4), rtol=1e-4, atol=1e-5)
 

@@ -59,7 +59,7 @@ def load_detector(directory: Path) -> tuple[nn.Module, Any]:
     library, _, model = read_huggingface_model(directory)
     if "ForObjectDetection" not in type(model).__name__ or _takes_text(model):
         raise ValueError(
-            f"--queries needs a detector with queries, such as DetrForObjectDetection, but "
+            "the model must be a detector with queries, such as DetrForObjectDetection, but "
             f"{directory} holds a {type(model).__name__}"
         )
     check_loaded_weights(model, directory)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from visattn.functional.attention.deformable import deformable_splat
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
@@ -82,7 +83,7 @@ def record_queries(
     if not isinstance(logits, Tensor) or not isinstance(boxes, Tensor):
         raise ValueError(  # noqa: TRY004 (the model is wrong)
             f"{name} must return logits and pred_boxes of queries, as DETR does, to draw a map for "
-            "each query; use other methods, such as gradcam, without --queries"
+            "each query; use other methods, such as gradcam"
         )
     count = logits.shape[1]
     layers = [
@@ -211,42 +212,11 @@ def _sampled(site: str, points: SampledPoints) -> QueryAttention:
     finest = max(shapes, key=lambda shape: shape[0] * shape[1])
     total = torch.zeros(points.weights.shape[1], len(points.weights), *finest)
     for level, shape in enumerate(shapes):
-        places, weights = points.places[:, :, level], points.weights[:, :, level]
-        cells = splat(places.transpose(0, 1), weights.transpose(0, 1), shape)
+        places, weights = points.places[None, :, :, level], points.weights[None, :, :, level]
+        [cells] = deformable_splat(places, weights, shape)
         down, across = (overlaps(*pair) for pair in zip(shape, finest, strict=True))
         total += down @ cells @ across.T
     return QueryAttention(site, total, points)
-
-
-def splat(
-    places: Float[Tensor, "*n p 2"], weights: Float[Tensor, "*n p"], shape: tuple[int, int]
-) -> Float[Tensor, "*n y x"]:
-    """Return the weight that each cell gets when points are read by bilinear interpolation.
-
-    Args:
-        places: x and y in [0, 1], as shares of the grid.
-        weights: Of the points.
-        shape: Rows and columns. What lies outside is lost.
-
-    Example:
-        >>> splat(torch.tensor([[0.5, 0.5]]), torch.ones(1), (2, 4))
-        tensor([[0.0000, 0.2500, 0.2500, 0.0000],
-                [0.0000, 0.2500, 0.2500, 0.0000]])
-
-    Source:
-        Zhu et al. 2020, arXiv:2010.04159, equation 3; cell centers at half cells, zeros outside.
-    """
-    rows, columns = shape
-    x, y = places[..., 0] * columns - 0.5, places[..., 1] * rows - 0.5
-    cells = weights.new_zeros(*weights.shape[:-1], rows * columns)
-    for down in (0, 1):
-        for right in (0, 1):
-            row, column = y.floor() + down, x.floor() + right
-            share = weights * (1 - (y - row).abs()) * (1 - (x - column).abs())
-            inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-            index = (row * columns + column).where(inside, torch.zeros_like(row)).long()
-            cells.scatter_add_(-1, index, share * inside)
-    return cells.unflatten(-1, shape)
 
 
 def overlaps(count: int, fine_count: int) -> Float[Tensor, "fine coarse"]:

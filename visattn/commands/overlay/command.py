@@ -19,7 +19,7 @@ from visattn.commands.options.dry_run import add_dry_run, describe_images, print
 from visattn.commands.options.models import add_model
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.overlay.dense_target import add_dense_target
-from visattn.commands.overlay.queries import overlay_queries, query_selection
+from visattn.commands.overlay.queries import overlay_queries
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -39,7 +39,7 @@ Files of a map begin with NAME.METHOD:
   .json         metadata: model, class, arguments, displayed range, geometry on the image
 Several methods also give NAME.methods.png, all maps side by side. --all-heads adds NAME.heads.png,
 --explorer NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
-With --queries: NAME.queries.png, one figure with boxes and maps; .json and .npz hold the values.
+With --query best: NAME.queries.png, one figure with boxes and maps; .json and .npz hold the values.
 If a method fails, this is reported, the other methods continue, and the exit code is 1.
 Regions outside of the network's input, such as those beside a crop, are hatched or transparent.
 An interrupted run resumes: maps that exist and were made in the same way are not computed again.
@@ -96,13 +96,6 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="texts to compare the images with, for a model of images and texts: hf:DIRECTORY of "
         "CLIP or SigLIP, or open_clip:NAME; one map for each text, on one scale",
-    )
-    parser.add_argument(
-        "--queries",
-        type=query_selection,
-        metavar="best|N|I,J",
-        help="for a DETR-like detector, hf:DIRECTORY: draw where its queries looked, with box and "
-        "class; best: all boxes with a score of at least 0.5, up to 8; N: the N best; or indices",
     )
     _add_layers(parser)
     parser.add_argument(
@@ -229,7 +222,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--text names what to explain: --target, --classes and --maps have no use")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
-    if args.queries is not None and args.maps is None:
+    if isinstance(args.query, str | list) and args.maps is None:
         return overlay_queries(args)
     args.normalize = args.normalize or ("image" if args.maps is None else "global")
     if args.maps is None:

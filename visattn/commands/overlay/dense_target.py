@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.arguments import whole_number
 from visattn.commands.overlay.map_records import file_digest
+from visattn.commands.overlay.queries import query_selection
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from visattn.attribution.dense_targets import DenseTarget
@@ -39,9 +39,11 @@ def add_dense_target(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--query",
-        type=whole_number(0, 1_000_000),
-        metavar="N",
-        help="explain --class of a query of a DETR model, by its index from 0",
+        type=query_selection,
+        metavar="I|I,J|best|best:N",
+        help="explain --class of a query of a DETR model, by its index from 0; or draw where "
+        "queries of hf:DIRECTORY looked, with box and class: several indices, the N best, or best: "
+        "all with a score of at least 0.5, up to 8",
     )
     group.add_argument(
         "--part",

@@ -1,4 +1,4 @@
-"""`visattn overlay --queries`: a map for each query of a detector, with its box and class."""
+"""`visattn overlay --query best`: a map for each query of a detector, with its box and class."""
 
 import argparse
 import io
@@ -29,25 +29,26 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 _SUFFIXES = (".queries.png", ".queries.json", ".queries.npz")
 
 
-def query_selection(text: str) -> str | int | list[int]:
-    """Return the value of `--queries`.
+def query_selection(text: str) -> int | str | list[int]:
+    """Return the value of `--query`.
 
     Args:
-        text: `best`, a number of queries, or indices with commas.
+        text: An index, `best`, `best:N`, or indices with commas.
 
     Raises:
         argparse.ArgumentTypeError: If it is something else.
 
     Example:
-        >>> query_selection("best"), query_selection("5"), query_selection("3,17")
-        ('best', 5, [3, 17])
+        >>> query_selection("7"), query_selection("best:5"), query_selection("3,17")
+        (7, 'best:5', [3, 17])
     """
-    if text == "best":
+    name, _, count = text.partition(":")
+    if text == "best" or (name == "best" and count.isdecimal() and int(count) > 0):
         return text
     parts = text.rstrip(",").split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(
-            f"must be best, a number of queries, or indices as in 3,17; got {text!r}"
+            f"must be an index, indices as in 3,17, best or best:N; got {text!r}"
         )
     numbers = [int(part) for part in parts]
     return numbers if "," in text else numbers[0]
@@ -84,7 +85,7 @@ def overlay_queries(args: argparse.Namespace) -> int:
             [result] = explain_queries(
                 model,
                 [image],
-                args.queries,
+                _selected(args.query),
                 processor=processor,
                 layer=args.layers[0] if args.layers else -1,
                 heads=args.heads,
@@ -103,12 +104,18 @@ def overlay_queries(args: argparse.Namespace) -> int:
     return report_failures(skipped, [], len(names))
 
 
+def _selected(selection: str | list[int]) -> str | int | list[int]:
+    """Return the selection as `explain_queries` takes it."""
+    count = str(selection).partition(":")[2] if isinstance(selection, str) else ""
+    return int(count) if count else selection
+
+
 def _model_directory(args: argparse.Namespace) -> Path:
     """Return the directory of the detector, after refusing options that have no use."""
     kind, _, rest = args.model.partition(":")
     if kind != "hf":
         raise ValueError(
-            f"--queries draws detectors of Hugging Face, --model hf:DIRECTORY; got {args.model}"
+            f"--query {args.query} draws detectors of Hugging Face, --model hf:DIRECTORY; got {args.model}"
         )
     unused = {
         "--method": args.method,
@@ -120,13 +127,18 @@ def _model_directory(args: argparse.Namespace) -> Path:
         "--weights": args.weights,
         "--all-heads": args.all_heads,
         "--explorer": args.explorer,
+        "--pixel": args.pixel,
+        "--region": args.region,
+        "--box": args.box,
     }
     if refused := [name for name, value in unused.items() if value]:
         raise ValueError(
-            f"--queries draws the cross-attention of a detector: {', '.join(refused)} has no use"
+            f"--query {args.query} draws the cross-attention of a detector: {', '.join(refused)} has no use"
         )
     if args.layers and len(args.layers) > 1:
-        raise ValueError(f"--queries draws one decoder layer, got --layers {args.layers}")
+        raise ValueError(
+            f"--query {args.query} draws one decoder layer, got --layers {args.layers}"
+        )
     return Path(rest).expanduser()
 
 
