@@ -134,7 +134,7 @@ def test_a_directory_without_processor_or_with_another_model_is_refused(tmp_path
     with pytest.raises(ValueError, match="has no image processor"):
         load_detector(tmp_path / "detr")
     tiny_clip().save_pretrained(tmp_path / "clip")
-    with pytest.raises(ValueError, match="needs a detector with queries.*CLIPModel"):
+    with pytest.raises(ValueError, match="must be a detector with queries.*CLIPModel"):
         load_detector(tmp_path / "clip")
 
 

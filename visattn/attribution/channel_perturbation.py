@@ -14,6 +14,8 @@ from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_gr
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 
+_MAX_VALUES = 2**25  # of all feature maps in a forward pass
+_MAX_IMAGES = 32
 _TOLERANCE = 1e-3  # of the scores: rounding in kernels for other batch sizes
 
 
@@ -63,7 +65,7 @@ def ablationcam(
     target: Target,
     *,
     layer: Layer = -1,
-    internal_batch_size: int = 32,
+    internal_batch_size: int = 512,
 ) -> Float[Tensor, "b gy gx"]:
     """Ablation-CAM: channels of a layer weighted by the drop of the score without each.
 
@@ -76,7 +78,8 @@ def ablationcam(
         target: Target to explain; of a class the logit.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
-        internal_batch_size: Feature maps in one forward pass.
+        internal_batch_size: Feature maps in one forward pass; fewer if they are large, and at most
+            32 if the whole model must run for each.
 
     Raises:
         ValueError: If there is no such layer.
@@ -90,8 +93,10 @@ def ablationcam(
     with frozen(explained.model), torch.no_grad():
         score = evaluate_target(explained, images[None], target)[0]
         without = score[:, None].repeat(1, activations.shape[1])
-        evaluate = _shared_trunk(explained, images, target, called, channels[:1])
-        for chunk in channels.split(variants_per_batch(internal_batch_size, images)):
+        evaluate, shared = _shared_trunk(explained, images, target, called, channels[:1])
+        largest = max(1, _MAX_VALUES // activations[0].numel()) if shared else _MAX_IMAGES
+        size = variants_per_batch(min(internal_batch_size, largest), images)
+        for chunk in channels.split(size):
             without[rows, chunk] = evaluate(chunk)
     return ablation_cam(activations, score, without)
 
@@ -131,10 +136,10 @@ def _shared_trunk(
     target: Target,
     layer: FeatureLayer,
     channels: Int[Tensor, "1 b"],
-) -> Callable[[Int[Tensor, "m b"]], Float[Tensor, "m b"]]:
-    """Return the function that scores images without channels of a layer.
+) -> tuple[Callable[[Int[Tensor, "m b"]], Float[Tensor, "m b"]], bool]:
+    """Return the function that scores images without channels, and whether it repeats features.
 
-    If possible the model runs up to the layer once for all channels, and its features are repeated
+    If possible each image runs up to the layer once for all channels, whose features are repeated
     there. Both ways must then give the same scores for the given channels, repeated once.
     """
     repeated = explained.info.output.key == "" and not explained.info.output.error
@@ -159,6 +164,6 @@ def _shared_trunk(
         try:
             fast, slow = evaluate(pair, repeat=True), evaluate(pair, repeat=False)
         except Exception:  # noqa: BLE001 - a model may check the shapes between its layers
-            return lambda channels: evaluate(channels, repeat=False)
+            return lambda channels: evaluate(channels, repeat=False), False
         repeated = torch.allclose(fast, slow, rtol=_TOLERANCE, atol=_TOLERANCE)
-    return lambda channels: evaluate(channels, repeat=repeated)
+    return lambda channels: evaluate(channels, repeat=repeated), repeated

@@ -3,8 +3,7 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,27 +14,12 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
-from visattn.commands.options.dry_run import (
-    add_dry_run,
-    describe_images,
-    describe_model,
-    print_dry_run,
-)
-from visattn.commands.options.folders import (
-    check_no_overwrite,
-    create_folder,
-    encode_png,
-    unique_names,
-)
-from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
-from visattn.commands.options.images import (
-    count_on_interrupt,
-    find_input_images,
-    read_images,
-    report_failures,
-)
+from visattn.commands.options.dry_run import add_dry_run
+from visattn.commands.options.folders import create_folder, encode_png
+from visattn.commands.options.image_index import ImageIndex
+from visattn.commands.options.image_run import ImageRun
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -58,7 +42,7 @@ it also writes
 and for several images DIR/index.html, an index of all files.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_SUFFIXES = (".png", ".queries.png", ".json")
+_FILES = ("{}.png", "{}.queries.png", "{}.json")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -114,42 +98,17 @@ def main(argv: Sequence[str]) -> int:
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
     check_weights(args)  # reports a missing run before torch is imported
-    skipped: list[str] = []
-    names = unique_names(find_input_images(args.images, args.out, skipped))
-    files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
-    files += [INDEX] if len(names) > 1 else []
-    if args.out is not None:
-        check_no_overwrite(args.out, files, names)
-        if len(names) > 1:
-            read_index_entries(args.out / INDEX)
+    run = ImageRun(args, _FILES, "Detections")
     model, source = _load_detector(args)
     if args.dry_run:
-        reads = [describe_images([*names]), describe_model(model, source)]
-        return print_dry_run(reads, args.out, files)
+        return run.dry_run(model, source)
     if args.out is not None:
         create_folder(args.out)
-    return _detect_images(model, args, names, skipped)
-
-
-def _detect_images(
-    model: "DETR", args: argparse.Namespace, names: Mapping[Path, str], skipped: list[str]
-) -> int:
-    """Detect objects in one image after the other; return the exit code."""
-    index = None
-    if args.out is not None and len(names) > 1:
-        index = ImageIndex(args.out, "Detections")
-    not_written: list[str] = []
-    done: list[Path] = []
-    with (
-        count_on_interrupt(done, len(names)),
-        index or nullcontext(),
-        progress_bar(len(names)) as progress,
-    ):
-        paths = progress.track(names) if progress else names
-        for path, image in read_images(paths, skipped, strict=args.strict):
-            not_written += _detect_image(model, names[path], image, args, index)
-            done.append(path)
-    return report_failures(skipped, not_written, len(names))
+    return run.process(
+        lambda batch, index: [
+            _detect_image(model, name, image, args, index) for name, image in batch
+        ]
+    )
 
 
 def _load_detector(args: argparse.Namespace) -> "tuple[DETR, str]":

@@ -2,34 +2,17 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.options.arguments import CommandParser, add_images, add_resize_mode
-from visattn.commands.options.dry_run import (
-    add_dry_run,
-    describe_images,
-    describe_model,
-    print_dry_run,
-)
-from visattn.commands.options.folders import (
-    check_no_overwrite,
-    create_folder,
-    encode_png,
-    unique_names,
-)
-from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
-from visattn.commands.options.images import (
-    batched,
-    count_on_interrupt,
-    find_input_images,
-    read_images,
-    report_failures,
-)
+from visattn.commands.options.dry_run import add_dry_run
+from visattn.commands.options.folders import create_folder, encode_png
+from visattn.commands.options.image_index import ImageIndex
+from visattn.commands.options.image_run import ImageRun
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -88,21 +71,16 @@ def main(argv: Sequence[str]) -> int:
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
     check_weights(args)  # reports a missing run before torch is imported
-    skipped: list[str] = []
-    names = unique_names(find_input_images(args.images, args.out, skipped))
-    files = [file.format(name) for name in names.values() for file in _FILES]
-    files += [INDEX] if len(names) > 1 else []
-    if args.out is not None:
-        check_no_overwrite(args.out, files, names)
-        if len(names) > 1:
-            read_index_entries(args.out / INDEX)
+    run = ImageRun(args, _FILES, "Segmentation")
+    model, source = _load_segmenter(args)
     if args.dry_run:
-        reads = [describe_images([*names]), describe_model(*_load_segmenter(args))]
-        return print_dry_run(reads, args.out, files)
+        return run.dry_run(model, source)
     if args.out is not None:
         for folder in (args.out, args.out / "masks", args.out / "overlays"):
             create_folder(folder)
-    return _segment_images(_load_segmenter(args)[0], args, names, skipped)
+    return run.process(
+        lambda batch, index: _segment_images(model, args, batch, index), batch_size=_BATCH_SIZE
+    )
 
 
 def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
@@ -117,32 +95,19 @@ def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
 
 
 def _segment_images(
-    model: "UNet", args: argparse.Namespace, names: Mapping[Path, str], skipped: list[str]
-) -> int:
-    """Segment images in batches; return the exit code."""
+    model: "UNet",
+    args: argparse.Namespace,
+    batch: "list[tuple[str, LoadedImage]]",
+    index: ImageIndex | None,
+) -> Iterator[list[str]]:
+    """Segment images, print a row for each; yield the reasons for missing files of each."""
     from visattn.pipelines.segmentation import segment
 
-    index = None
-    if args.out is not None and len(names) > 1:
-        index = ImageIndex(args.out, "Segmentation")
-    not_written: list[str] = []
-    done: list[Path] = []
-    with (
-        count_on_interrupt(done, len(names)),
-        index or nullcontext(),
-        progress_bar(len(names)) as progress,
-    ):
-        paths = progress.track(names) if progress else names
-        images = read_images(paths, skipped, strict=args.strict)
-        for batch in batched(images, _BATCH_SIZE):
-            photos = [image for _, image in batch]
-            results = segment(model, photos, resize_mode=args.resize_mode, batch_size=len(batch))
-            for (path, image), result in zip(batch, results, strict=True):
-                print_row(names[path], _shares_text(result))
-                if args.out is not None:
-                    not_written += _write(args.out, names[path], image, result, index)
-                done.append(path)
-    return report_failures(skipped, not_written, len(names))
+    photos = [image for _, image in batch]
+    results = segment(model, photos, resize_mode=args.resize_mode, batch_size=len(batch))
+    for (name, image), result in zip(batch, results, strict=True):
+        print_row(name, _shares_text(result))
+        yield [] if args.out is None else _write(args.out, name, image, result, index)
 
 
 def _shares_text(result: "Segmentation") -> str:

@@ -115,7 +115,7 @@ def _model_directory(args: argparse.Namespace) -> Path:
     kind, _, rest = args.model.partition(":")
     if kind != "hf":
         raise ValueError(
-            f"--query {args.query} draws detectors of Hugging Face, --model hf:DIRECTORY; got {args.model}"
+            f"--query draws detectors of Hugging Face, --model hf:DIRECTORY; got {args.model}"
         )
     unused = {
         "--method": args.method,
@@ -133,12 +133,10 @@ def _model_directory(args: argparse.Namespace) -> Path:
     }
     if refused := [name for name, value in unused.items() if value]:
         raise ValueError(
-            f"--query {args.query} draws the cross-attention of a detector: {', '.join(refused)} has no use"
+            f"--query draws the cross-attention of a detector: {', '.join(refused)} has no use"
         )
     if args.layers and len(args.layers) > 1:
-        raise ValueError(
-            f"--query {args.query} draws one decoder layer, got --layers {args.layers}"
-        )
+        raise ValueError(f"--query draws one decoder layer, got --layers {args.layers}")
     return Path(rest).expanduser()
 
 
