@@ -1,33 +1,24 @@
 """Data modules for object detection: rendered scenes, and COCO instances."""
 
 from abc import abstractmethod
-from typing import Any, Literal
-
-from torch.utils.data import DataLoader
+from typing import Any
 
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.resize import ResizeMode, ResizeSpec
-from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.images.resize import ResizeMode
 from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
 from visattn.data.regions.detection import (
     AnnotatedObjects,
     DetectionDataset,
-    DetectionSample,
     SceneObjects,
     collate_detections,
 )
-from visattn.data.scenes.dataset import Scenes
+from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
-from visattn.training.base import DataModule
-
-Loader = DataLoader[DetectionSample]
-Split = Literal["train", "validation", "test"]
-_EVAL_BATCH_SIZE = 32
+from visattn.training.data.dense import DenseDataModule
 
 
-class DetectionDataModule(DataModule):
+class DetectionDataModule(DenseDataModule):
     """Base class of images with boxes in three splits.
 
     Args:
@@ -38,7 +29,7 @@ class DetectionDataModule(DataModule):
         seed: Seed of the order of the images and of their transforms.
     """
 
-    class_names: tuple[str, ...]
+    collate = collate_detections
 
     def __init__(
         self,
@@ -48,50 +39,19 @@ class DetectionDataModule(DataModule):
         num_workers: int,
         seed: int,
     ) -> None:
-        super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        specs = train_transforms or []
-        self.train_transforms = JointTransforms(specs, mask_fill=0) if specs else None
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
-
-    @property
-    def data_info(self) -> dict[str, Any]:
-        """The names of the classes."""
-        return {"class_names": list(self.class_names)}
+        transforms = JointTransforms(train_transforms, mask_fill=0) if train_transforms else None
+        super().__init__(transforms, batch_size=batch_size, num_workers=num_workers, seed=seed)
 
     @abstractmethod
     def open_dataset(self, split: Split) -> DetectionDataset:
         """Return the images of a split."""
 
-    def train_dataloader(self) -> Loader:
-        """Return random batches of training images."""
-        images = self.open_dataset("train")
-        sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
-        return StatefulDataLoader(
-            images, sampler, collate_fn=collate_detections, num_workers=self.num_workers
-        )
-
-    def val_dataloader(self) -> Loader:
-        """Return the validation images, each once."""
-        return self._eval_dataloader("validation")
-
-    def test_dataloader(self) -> Loader:
-        """Return the test images, each once."""
-        return self._eval_dataloader("test")
-
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as RGB arrays."""
-        dataset = self.open_dataset("validation")
+        self.setup("validate")
+        dataset = self.datasets["validation"]
         images = [dataset[index].region.image for index in range(min(count, len(dataset)))]
         return [image.permute(1, 2, 0).numpy() for image in images]
-
-    def _eval_dataloader(self, split: Split) -> Loader:
-        dataset = self.open_dataset(split)
-        sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
-        return DataLoader(
-            dataset, batch_size=_EVAL_BATCH_SIZE, sampler=sampler, collate_fn=collate_detections
-        )
 
 
 class ScenesDetectionDataModule(DetectionDataModule):
@@ -144,8 +104,7 @@ class ScenesDetectionDataModule(DetectionDataModule):
         """Return the scenes of a split."""
         count, size = self.counts[split], self.image_size
         scenes = Scenes(count, size=size, split=split, seed=self.seed, config=self.config)
-        transforms = self.train_transforms if split == "train" else None
-        return SceneObjects(scenes, transforms=transforms, seed=self.seed)
+        return SceneObjects(scenes, transforms=self.transforms_of(split), seed=self.seed)
 
 
 class CocoDetectionDataModule(DetectionDataModule):
@@ -201,20 +160,13 @@ class CocoDetectionDataModule(DetectionDataModule):
         self.class_names = tuple(sorted(names))
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
-        """Return the photos of a split, resized to the input of the network.
-
-        Raises:
-            TypeError: If the task does not train a detector.
-        """
-        if self.input_spec is None:
-            raise TypeError(
-                f"{type(self).__name__} needs a task with an input size, such as DetectionTask"
-            )
-        resize = ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
-        transforms = self.train_transforms if split == "train" else None
-        images = self._read(split)
+        """Return the photos of a split, resized to the input of the network."""
         return AnnotatedObjects(
-            images, self.class_names, resize, transforms=transforms, seed=self.seed
+            self._read(split),
+            self.class_names,
+            self.resize,
+            transforms=self.transforms_of(split),
+            seed=self.seed,
         )
 
     def _read(self, split: Split) -> list[AnnotatedImage]:

@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader
 
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.resize import ResizeMode, ResizeSpec
+from visattn.data.images.resize import ResizeMode
 from visattn.data.loading.fallback import OnError
-from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.regions.coco_instances import read_category_names
 from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
 from visattn.data.regions.segmentation import (
@@ -26,12 +23,10 @@ from visattn.data.regions.segmentation import (
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.models.dense import BACKGROUND
-from visattn.training.data.fallback import ReadFallbackDataModule
-
-Loader = DataLoader[SegmentationBatch]
+from visattn.training.data.dense import DenseDataModule
 
 
-class SegmentationDataModule(ReadFallbackDataModule):
+class SegmentationDataModule(DenseDataModule):
     """Base class of images with the class of each pixel; only the test opens the test split.
 
     Args:
@@ -42,11 +37,6 @@ class SegmentationDataModule(ReadFallbackDataModule):
         seed: Seed of the order of the images and of their transforms.
     """
 
-    class_names: tuple[str, ...]
-    """Names of the classes, in the order of their numbers."""
-    resize_mode: ResizeMode = "pad"
-    """How an image is resized to the input of the network."""
-
     def __init__(
         self,
         train_transforms: list[AugmentationSpec] | None,
@@ -55,61 +45,16 @@ class SegmentationDataModule(ReadFallbackDataModule):
         num_workers: int,
         seed: int,
     ) -> None:
-        super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.train_transforms = JointTransforms(train_transforms or [])
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
-        self.datasets: dict[Split, SegmentationImages] = {}
-
-    @property
-    def data_info(self) -> dict[str, Any]:
-        """The names of the classes."""
-        return {"class_names": list(self.class_names)}
+        super().__init__(
+            JointTransforms(train_transforms or []),
+            batch_size=batch_size,
+            num_workers=num_workers,
+            seed=seed,
+        )
 
     @abstractmethod
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the images of a split."""
-
-    @property
-    def test_splits(self) -> tuple[Split, ...]:
-        """The splits that the test reads."""
-        return ("test",)
-
-    @property
-    def resize(self) -> ResizeSpec:
-        """The resizing of an image to the input of the network.
-
-        Raises:
-            TypeError: If the task does not train a segmentation model.
-        """
-        if self.input_spec is None or self.input_spec.encoder is not None:
-            raise TypeError(
-                f"{type(self).__name__} needs a task that trains a dense model, such as "
-                "SegmentationTask, whose input_spec has the size of its images"
-            )
-        return ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
-
-    def setup(self, stage: str) -> None:
-        """Open the splits of a stage."""
-        stages = {"fit": ("train", "validation"), "test": self.test_splits}
-        for split in stages.get(stage, ("validation",)):
-            if split not in self.datasets:
-                self.datasets[split] = self.open_dataset(split)
-
-    def train_dataloader(self) -> Loader:
-        """Return random batches of training images."""
-        images = self.datasets["train"]
-        sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
-        return StatefulDataLoader(images, sampler, num_workers=self.num_workers)
-
-    def val_dataloader(self) -> Loader:
-        """Return the validation images, each once."""
-        return self._eval_dataloader("validation")
-
-    def test_dataloader(self) -> list[Loader]:
-        """Return the images of the test splits, each once."""
-        return [self._eval_dataloader(split) for split in self.test_splits]
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as RGB arrays."""
@@ -120,16 +65,6 @@ class SegmentationDataModule(ReadFallbackDataModule):
         self.setup("validate")
         dataset = self.datasets["validation"]
         return dataset[list(range(min(count, len(dataset))))]
-
-    def transforms_of(self, split: Split) -> JointTransforms | None:
-        """Return the random transforms of a split; None for all but the training split."""
-        return self.train_transforms if split == "train" else None
-
-    def _eval_dataloader(self, split: Split) -> Loader:
-        dataset = self.datasets[split]
-        sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
-        batches = BatchSampler(sampler, self.batch_size, drop_last=False)
-        return DataLoader(dataset, batch_size=None, sampler=batches)
 
 
 class SceneSegmentationDataModule(SegmentationDataModule):

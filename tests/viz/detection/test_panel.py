@@ -1,0 +1,70 @@
+"""The figure of detections: a tile per map, boxes and points in its place, one value range."""
+
+import numpy as np
+import pytest
+
+from visattn.viz.detection.boxes import box_color
+from visattn.viz.detection.panel import ShownDetection, detection_overview, detection_panel
+
+ORANGE, BLUE = box_color(0), box_color(1)
+BOX = np.array([10.0, 20.0, 50.0, 40.0])
+
+
+def photo() -> np.ndarray:
+    return np.full((60, 90, 3), 128, np.uint8)
+
+
+def shown(values: np.ndarray | None, color: tuple[int, int, int] = ORANGE) -> ShownDetection:
+    points = np.array([[30.0, 30.0, 1.0]])
+    return ShownDetection("cat", 0.9, BOX, color, values, points, note="query 3")
+
+
+def where(image: np.ndarray, color: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    rows, columns = np.nonzero((image == color).all(2))
+    return columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+
+
+def test_the_overview_has_the_size_of_the_photo_and_its_box() -> None:
+    drawn = detection_overview(photo(), [shown(None)])
+    assert drawn.shape == (60, 90, 3)
+    left, _, _, bottom = where(drawn, ORANGE)  # the label may exceed the box
+    assert (left, bottom) == (10, 40)
+
+
+def test_there_is_one_tile_for_each_map_with_its_box_in_proportion() -> None:
+    values = np.zeros((60, 90))
+    without = detection_panel(photo(), [shown(None)], title="a", width=600)
+    one = detection_panel(photo(), [shown(values, BLUE)], title="a", width=600)
+    # the overview draws the box, too: its copy in the tile of the query is right of the first
+    columns = np.nonzero((one == BLUE).all(2).any(0))[0]
+    gaps = np.nonzero(np.diff(columns) > 20)[0]
+    assert len(gaps) >= 1
+    first, second = columns[: gaps[-1] + 1], columns[gaps[-1] + 1 :]
+    assert second.max() - second.min() == pytest.approx(first.max() - first.min(), abs=3)
+    assert one.shape[1] == without.shape[1] == 600
+
+
+def test_the_map_is_drawn_on_one_range_for_all_tiles() -> None:
+    low, high = np.full((60, 90), 0.1), np.full((60, 90), 0.9)
+    pages = [
+        detection_panel(photo(), [shown(low), shown(values)], title="a", width=600)
+        for values in (low, high)
+    ]
+    different = (pages[0] != pages[1]).any(2)
+    rows, columns = np.nonzero(different)
+    assert different.any()  # the second tile only: the first map has the same colors beside both
+    tile = different[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    assert tile.mean() > 0.8
+    assert tile.size < 0.5 * different.size
+
+
+def test_unseen_pixels_clipped_values_and_no_detections_are_drawn() -> None:
+    values = np.full((60, 90), 2.0)
+    values[:, :30] = np.nan
+    page = detection_panel(photo(), [shown(values)], title="a", subtitle="b", vmax=1.0, width=600)
+    plain = detection_panel(photo(), [shown(np.ones((60, 90)))], title="a", subtitle="b", width=600)
+    assert page.shape == plain.shape
+    assert bool((page[-40:] != plain[-40:]).any())  # the legend names both
+    empty = detection_panel(photo(), [], title="nothing", width=600)
+    assert empty.dtype == np.uint8
+    assert empty.shape[1] == 600
