@@ -64,7 +64,7 @@ def test_batches_and_processes_give_the_same_scores_in_any_order() -> None:
     for number, (detections, truth) in enumerate(reversed(images)):
         shards[number % 2].update(batch(detections), [truth])
     shards[0].merge_state(shards[1])
-    assert shards[0].compute().scores == pytest.approx(expected)
+    assert shards[0].compute().scores == pytest.approx(expected, nan_ok=True)
     assert 0 < expected["AP"] < 1
 
 

@@ -45,6 +45,8 @@ NAME/, or a folder of images with a folder of masks (foreground bright) of the s
   point    pointing game: the maximum lies on the object, or within --tolerance pixels of it;
            in box: in its bounding box; hard: objects that cover less than a quarter of an image
            with other categories
+  other p, other e    of --target region and box, as a control: the same on objects of other
+           categories; a map that shows all objects alike has the same scores there
   energy   fraction of the map on the object; enrich: its ratio to the object's fraction of the area
   IoU      of the object and the region where the map exceeds its mean (or --threshold)
   insert   area under the probability curve while the highest pixels are inserted into a blurred
@@ -61,6 +63,7 @@ With --out, DIR holds rows.jsonl (a line per image and method; an interrupted ru
 it), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
 
 _PARTS = ("localization", "insertion_deletion", "road")
+_DENSE = ("region", "box")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -85,13 +88,17 @@ def build_parser() -> argparse.ArgumentParser:
         help="attribution methods, such as gradcam, rollout",
     )
     parser.add_argument(
-        "--scores", nargs="+", choices=_PARTS, default=list(_PARTS), help="scores (default: all)"
+        "--scores",
+        nargs="+",
+        choices=_PARTS,
+        help="scores (default: all; of regions and boxes localization, the only one)",
     )
     parser.add_argument(
         "--target",
-        choices=("category", "predicted"),
+        choices=("category", "predicted", *_DENSE),
         help="explain each category of an image, or the predicted class, for which all objects "
-        "count (default: category if DATA has categories)",
+        "count (default: category if DATA has categories); of a segmentation model the logits of "
+        "each category on the region of its objects, of a detector the box of its largest object",
     )
     _add_score_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for rows and scores")
@@ -154,6 +161,7 @@ def score(args: argparse.Namespace) -> int:
 
     if args.diagnostics and args.out is None:
         raise ValueError("--diagnostics needs an output folder, --out DIR")
+    _check_parts(args)
     skipped: dict[str, str] = {}
     images = _read_annotations(args, skipped)[: args.limit]
     has_categories = any(any(image.categories) for image in images)
@@ -164,9 +172,9 @@ def score(args: argparse.Namespace) -> int:
     methods = list(dict.fromkeys([*args.methods, *BASELINES]))
     evaluator.check_methods(methods)
     explained = evaluator.explained
-    queries, missing = build_queries(
-        images, explained.class_names, count_classes(explained), predicted=predicted
-    )
+    names = explained.class_names
+    num_classes = len(names) if args.target in _DENSE else count_classes(explained)
+    queries, missing = build_queries(images, names, num_classes, predicted=predicted)
     if not queries:
         raise ValueError(
             f"the model has no class for {', '.join(missing)}; "
@@ -186,6 +194,19 @@ def score(args: argparse.Namespace) -> int:
     for reason in skipped.values():
         print_message(f"skipped {reason}")
     return 1 if skipped else 0
+
+
+def _check_parts(args: argparse.Namespace) -> None:
+    """Set the default scores; refuse those that dense targets do not have."""
+    if args.target not in _DENSE:
+        args.scores = args.scores or list(_PARTS)
+        return
+    args.scores = args.scores or ["localization"]
+    if args.scores != ["localization"] or args.sanity_checks or args.diagnostics:
+        raise ValueError(
+            f"--target {args.target} has localization scores only: leave out --scores, "
+            "--sanity-checks and --diagnostics"
+        )
 
 
 def _read_annotations(args: argparse.Namespace, skipped: dict[str, str]) -> "list[AnnotatedImage]":
@@ -211,9 +232,20 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     rule = LocalizationRule(args.tolerance, args.threshold)
     schedule = PerturbationSchedule(steps=args.steps)
     args.pretrained = args.pretrained and not args.dry_run  # a dry run downloads nothing
-    loaded, explained = load_explained_model(args)
+    dense = args.target in _DENSE
+    loaded, explained = load_explained_model(args, dense=dense)
     if loaded.weights == "random" and not args.dry_run:
         print_message("the weights are random: the scores have no meaning")
+    if dense:
+        from visattn.pipelines.evaluate_dense import DenseMapEvaluator
+
+        if not explained.class_names:
+            raise ValueError("the names of the classes are unknown; give a file, --classes FILE")
+        explainer = Explainer(explained, img_size=args.input_size, dense=True)
+        evaluator = DenseMapEvaluator(
+            explainer, args.scores, rule, schedule, args.seed, kind=args.target
+        )
+        return evaluator, loaded.weights
     explainer = Explainer(explained, transform=loaded.transform)
     evaluator = MapEvaluator(explainer, args.scores, rule, schedule, args.seed)
     return evaluator, loaded.weights
@@ -249,7 +281,7 @@ def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dic
         "input_size": args.input_size,
         "classes": args.classes and file_digest(args.classes),
         "data": args.data.name,
-        "target": "predicted" if predicted else "category",
+        "target": args.target if args.target in _DENSE else _target_name(predicted=predicted),
         "scores": list(args.scores),
         "tolerance": args.tolerance,
         "threshold": args.threshold,
@@ -257,6 +289,10 @@ def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dic
         "seed": args.seed,
         "visattn": version("visattn"),
     }
+
+
+def _target_name(*, predicted: bool) -> str:
+    return "predicted" if predicted else "category"
 
 
 def _evaluate(

@@ -14,6 +14,8 @@ COLUMNS = {
     "point_box": "in box",
     "hard": "hard",
     "energy": "energy",
+    "other_point": "other p",
+    "other_energy": "other e",
     "enrichment": "enrich",
     "iou": "IoU",
     "insertion": "insert",
@@ -120,7 +122,7 @@ def mean_scores(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
         >>> mean_scores([row, other])["rise"]
         {'count': 2, 'point': 0.5, 'hard': 0.0, 'energy': 0.375, 'enrichment': 1.5}
     """
-    inside = (row for row in rows if not row.get("outside_input"))
+    inside = (row for row in rows if not (row.get("outside_input") or row.get("missed")))
     return {method: _means(own) for method, own in _by_method(inside).items()}
 
 
@@ -236,6 +238,9 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     outside = {(row["image"], row["category"]) for row in rows if row.get("outside_input")}
     if outside:
         yield f"outside of the network's input: {len(outside)} excluded"
+    missed = {(row["image"], row["category"]) for row in rows if row.get("missed")}
+    if missed:
+        yield f"not detected by the model: {len(missed)} excluded"
     hard = {(row["image"], row["category"]) for row in rows if row.get("difficult")}
     if hard:
         yield f"hard: {len(hard)}"
