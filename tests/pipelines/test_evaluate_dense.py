@@ -106,5 +106,5 @@ def test_the_command_scores_regions(
     printed = capsys.readouterr().out
     assert "other e" in printed
     assert "target:region" in printed
-    assert main([*words, "--scores", "road"]) == 2
+    assert main([*words, "--scores", "road"]) == 1
     assert "has localization scores only" in capsys.readouterr().err
