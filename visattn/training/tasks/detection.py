@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import avg_pool2d, interpolate
 from torch.optim import AdamW
 
 from visattn.data.regions.detection import DetectionBatch
@@ -29,7 +29,7 @@ from visattn.training.optim import (
 from visattn.training.tasks.detection_losses import SetCriterion
 
 _ADAMW = partial(AdamW, lr=5e-4, weight_decay=1e-4)
-_MAP_METRICS = ("pointing_game", "pointing_exact", "other_query")
+_MAP_METRICS = ("pointing_game", "pointing_exact", "pointing_3x3", "other_query")
 
 
 class DetectionTask(Task):
@@ -37,9 +37,10 @@ class DetectionTask(Task):
 
     Validation logs COCO's average precision. The test adds that of small, medium and large objects,
     and scores the attention of the queries: `pointing_exact` is how often the maximum of a query's
-    map lies on the pixels of its object, `pointing_game` how often within half a cell of them,
-    since a thin object need not contain the center of a cell, and `other_query`, the control, how
-    often the maximum of another object's query does.
+    map lies on the pixels of its object, `pointing_3x3` that of its mean over 3 x 3 cells, since
+    the features of a cell are made from pixels around it, `pointing_game` how often the first
+    maximum lies within half a cell of the object, since a thin one need not contain the center of a
+    cell, and `other_query`, the control, how often the maximum of another object's query does.
 
     Args:
         detector: The detector; it gets the names of its classes from the data.
@@ -175,9 +176,12 @@ class DetectionTask(Task):
         half_cell = min(size[0] / maps.shape[1], size[1] / maps.shape[2]) / 2
         large = interpolate(maps[None], size, mode="bilinear", align_corners=False)[0]
         peaks = peak_locations(large)
+        smooth = avg_pool2d(maps, 3, stride=1, padding=1)
+        smooth = interpolate(smooth[None], size, mode="bilinear", align_corners=False)[0]
         hits = {
             "pointing_game": pointing_game_hits(peaks, masks, half_cell),
             "pointing_exact": pointing_game_hits(peaks, masks),
+            "pointing_3x3": pointing_game_hits(peak_locations(smooth), masks),
             "other_query": pointing_game_hits(peaks.roll(1, 0), masks, half_cell),
         }
         for name, hit in hits.items():
