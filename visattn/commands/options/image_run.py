@@ -58,8 +58,8 @@ class ImageRun:
         self.has_index = several and args.out is not None
         if args.out is not None:
             check_no_overwrite(args.out, self.files, self.names)
-        if self.has_index:
-            read_index_entries(args.out / INDEX)
+            if several:
+                read_index_entries(args.out / INDEX)
 
     def dry_run(self, model: "nn.Module", source: str) -> int:
         """Print what would be read and written; return 0.

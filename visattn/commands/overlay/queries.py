@@ -24,7 +24,7 @@ from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.pipelines.explain_queries import DetectorQueries
+    from visattn.pipelines.explain_queries import DetectorQueries, Queries
 
 _SUFFIXES = (".queries.png", ".queries.json", ".queries.npz")
 
@@ -104,10 +104,12 @@ def overlay_queries(args: argparse.Namespace) -> int:
     return report_failures(skipped, [], len(names))
 
 
-def _selected(selection: str | list[int]) -> str | int | list[int]:
+def _selected(selection: str | list[int]) -> "Queries":
     """Return the selection as `explain_queries` takes it."""
-    count = str(selection).partition(":")[2] if isinstance(selection, str) else ""
-    return int(count) if count else selection
+    if not isinstance(selection, str):
+        return selection
+    count = selection.partition(":")[2]
+    return int(count) if count else "best"
 
 
 def _model_directory(args: argparse.Namespace) -> Path:
