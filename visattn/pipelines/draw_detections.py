@@ -106,5 +106,5 @@ def _note(query: int, outside: float) -> str:
     return (
         text
         if outside < 0.005
-        else f"{text}, {100 * outside:.0f} % of its weight outside of the input"
+        else f"{text}, {100 * outside:.0f} % off the input"
     )
