@@ -64,6 +64,7 @@ from .draw_scanpaths import (
     glimpse_panel as glimpse_panel,
     glimpse_wall as glimpse_wall,
 )
+from .evaluate_dense import DenseMapEvaluator as DenseMapEvaluator
 from .evaluate_maps import (
     MapEvaluator as MapEvaluator,
     QueryObject as QueryObject,

@@ -103,8 +103,4 @@ def _shown(result: DetectionResult, index: int, tile: tuple[int, int] | None) ->
 
 def _note(query: int, outside: float) -> str:
     text = f"query {query}"
-    return (
-        text
-        if outside < 0.005
-        else f"{text}, {100 * outside:.0f} % off the input"
-    )
+    return text if outside < 0.005 else f"{text}, {100 * outside:.0f} % off the input"

@@ -119,7 +119,6 @@ from .query_attention import (
     SampledPoints as SampledPoints,
     overlaps as overlaps,
     record_queries as record_queries,
-    splat as splat,
 )
 from .recorder import (
     Recording as Recording,

@@ -68,13 +68,13 @@ def test_only_training_images_are_transformed() -> None:
     plain = ScenesDetectionDataModule(**options)
     flipped = ScenesDetectionDataModule(**options, train_transforms=flip)
     for split, same in (("train", False), ("validation", True), ("test", True)):
-        one, other = (data.open_dataset(split)[0].region for data in (plain, flipped))
-        assert torch.equal(one.image, other.image) == same, split
-        mirrored = one.image if same else one.image.flip(2)
-        assert torch.equal(mirrored, other.image), split
-        left, right = one.boxes[:, 0], one.boxes[:, 2]
+        normal, mirrored = (data.open_dataset(split)[0].region for data in (plain, flipped))
+        assert torch.equal(normal.image, mirrored.image) == same, split
+        expected_image = normal.image if same else normal.image.flip(2)
+        assert torch.equal(expected_image, mirrored.image), split
+        left, right = normal.boxes[:, 0], normal.boxes[:, 2]
         expected = left if same else 32 - right
-        assert torch.equal(other.boxes[:, 0], expected), split
+        assert torch.equal(mirrored.boxes[:, 0], expected), split
 
 
 def test_coco_photos_keep_crowds_and_photos_without_objects(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ def test_the_overview_has_the_size_of_the_photo_and_its_box() -> None:
 def test_there_is_one_tile_for_each_map_with_its_box_in_proportion() -> None:
     values = np.zeros((60, 90))
     without = detection_panel(photo(), [shown(None)], title="a", width=600)
-    one = detection_panel(photo(), [shown(values, BLUE)], title="a", width=600)
+    single = detection_panel(photo(), [shown(values, BLUE)], title="a", width=600)
     # the overview draws the box, too: its copy in the tile of the query is right of the first
-    columns = np.nonzero((one == BLUE).all(2).any(0))[0]
+    columns = np.nonzero((single == BLUE).all(2).any(0))[0]
     gaps = np.nonzero(np.diff(columns) > 20)[0]
     assert len(gaps) >= 1
     first, second = columns[: gaps[-1] + 1], columns[gaps[-1] + 1 :]
     assert second.max() - second.min() == pytest.approx(first.max() - first.min(), abs=3)
-    assert one.shape[1] == without.shape[1] == 600
+    assert single.shape[1] == without.shape[1] == 600
 
 
 def test_the_map_is_drawn_on_one_range_for_all_tiles() -> None:
