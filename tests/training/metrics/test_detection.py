@@ -28,7 +28,9 @@ def sample(
     return DetectionSample(name, region, torch.tensor(labels).long(), is_crowd, true.float(), areas)
 
 
-def found(boxes: list[list[float]], labels: list[int], scores: list[float]) -> list[Tensor]:
+def predicted_boxes(
+    boxes: list[list[float]], labels: list[int], scores: list[float]
+) -> list[Tensor]:
     """Detections with boxes in pixels of the photo, in shares of the input."""
     corners = torch.tensor(boxes).view(-1, 4) / torch.tensor([128.0, 64.0, 128.0, 64.0])
     rank = torch.arange(len(boxes))
@@ -44,18 +46,22 @@ CAT, DOG = [10.0, 10.0, 30.0, 40.0], [50.0, 5.0, 120.0, 60.0]
 
 def test_boxes_are_compared_on_the_photo() -> None:
     scores = DetectionScores()
-    scores.update(batch(found([CAT, DOG], [0, 1], [0.9, 0.8])), [sample("a", [DOG, CAT], [1, 0])])
+    scores.update(
+        batch(predicted_boxes([CAT, DOG], [0, 1], [0.9, 0.8])), [sample("a", [DOG, CAT], [1, 0])]
+    )
     assert scores.compute().scores["AP"] == pytest.approx(1.0)
     wrong = DetectionScores()
-    wrong.update(batch(found([CAT, DOG], [1, 0], [0.9, 0.8])), [sample("a", [DOG, CAT], [1, 0])])
+    wrong.update(
+        batch(predicted_boxes([CAT, DOG], [1, 0], [0.9, 0.8])), [sample("a", [DOG, CAT], [1, 0])]
+    )
     assert wrong.compute().scores["AP"] == pytest.approx(0.0)
 
 
 def test_batches_and_processes_give_the_same_scores_in_any_order() -> None:
     images = [
-        (found([CAT, DOG], [0, 1], [0.9, 0.3]), sample("a", [CAT], [0])),
-        (found([CAT, DOG], [0, 1], [0.2, 0.7]), sample("b", [CAT, DOG], [0, 1])),
-        (found([DOG, CAT], [0, 0], [0.6, 0.5]), sample("c", [CAT], [0])),
+        (predicted_boxes([CAT, DOG], [0, 1], [0.9, 0.3]), sample("a", [CAT], [0])),
+        (predicted_boxes([CAT, DOG], [0, 1], [0.2, 0.7]), sample("b", [CAT, DOG], [0, 1])),
+        (predicted_boxes([DOG, CAT], [0, 0], [0.6, 0.5]), sample("c", [CAT], [0])),
     ]
     together = DetectionScores()
     together.update(batch(*(each for each, _ in images)), [each for _, each in images])
@@ -70,7 +76,10 @@ def test_batches_and_processes_give_the_same_scores_in_any_order() -> None:
 
 def test_crowds_and_empty_images_are_no_misses() -> None:
     scores = DetectionScores()
-    detections = batch(found([CAT, DOG], [0, 1], [0.9, 0.8]), found([CAT, DOG], [0, 1], [0.0, 0.0]))
+    detections = batch(
+        predicted_boxes([CAT, DOG], [0, 1], [0.9, 0.8]),
+        predicted_boxes([CAT, DOG], [0, 1], [0.0, 0.0]),
+    )
     crowd = sample("a", [CAT, DOG], [0, 1], crowd=1)  # the dog in the crowd counts neither way
     scores.update(detections, [crowd, sample("b", [], [])])
     assert scores.compute().scores["AP"] == pytest.approx(1.0)
