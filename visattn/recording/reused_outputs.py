@@ -13,7 +13,7 @@ _TEXT = frozenset({"input_ids", "inputs_embeds", "decoder_input_ids"})
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: dict[str, Any]
     output: Any
 
 
@@ -61,9 +61,10 @@ class ReusedOutputs:
             yield
 
     def _keep(self, name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def hook(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
             if name not in self.calls:
-                self.calls[name] = _Call((args, kwargs), _map_tensors(output, Tensor.clone))
+                arguments = _named(module.forward, args, kwargs)
+                self.calls[name] = _Call(arguments, _map_tensors(output, Tensor.clone))
 
         return hook
 
@@ -98,7 +99,7 @@ def _restore(module: nn.Module, forward: Any) -> None:
 
 def _reusing_forward(forward: Callable[..., Any], call: _Call) -> Callable[..., Any]:
     def reused(*args: Any, **kwargs: Any) -> Any:
-        if (rows := _rows(call.arguments, (args, kwargs))) is None:
+        if (rows := _rows(call.arguments, _named(forward, args, kwargs))) is None:
             return forward(*args, **kwargs)
         begin, end, total = rows
         if total == end - begin:
@@ -110,18 +111,30 @@ def _reusing_forward(forward: Callable[..., Any], call: _Call) -> Callable[..., 
     return reused
 
 
-def _rows(kept: Any, given: Any) -> tuple[int, int, int] | None:
+def _rows(kept: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[int, int, int] | None:
     """Return the rows of the kept batch that equal a given one, and the size of the kept batch."""
     pairs = list(zip(_tensors(kept), _tensors(given), strict=False))
     if not pairs or not _same_structure(kept, given) or not all(old.ndim for old, _ in pairs):
         return None
     total, count = len(pairs[0][0]), len(pairs[0][1])
-    if any((len(old), len(new)) != (total, count) for old, new in pairs) or not count:
+    if all(_equal(old, new) for old, new in pairs):
+        return 0, total, total
+    if not count or any((len(old), len(new)) != (total, count) for old, new in pairs):
         return None
     for begin in range(0, total - count + 1, count):
         if all(_equal(old[begin : begin + count], new) for old, new in pairs):
             return begin, begin + count, total
     return None
+
+
+def _named(forward: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments by name, without those that are None or False, as if they were left out."""
+    named = {**dict(zip(inspect.signature(forward).parameters, args, strict=False)), **kwargs}
+    return {
+        name: value
+        for name, value in sorted(named.items())
+        if value is not None and value is not False
+    }
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
@@ -138,9 +151,8 @@ def _same_structure(first: Any, second: Any) -> bool:
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         return isinstance(first, Tensor) and isinstance(second, Tensor)
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return list(first) == list(second) and all(
-            _same_structure(first[key], second[key]) for key in first
-        )
+        same = list(first) == list(second)
+        return same and all(_same_structure(first[key], second[key]) for key in first)
     if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
         return len(first) == len(second) and all(map(_same_structure, first, second))
     return type(first) is type(second) and bool(first == second)

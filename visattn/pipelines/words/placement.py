@@ -185,10 +185,32 @@ def owned_pixel_moments(
     mean = _sum(points * on_photo[:, None], members, len(columns)) / safe
     spread = (points - mean[members]) ** 2 * on_photo[:, None]
     variance = _sum(spread, members, len(columns)) / safe
-    side = (count / 3).sqrt().clamp(min=2)[:, None]  # pixels along a side of the token
-    extent = (12 * variance).sqrt() * side / (side**2 - 1).sqrt()
+    step = _pixel_steps(variance, count, number == count)
+    extent = (12 * variance + step**2).sqrt()
     kept = number > 0
     return TokenMoments(columns[kept], (number / count)[kept], mean[kept], extent[kept])
+
+
+def _pixel_steps(
+    variance: Float[Tensor, "i 2"], count: Float[Tensor, " i"], whole: Tensor
+) -> Float[Tensor, "i 2"]:
+    """Return width and height of a pixel of each token, in pixels of the photo.
+
+    The positions of n pixels with distance s have the variance (n^2 - 1) s^2 / 12. Where padding
+    hides rows or columns of a token, the other axis gives the step, with the proportions that whole
+    tokens have.
+
+    Args:
+        variance: Variance of the positions of the visible pixels.
+        count: Number of elements of the token, three per pixel.
+        whole: Whether all of them are visible.
+    """
+    side = (count / 3).sqrt().clamp(min=2)[:, None]
+    step = (12 * variance / (side**2 - 1)).sqrt()
+    known = step[whole] if bool(whole.any()) else step
+    width, height = known.median(0).values.clamp(min=1e-9)
+    other = step.flip(1) * torch.stack([width / height, height / width])
+    return torch.where(whole[:, None], step, torch.maximum(step, other))
 
 
 def shared_pixel_moments(

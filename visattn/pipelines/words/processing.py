@@ -66,6 +66,12 @@ class PhotoProcessor:
         inputs.pop("labels", None)
         return {name: self._to_model(value) for name, value in inputs.items()}
 
+    def fingerprint(self) -> tuple[str, ...]:
+        """Return what decides where pixels come from: kinds of the processors, and their settings."""
+        settings: Any = getattr(self.image_processor, "to_dict", lambda: vars(self.image_processor))
+        kinds = (type(each).__qualname__ for each in (self.joint, self.image_processor))
+        return (*kinds, repr(sorted(settings().items())))
+
     def _pixels(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
         return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
 
@@ -139,6 +145,11 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     """
     if any("video" in name for name in inputs):
         raise ValueError("videos are not supported: pass one photo at a time")
+    if several := [name for name in inputs if "pixel_values" in name and name not in PIXEL_NAMES]:
+        raise ValueError(
+            f"the model must read the photo once, but its processor also returns {several[0]}: "
+            "models with two vision encoders are not supported"
+        )
     for name in PIXEL_NAMES:
         if isinstance(inputs.get(name), Tensor):
             return name

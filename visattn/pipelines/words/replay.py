@@ -133,12 +133,15 @@ class WordReplay:
     ) -> tuple[Float[Tensor, "w i"], dict[str, Any]]:
         """Return the row of each word, the mean over its tokens, and how it was made.
 
+        Relative attention and sinks compare words: the row of a single word stays as it is, with
+        `untouched` in the details.
+
         Args:
             rows: One value per token and image token; by default the attention.
             controls: Selected layers and heads (of the attention), and corrections.
 
         Raises:
-            ValueError: If layers or heads do not exist, or the caption is too short for a control.
+            ValueError: If layers or heads do not exist.
         """
         if rows is None:
             rows = self._selected(controls)
@@ -146,6 +149,9 @@ class WordReplay:
         words = [rows[slice(*span)].mean(0) for span in self.spans]
         result = torch.stack(words) if words else rows[:0]
         details = controls.describe()
+        if len(words) < 2 and (controls.relative or controls.without_sinks):
+            return result, {**details, "relative": False, "without_sinks": False,
+                            "untouched": True}  # fmt: skip
         if controls.without_sinks:
             sinks = find_sinks(result)
             details["sinks"] = [
@@ -185,7 +191,7 @@ class WordReplay:
             metadata: Further entries of the metadata.
 
         Raises:
-            ValueError: If layers or heads do not exist, or the caption is too short for a control.
+            ValueError: If layers or heads do not exist.
         """
         words, details = self.word_rows(rows, controls)
         values = self.placement.rasterize(words)
@@ -221,6 +227,8 @@ class WordReplay:
             sinks = details["sinks"]
             removed = sum(sum(sink["mass"]) for sink in sinks) / max(len(self.words), 1)
             parts.append(f"without {len(sinks)} sinks, which draw {removed:.0%} of a row")
+        if details.get("untouched"):
+            parts.append("relative attention and sinks compare words: this row is untouched")
         return "; ".join([*parts, *self.notes])
 
 
