@@ -92,8 +92,8 @@ class PhotoProcessor:
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        weight = next(self.model.parameters())
-        return value.to(weight.device, weight.dtype if value.is_floating_point() else None)
+        dtype = next(self.model.parameters()).dtype
+        return value.to(_input_device(self.model), dtype if value.is_floating_point() else None)
 
     def _text(self, prompt: str | None) -> str | None:
         """Return the complete prompt; None for models that take none."""
@@ -124,6 +124,15 @@ class PhotoProcessor:
         if image_token and not inserts_itself:
             return f"{image_token}{prompt or ''}"
         return prompt
+
+
+def _input_device(model: nn.Module) -> torch.device:
+    """Return the device of the first weights; those that are offloaded to disk or memory have none.
+
+    With a device map, the hooks of accelerate move inputs to the weights of each layer.
+    """
+    devices = (weight.device for weight in model.parameters())
+    return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
 
 
 @contextmanager
