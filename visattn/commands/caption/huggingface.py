@@ -213,14 +213,17 @@ def run_huggingface(
         paths = progress.track(names) if progress else names
         images = read_images(paths, skipped, strict=args.strict)
         for batch in batched(((names[path], image) for path, image in images), size):
-            if not done:
-                _report_memory(model, processor, batch[0][1], args)
             try:
+                if not done:
+                    _report_memory(model, processor, batch[0][1], args)
                 captions = _captions(model, processor, [image for _, image in batch], args)
-            except ValueError as error:
+            except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
+                reason = str(error)
+                if not isinstance(error, ValueError):
+                    reason = f"{type(model).__name__} fails on this photo: {error}"
                 if not done or args.strict:
-                    raise ValueError(f"{batch[0][1].name}: {error}") from error
-                skipped += [f"{image.name}: {error}" for _, image in batch]
+                    raise ValueError(f"{batch[0][1].name}: {reason}") from error
+                skipped += [f"{image.name}: {reason}" for _, image in batch]
                 continue
             for (name, image), caption in zip(batch, captions, strict=True):
                 print_row(name, caption.text)

@@ -10,9 +10,7 @@ from visattn.models.backbones.huggingface import read_huggingface_model
 _ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
 
 
-def load_word_model(
-    directory: Path, **loading: Any
-) -> tuple[nn.Module, Any, tuple[str, ...]]:
+def load_word_model(directory: Path, **loading: Any) -> tuple[nn.Module, Any, tuple[str, ...]]:
     """Return a model of transformers that generates text from images, its processor, and notes.
 
     Nothing is downloaded, and no code of the directory is executed.
