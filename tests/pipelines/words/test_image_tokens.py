@@ -145,9 +145,8 @@ def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: 
         pixels, (x, y) = painted(tokens.placement, token)
         after = states(family, tokens, pixels, zero_attention=not attention)
         change = (after - before).norm(dim=1)
-        under = ((boxes[:, 0] <= x) & (x <= boxes[:, 2])) & (
-            (boxes[:, 1] <= y) & (y <= boxes[:, 3])
-        )
+        center = torch.tensor([x, y])
+        under = ((boxes[:, :2] <= center) & (center <= boxes[:, 2:])).all(1)
         least = LEAST[attention]
         assert float(change[under].max()) >= least * float(change.max())
         if family not in SHARED:
@@ -188,10 +187,10 @@ def test_a_token_that_shows_one_row_has_the_height_of_a_pixel() -> None:
 def test_changed_processors_are_probed_again() -> None:
     model, processor = build("llava")
     tokens = {}
-    for crops in (True, False):
+    sizes = {True: {"shortest_edge": 32}, False: {"height": 32, "width": 32}}
+    for crops, size in sizes.items():
         processor.image_processor.do_center_crop = crops
-        processor.image_processor.size = {"shortest_edge": 32} if crops else {"height": 32,
-                                                                             "width": 32}  # fmt: skip
+        processor.image_processor.size = size
         process = PhotoProcessor(model, processor, "<image>w1")
         inputs = process([Image.fromarray(photo().pixels)])
         sequence = torch.cat([inputs["input_ids"][0], torch.tensor([9, 9])])

@@ -67,7 +67,7 @@ class PhotoProcessor:
         return {name: self._to_model(value) for name, value in inputs.items()}
 
     def fingerprint(self) -> tuple[str, ...]:
-        """Return what decides where pixels come from: kinds of the processors, and their settings."""
+        """Return what decides where pixels come from: the processors and their settings."""
         settings: Any = getattr(self.image_processor, "to_dict", lambda: vars(self.image_processor))
         kinds = (type(each).__qualname__ for each in (self.joint, self.image_processor))
         return (*kinds, repr(sorted(settings().items())))
