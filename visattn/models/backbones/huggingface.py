@@ -117,8 +117,9 @@ def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any])
     if not has_safetensors:
         read_state_dict(directory)  # refuses pickles that would execute code
     logging: Any = importlib.import_module("transformers.utils.logging")
-    progress_bar = logging.is_progress_bar_enabled()
+    progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # missing weights are reported below
     try:
         model, loading = model_class.from_pretrained(
             directory,
@@ -132,6 +133,7 @@ def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any])
     except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"the model in {directory} cannot be built: {error}") from error
     finally:
+        logging.set_verbosity(verbosity)
         if progress_bar:
             logging.enable_progress_bar()
     if missing := sorted(key for key in loading["missing_keys"] if "pooler" not in key):
