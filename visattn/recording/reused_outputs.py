@@ -111,10 +111,10 @@ def _reusing_forward(forward: Callable[..., Any], call: _Call) -> Callable[..., 
     return reused
 
 
-def _rows(kept: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    """Return the rows of the kept batch that equal a given one, and the size of the kept batch."""
-    pairs = list(zip(_tensors(kept), _tensors(given), strict=False))
-    if not pairs or not _same_structure(kept, given) or not all(old.ndim for old, _ in pairs):
+def _rows(kept: Mapping[str, Any], called: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Return the rows of the kept batch that equal another one, and the size of the kept batch."""
+    pairs = list(zip(_tensors(kept), _tensors(called), strict=False))
+    if not pairs or not _same_structure(kept, called) or not all(old.ndim for old, _ in pairs):
         return None
     total, count = len(pairs[0][0]), len(pairs[0][1])
     if all(_equal(old, new) for old, new in pairs):

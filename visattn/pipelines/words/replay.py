@@ -226,8 +226,8 @@ class WordReplay:
         if details["without_sinks"]:
             sinks = details["sinks"]
             removed = sum(sum(sink["mass"]) for sink in sinks) / max(len(self.words), 1)
-            found = f"without {len(sinks)} sinks, which draw {removed:.0%} of a row"
-            parts.append(found if sinks else "no sinks found")
+            share = f"without {len(sinks)} sinks, which draw {removed:.0%} of a row"
+            parts.append(share if sinks else "no sinks above the threshold")
         if details.get("untouched"):
             parts.append("relative attention and sinks compare words: this row is untouched")
         return "; ".join([*parts, *self.notes])
