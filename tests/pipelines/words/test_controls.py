@@ -7,11 +7,11 @@ from vlm_runs import greedy, replays
 from visattn.pipelines.words.controls import Controls
 
 
-@pytest.mark.parametrize("control", ["relative", "without_sinks"])
-def test_captions_of_one_word_are_untouched(control: str) -> None:
+@pytest.mark.parametrize("controls", [Controls(relative=True), Controls(without_sinks=True)])
+def test_captions_of_one_word_are_untouched(controls: Controls) -> None:
     [replay] = replays("llava", max_new_tokens=1, min_new_tokens=1)
     assert len(replay.words) == 1
-    plain, caption = replay.caption(), replay.caption(controls=Controls(**{control: True}))
+    plain, caption = replay.caption(), replay.caption(controls=controls)
     assert torch.equal(plain.maps.values, caption.maps.values)
     assert caption.maps.metadata["untouched"]
     assert "compare words: this row is untouched" in caption.notes
