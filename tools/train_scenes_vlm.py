@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if str(ROOT) not in sys.path:  # a checkout need not be installed
         sys.path.insert(0, str(ROOT))
     if args.eval:
-        print(json.dumps(_evaluate(*_load(args.out), args.eval)))
+        print(json.dumps(_evaluate(*_load(args.out), args.eval, args.seed)))
     else:
         _train(args)
     return 0
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--num-scenes", type=int, default=12000, metavar="N", help="training scenes (12000)")
     add("--lr", type=float, default=2e-3, help="highest learning rate (2e-3)")
     add("--parts", type=float, default=0.2, help="weight of the loss of the parts (0.2)")
-    add("--seed", type=int, default=0, help="seed of weights and batches (0)")
+    add("--seed", type=int, default=0, help="seed of weights and batches, or of test scenes (0)")
     add("--checkpoint-every", type=int, default=500, metavar="N", help="steps (500)")
     add("--eval", type=int, metavar="N", help="share of true captions on N test scenes")
     return parser
@@ -375,11 +375,11 @@ def _load(folder: Path) -> tuple[Any, str]:
 
 
 @torch.no_grad()
-def _evaluate(model: Any, kind: str, count: int) -> dict[str, float]:
+def _evaluate(model: Any, kind: str, count: int, seed: int = 0) -> dict[str, float]:
     """Return the share of test scenes whose greedy caption is true, and that is grammatical."""
     from visattn.data.scenes.verify import verify_caption
 
-    dataset, words = scenes(count, "test"), vocabulary()
+    dataset, words = scenes(count, "test", seed), vocabulary()
     true = parsed = 0
     for rows in (range(first, min(count, first + 50)) for first in range(0, count, 50)):
         images = torch.stack([dataset.image(row) for row in rows]).float() / 127.5 - 1

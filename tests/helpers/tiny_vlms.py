@@ -428,13 +428,16 @@ def aya_vision() -> tuple[Any, Any]:
 
 def got_ocr2() -> tuple[Any, Any]:
     config = hf.GotOcr2Config(
-        vision_config={**SMALL, "image_size": 256, "patch_size": 4, "output_channels": 16,
-                       "window_size": 4, "global_attn_indexes": [1], "mlp_dim": 16},
+        vision_config={**SMALL, "image_size": 96, "patch_size": 4, "output_channels": 16,
+                       "window_size": 4, "global_attn_indexes": [1], "mlp_dim": 16,
+                       "initializer_range": 0.02},
         text_config={**LLAMA, "model_type": "qwen2"}, image_token_index=4,
     )  # fmt: skip
-    images = hf.GotOcr2ImageProcessor(size={"height": 256, "width": 256})
+    images = hf.GotOcr2ImageProcessor(size={"height": 96, "width": 96})
     tokens = tokenizer(a="<imgpad>", b="<img>", c="</img>", d="<|im_start|>", e="<|im_end|>")
-    return hf.GotOcr2ForConditionalGeneration(config), hf.GotOcr2Processor(images, tokens)
+    processor = hf.GotOcr2Processor(images, tokens)
+    processor.num_image_tokens = 36
+    return hf.GotOcr2ForConditionalGeneration(config), processor
 
 
 def lfm2_vl() -> tuple[Any, Any]:

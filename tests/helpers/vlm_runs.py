@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from tiny_vlms import PROMPT, WORDS, build
@@ -17,13 +16,12 @@ from visattn.data.images.reader import LoadedImage
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
-QUICK = [
+VLMS = [
     "ved", "trocr", "donut", "blip2", "instructblip", "git", "llava", "llava_next",
     "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "gemma3", "idefics2",
     "idefics3", "smolvlm", "internvl", "florence2", "kosmos2", "pix2struct", "mllama",
-    "deepseek_vl", "ovis2", "mistral3", "aya_vision", "lfm2_vl", "blip",
+    "deepseek_vl", "ovis2", "mistral3", "aya_vision", "lfm2_vl", "blip", "got_ocr2",
 ]  # fmt: skip
-SLOW = pytest.param("got_ocr2", marks=pytest.mark.slow)  # a backward pass for each of 256 tokens
 NUM_WORDS = 5
 WITH_PROMPT = ("instructblip", "llava", "internvl", "llava_next")
 CROSS = ("ved", "trocr", "donut", "blip", "florence2", "pix2struct")

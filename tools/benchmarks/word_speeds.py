@@ -62,9 +62,20 @@ def caption_speed(part: str, rounds: int) -> Figure:
         )
         return replay, replay.caption()
 
-    if maps()[0].token_ids.tolist() != plain()[0, -WORDS:].tolist():
+    replay = maps()[0]  # places of image tokens are found once, here
+    if replay.token_ids.tolist() != plain()[0, -WORDS:].tolist():
         raise AssertionError("the words with maps must be those of generate")
     timings = in_turn({"ours": plain, "maps": maps}, rounds)  # the ratio is maps / plain
     seconds = {"generate": timings["ours"].seconds, "with maps": timings["maps"].seconds}
-    title = f"caption of {WORDS} words, {part}, s; with maps / generate"
+    inputs = images(images=[Image.fromarray(pixels)], return_tensors="pt")
+    share = replay.rows.nbytes / eager_bytes(model, {**inputs, **options})
+    title = f"caption of {WORDS} words, {part}, s; kept {share:.2%} of eager attention; time ratio"
     return Figure(title, seconds, *timings["maps"][1:], "target: at most 1.25")
+
+
+def eager_bytes(model: Any, arguments: dict[str, Any]) -> int:
+    """Return the bytes of attention that `generate` returns with `output_attentions`."""
+    model.set_attn_implementation("eager")
+    output = model.generate(**arguments, return_dict_in_generate=True, output_attentions=True)
+    steps = (*output.decoder_attentions, *output.cross_attentions)
+    return sum(each.nbytes for layers in (output.encoder_attentions, *steps) for each in layers)

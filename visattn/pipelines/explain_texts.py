@@ -45,7 +45,7 @@ def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) ->
         ...         for value in (1.0, 4.0)]
         >>> [both] = stack_texts(pair, ["a dog", "a cat"])
         >>> both[1].metadata["label"], both.display_range()
-        ('a cat', (0.0, 1.0))
+        ('a cat', (0.0, 4.0))
     """
     stacked: list[AttentionMap] = []
     for of_image in zip(*maps, strict=True):

@@ -127,6 +127,9 @@ from .recorder import (
     select_known_layers as select_known_layers,
     select_layers as select_layers,
 )
+from .reused_outputs import (
+    ReusedOutputs as ReusedOutputs,
+)
 from .third_party import (
     RecordedWeights as RecordedWeights,
     ThirdPartyRecorder as ThirdPartyRecorder,

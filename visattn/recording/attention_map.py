@@ -121,7 +121,8 @@ class AttentionMap:
         """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
 
         For gates vmax is 1. For weights that sum to 1 it is the median of the maps' peaks, and at
-        least four times the uniform weight, so that nearly uniform attention is drawn faintly.
+        least four times the uniform weight, so that nearly uniform attention is drawn faintly. For
+        maps of several texts it is the largest peak, so that the texts can be compared.
 
         Example:
             >>> uniform = AttentionMap(torch.full((3, 4, 4), 1 / 16), "attend", "words")
@@ -132,7 +133,8 @@ class AttentionMap:
             return 0.0, 1.0
         values = self.values.reshape(-1, *self.values.shape[-self._map_ndim :])
         peaks = values.flatten(1).nan_to_num(0.0).amax(1)
-        top = float(peaks.median()) if len(peaks) else 0.0
+        shared_peak = peaks.max if "texts" in self.metadata else peaks.median
+        top = float(shared_peak()) if len(peaks) else 0.0
         if self.kind in ("tokens", "words", "queries"):
             top = max(top, 4 / values.shape[1:].numel())
         return 0.0, top if top > 0 else 1.0

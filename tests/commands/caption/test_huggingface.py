@@ -1,7 +1,9 @@
 """`visattn caption --model hf:DIRECTORY`, and `visattn.caption` of models of transformers."""
 
+import importlib.util
 import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from visattn.cli import main
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
+from visattn.pipelines.words.processing import PhotoProcessor
 
 pytest.importorskip("transformers")
 
@@ -161,6 +164,7 @@ def test_dry_run_states_the_memory_and_writes_nothing(
         (["--out", "o", "--heads", "0", "--method", "gradcam"], "--heads needs --method attention"),
         (["--out", "o", "--relative", "--method", "gradcam"], "--relative needs --method"),
         (["--weights", "w"], "--model cannot be combined with --weights"),
+        (["--device-map", "auto", "--device", "cuda"], "--device-map cannot be combined"),
     ],
 )  # fmt: skip
 def test_contradicting_options_are_usage_errors(
@@ -224,6 +228,71 @@ def test_text_models_are_refused(photos: Path, tmp_path: Path, capsys: Capsys) -
     processor.save_pretrained(tmp_path / "gpt2")
     assert run(tmp_path / "gpt2", photos / "portrait.png") == 1
     assert "is it a text-only model?" in capsys.readouterr().err
+
+
+def test_half_precision_gives_the_maps_of_float32(
+    llava: Path, photos: Path, tmp_path: Path
+) -> None:
+    arrays = {}
+    for dtype in ("float32", "bfloat16"):
+        out = tmp_path / dtype
+        assert run(llava, photos / "portrait.png", "--dtype", dtype, "--out", out) == 0
+        arrays[dtype] = np.load(out / "portrait.npz")
+    full, half = arrays["float32"], arrays["bfloat16"]
+    assert half["maps"].dtype == full["maps"].dtype
+    np.testing.assert_allclose(half["maps"][0], full["maps"][0], atol=2e-2)  # of the same prefix
+    assert (half["maps"][0] != full["maps"][0]).any()
+
+
+def test_device_maps_need_accelerate(
+    llava: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "accelerate" else find_spec(name)
+    )
+    assert run(llava, photos / "portrait.png", "--device-map", "auto") == 1
+    assert "a device map needs accelerate: pip install accelerate" in capsys.readouterr().err
+
+
+def test_offloaded_weights_take_inputs_on_the_cpu() -> None:
+    model, processor = build("llava")
+    expected = PhotoProcessor(model, processor, "<image>w1")([Image.new("RGB", (40, 30))])
+    model.to("meta")  # where accelerate leaves weights that are on disk
+    inputs = PhotoProcessor(model, processor, "<image>w1")([Image.new("RGB", (40, 30))])
+    assert torch.equal(inputs["pixel_values"], expected["pixel_values"])
+
+
+def test_without_network_or_cache_a_directory_suffices(
+    llava: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert run(llava, photos / "portrait.png") == 0
+    assert run(Path("Salesforce/blip-image-captioning-base"), photos / "portrait.png") == 1
+    assert "visattn downloads nothing" in capsys.readouterr().err
+
+
+def test_photos_that_a_model_cannot_process_are_skipped(
+    llava: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    from visattn.pipelines.words import replay
+
+    original = replay.replay_text
+
+    def fails(model: Any, process: Any, photo: Any, *args: Any, **kwargs: Any) -> Any:
+        if photo.name.endswith("portrait.png"):
+            raise IndexError("index out of range in self")
+        return original(model, process, photo, *args, **kwargs)
+
+    monkeypatch.setattr(replay, "replay_text", fails)
+    assert run(llava, photos) == 1
+    lines, errors = capsys.readouterr()
+    assert lines.startswith("panorama")
+    assert "LlavaForConditionalGeneration fails on this photo: index out of range" in errors
 
 
 def test_long_prompts_are_refused(llava: Path, photos: Path, capsys: Capsys) -> None:

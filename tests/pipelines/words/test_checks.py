@@ -68,6 +68,12 @@ def test_videos_are_refused() -> None:
         pixel_name({"pixel_values_videos": torch.zeros(1)})
 
 
+def test_models_with_two_vision_encoders_are_refused() -> None:
+    inputs = {"pixel_values": torch.zeros(1), "high_res_pixel_values": torch.zeros(1)}
+    with pytest.raises(ValueError, match=r"returns high_res_pixel_values.*two vision encoders"):
+        pixel_name(inputs)
+
+
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 def test_several_photos_in_a_prompt_are_refused(family: str) -> None:
     model, processor = build(family)

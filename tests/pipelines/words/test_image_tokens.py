@@ -10,18 +10,24 @@ import torch
 from PIL import Image
 from tiny_vlms import build
 from torch import Tensor
-from vlm_runs import QUICK, SLOW, greedy, model_inputs, photo, prompt_of, sharp
+from vlm_runs import VLMS, greedy, model_inputs, photo, prompt_of, sharp
 
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
-from visattn.pipelines.words.placement import Placement
+from visattn.pipelines.words.placement import (
+    Placement,
+    element_positions,
+    owned_pixel_moments,
+)
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.recording.frozen_model import frozen
 from visattn.recording.word_rows import KeySources
 
 HEIGHT, WIDTH = 180, 300
 TOLERANCE = 0.02  # tokens
-MIXED = ("deepseek_vl",)
+LEAST = {True: 0.75, False: 0.9}
+"""Change of the marked token, relative to the largest: attention carries some on to others, and
+resampling blurs the edge of a block."""
 SHARED = ("florence2", "got_ocr2")
 
 
@@ -127,10 +133,8 @@ def painted(placement: Placement, token: int) -> tuple[np.ndarray, tuple[float, 
 
 
 @pytest.mark.parametrize("attention", [True, False], ids=["whole model", "without attention"])
-@pytest.mark.parametrize("family", [*QUICK, SLOW])
+@pytest.mark.parametrize("family", VLMS)
 def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: bool) -> None:
-    if attention and family in MIXED:
-        pytest.skip("its tower carries the change on to other tokens")
     tokens = image_tokens_of(family)
     boxes = tokens.placement.boxes
     before = states(family, tokens, photo().pixels, zero_attention=not attention)
@@ -141,8 +145,56 @@ def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: 
         pixels, (x, y) = painted(tokens.placement, token)
         after = states(family, tokens, pixels, zero_attention=not attention)
         change = (after - before).norm(dim=1)
-        left, top, right, bottom = boxes[int(change.argmax())].tolist()
-        assert left <= x <= right
-        assert top <= y <= bottom
+        center = torch.tensor([x, y])
+        under = ((boxes[:, :2] <= center) & (center <= boxes[:, 2:])).all(1)
+        least = LEAST[attention]
+        assert float(change[under].max()) >= least * float(change.max())
         if family not in SHARED:
-            assert int(smallest[change[smallest].argmax()]) == token
+            assert float(change[token]) >= least * float(change[smallest].max())
+
+
+@pytest.mark.parametrize("size", [(40, 400), (180, 120), (90, 1200)])
+def test_ramps_place_the_pixels_of_crops(size: tuple[int, int]) -> None:
+    def crop(image: Image.Image) -> Tensor:  # the middle of the longer side, at the size of a tower
+        height, width = size
+        left, top = (max(0, (each - min(size)) // 2) for each in (width, height))
+        box = (left, top, left + min(size), top + min(size))
+        return torch.from_numpy(np.array(image.resize((280, 280), Image.Resampling.BILINEAR, box)))
+
+    positions, shown = element_positions(crop, size, torch.Size((280, 280, 3)))
+    assert bool(shown.all())
+    step = min(size) / 280
+    places = (torch.arange(280) + 0.5) * step
+    inner = slice(28, -28)  # bilinear interpolation repeats the first and last pixels
+    grid = positions.view(280, 280, 3, 2)
+    for cells, side in ((grid[140, :, 0, 0], size[1]), (grid[:, 140, 0, 1], size[0])):
+        expected = places + max(0, (side - min(size)) // 2)
+        error = (cells * side - expected).abs()[inner]
+        assert float(error.max()) < 14 * step / 10  # a tenth of a token
+
+
+def test_a_token_that_shows_one_row_has_the_height_of_a_pixel() -> None:
+    owners = torch.arange(2).repeat_interleave(48)  # two tokens of 4 x 4 pixels, 3 channels
+    y, x = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
+    square = torch.stack([x, y], -1).reshape(-1, 2).repeat_interleave(3, 0) * torch.tensor([5.0, 2])
+    shown = torch.ones(96, dtype=torch.bool)
+    shown[48 + 12 :] = False  # the second token shows its first row alone
+    moments = owned_pixel_moments(owners, torch.cat([square, square]).double(), shown)
+    torch.testing.assert_close(moments.extent, torch.tensor([[20.0, 8], [20, 2]]).double())
+    assert moments.visible.tolist() == [1.0, 0.25]
+
+
+def test_changed_processors_are_probed_again() -> None:
+    model, processor = build("llava")
+    tokens = {}
+    sizes = {True: {"shortest_edge": 32}, False: {"height": 32, "width": 32}}
+    for crops, size in sizes.items():
+        processor.image_processor.do_center_crop = crops
+        processor.image_processor.size = size
+        process = PhotoProcessor(model, processor, "<image>w1")
+        inputs = process([Image.fromarray(photo().pixels)])
+        sequence = torch.cat([inputs["input_ids"][0], torch.tensor([9, 9])])
+        text = GeneratedText(sequence, 2, torch.zeros(2))
+        tokens[crops] = find_image_tokens(model, process, photo(), inputs, text).placement.boxes
+    assert float(tokens[True][:, 0].min()) == pytest.approx(10 * PIXEL, abs=2)
+    assert float(tokens[False][:, 0].min()) == pytest.approx(0, abs=2)

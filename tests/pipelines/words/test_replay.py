@@ -7,8 +7,7 @@ import torch
 from tiny_vlms import FAMILIES
 from torch import Tensor
 from vlm_runs import (
-    QUICK,
-    SLOW,
+    VLMS,
     eager,
     eager_rows,
     greedy,
@@ -20,7 +19,7 @@ from vlm_runs import (
     sharp,
 )
 
-EXACT = [family for family in QUICK if family != "blip"]  # BLIP returns no weights of its decoder
+EXACT = [family for family in VLMS if family != "blip"]  # BLIP returns no weights of its decoder
 RESAMPLED = ("blip2", "instructblip", "idefics2", "kosmos2")
 BEAMS_MOVE = ("ved", "trocr", "git", "llava", "llava_onevision", "qwen2_vl", "gemma3", "idefics3",
               "florence2", "pix2struct", "mllama", "aya_vision", "lfm2_vl")  # fmt: skip
@@ -38,10 +37,10 @@ def distance(first: Tensor, second: Tensor) -> float:
 
 
 def test_every_family_is_tested() -> None:
-    assert {*QUICK, "got_ocr2"} == set(FAMILIES)
+    assert {*VLMS, "got_ocr2"} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("family", [*QUICK, SLOW])
+@pytest.mark.parametrize("family", VLMS)
 def test_maps_and_ids(family: str) -> None:
     replay = greedy(family)
     model: Any = sharp(family)[0]

@@ -33,7 +33,7 @@ _GENERATION = (
     "num_return_sequences",
 )  # fmt: skip
 _ONLY_TRANSFORMERS = (
-    "prompt", "dtype", *_GENERATION, "layers", "heads", "relative", "without_sinks",
+    "prompt", "dtype", "device_map", *_GENERATION, "layers", "heads", "relative", "without_sinks",
 )  # fmt: skip
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
@@ -66,6 +66,12 @@ def add_huggingface(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
         help="type of the weights (default: as saved)",
+    )
+    group.add_argument(
+        "--device-map",
+        metavar="MAP",
+        help="distribute large models over devices, as device_map of from_pretrained: auto, "
+        "balanced, sequential, or one device (needs accelerate)",
     )
     _add_generation(group)
     _add_controls(group)
@@ -141,6 +147,8 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         if name in passed:
             instead = f"; use {counterpart}" if counterpart else ""
             parser.error(f"{_option(name)} is for captioners of visattn, not for --model{instead}")
+    if {"device", "device_map"} <= passed:
+        parser.error("--device-map cannot be combined with --device: pass one of them")
     _check_generation(parser, args, passed)
     _check_controls(parser, args, passed)
 
@@ -205,14 +213,17 @@ def run_huggingface(
         paths = progress.track(names) if progress else names
         images = read_images(paths, skipped, strict=args.strict)
         for batch in batched(((names[path], image) for path, image in images), size):
-            if not done:
-                _report_memory(model, processor, batch[0][1], args)
             try:
+                if not done:
+                    _report_memory(model, processor, batch[0][1], args)
                 captions = _captions(model, processor, [image for _, image in batch], args)
-            except ValueError as error:
+            except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
+                reason = str(error)
+                if not isinstance(error, ValueError):
+                    reason = f"{type(model).__name__} fails on this photo: {error}"
                 if not done or args.strict:
-                    raise ValueError(f"{batch[0][1].name}: {error}") from error
-                skipped += [f"{image.name}: {error}" for _, image in batch]
+                    raise ValueError(f"{batch[0][1].name}: {reason}") from error
+                skipped += [f"{image.name}: {reason}" for _, image in batch]
                 continue
             for (name, image), caption in zip(batch, captions, strict=True):
                 print_row(name, caption.text)
@@ -254,18 +265,17 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
     from visattn.pipelines.words.loading import load_word_model
 
     directory = Path(args.model.removeprefix(PREFIX)).expanduser()
-    model, processor, notes = load_word_model(directory)
+    options = {"dtype": args.dtype, "device_map": args.device_map}
+    loading = {name: value for name, value in options.items() if value is not None}
+    model, processor, notes = load_word_model(directory, **loading)
     try:
         check_captioner(model)
     except TypeError as error:
         raise ValueError(f"{directory} cannot caption images: {error}") from error
     for note in notes:
         print_message(note)
-    if args.dtype is not None:
-        import torch
-
-        model = model.to(getattr(torch, args.dtype))
-    move_to_device(model, args.device)
+    if args.device_map is None:
+        move_to_device(model, args.device)
     return model, processor
 
 

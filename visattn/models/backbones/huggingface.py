@@ -1,6 +1,7 @@
 """Loading of Hugging Face transformers models from a directory."""
 
 import importlib
+import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,20 +63,24 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
     return LoadedModel(model.eval(), transform, _class_names(model), str(directory), tuple(notes))
 
 
-def read_huggingface_model(directory: Path) -> tuple[Any, dict[str, Any], nn.Module]:
+def read_huggingface_model(
+    directory: Path, **loading: Any
+) -> tuple[Any, dict[str, Any], nn.Module]:
     """Return transformers, the content of config.json and the model of a directory.
 
     Args:
         directory: Directory as written by `save_pretrained`.
+        loading: Options of `from_pretrained`, such as `dtype` and `device_map`.
 
     Raises:
         FileNotFoundError: If the directory or its config.json does not exist.
-        ImportError: If transformers is not installed.
+        ImportError: If transformers is not installed, or accelerate for a `device_map`.
         ValueError: If transformers lacks the class, or weights are missing or would execute code.
     """
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
-            f"{directory} must be a directory with a config.json, as written by save_pretrained"
+            f"{directory} must be a directory with a config.json, as written by save_pretrained; "
+            "visattn downloads nothing"
         )
     try:
         library: Any = importlib.import_module("transformers")
@@ -84,7 +89,10 @@ def read_huggingface_model(directory: Path) -> tuple[Any, dict[str, Any], nn.Mod
             "Hugging Face models need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read_json(directory / "config.json")
-    return library, config, _load_weights(_load_model_class(library, config, directory), directory)
+    if loading.get("device_map") and importlib.util.find_spec("accelerate") is None:
+        raise ImportError("a device map needs accelerate: pip install accelerate")
+    model_class = _load_model_class(library, config, directory)
+    return library, config, _load_weights(model_class, directory, loading)
 
 
 def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
@@ -103,14 +111,15 @@ def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) 
     )
 
 
-def _load_weights(model_class: Any, directory: Path) -> nn.Module:
+def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any]) -> nn.Module:
     """Load a model with all of its weights."""
     has_safetensors = any(directory.glob("*.safetensors"))
     if not has_safetensors:
         read_state_dict(directory)  # refuses pickles that would execute code
     logging: Any = importlib.import_module("transformers.utils.logging")
-    progress_bar = logging.is_progress_bar_enabled()
+    progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # missing weights are reported below
     try:
         model, loading = model_class.from_pretrained(
             directory,
@@ -119,10 +128,12 @@ def _load_weights(model_class: Any, directory: Path) -> nn.Module:
             use_safetensors=has_safetensors,
             weights_only=True,
             output_loading_info=True,
+            **options,
         )
     except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"the model in {directory} cannot be built: {error}") from error
     finally:
+        logging.set_verbosity(verbosity)
         if progress_bar:
             logging.enable_progress_bar()
     if missing := sorted(key for key in loading["missing_keys"] if "pooler" not in key):

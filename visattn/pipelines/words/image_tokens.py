@@ -85,7 +85,7 @@ def find_image_tokens(
         for key, value in inputs.items()
         if isinstance(value, Tensor) and not value.is_floating_point()
     ]
-    key = (photo.size, photo.orientation, tuple(inputs[name].shape), id(process.image_processor),
+    key = (photo.size, photo.orientation, tuple(inputs[name].shape), process.fingerprint(),
            tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
     if key not in cache:

@@ -10,7 +10,7 @@ from visattn.models.backbones.huggingface import read_huggingface_model
 _ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
 
 
-def load_word_model(directory: Path) -> tuple[nn.Module, Any, tuple[str, ...]]:
+def load_word_model(directory: Path, **loading: Any) -> tuple[nn.Module, Any, tuple[str, ...]]:
     """Return a model of transformers that generates text from images, its processor, and notes.
 
     Nothing is downloaded, and no code of the directory is executed.
@@ -18,14 +18,15 @@ def load_word_model(directory: Path) -> tuple[nn.Module, Any, tuple[str, ...]]:
     Args:
         directory: Directory as written by `save_pretrained` of model and processor, or of model,
             image processor and tokenizer.
+        loading: Options of `from_pretrained`, such as `dtype` and `device_map`.
 
     Raises:
         FileNotFoundError: If the directory has no config.json.
-        ImportError: If transformers is not installed.
+        ImportError: If transformers is not installed, or accelerate for a `device_map`.
         ValueError: If the model cannot be built or does not generate text, or there is no
             processor.
     """
-    library, config, model = read_huggingface_model(directory)
+    library, config, model = read_huggingface_model(directory, **loading)
     if not callable(getattr(model, "generate", None)):
         raise ValueError(f"{directory} holds a {type(model).__name__}, which generates no text")  # noqa: TRY004 (the directory is wrong)
     notes = ("the code in the model directory is not executed",) if config.get("auto_map") else ()

@@ -1,12 +1,13 @@
 """Places of image tokens on the photo, found by probing the model and its processor."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -109,7 +110,10 @@ def token_owners(
 def element_positions(
     process: Callable[[Image.Image], Tensor], size: tuple[int, int], shape: torch.Size
 ) -> tuple[Float[Tensor, "e 2"], Tensor]:
-    """Return the place of each pixel element on the photo, by processing four test photos.
+    """Return the place of each pixel element on the photo, by processing at least four test photos.
+
+    Two are black and white, two ramps. As a ramp has 256 gray levels, steeper ramps over a part of
+    an axis follow if the photo is cropped to less than half, or its pixels are more than 255.
 
     Args:
         process: Returns the pixels of a photo.
@@ -122,31 +126,58 @@ def element_positions(
     Raises:
         ValueError: If the shape of the pixels depends on the content of the photo.
     """
-    height, width = size
-    x = np.rint(255 * (np.arange(width) + 0.5) / width).astype(np.uint8)
-    y = np.rint(255 * (np.arange(height) + 0.5) / height).astype(np.uint8)
-    photos = (
-        np.zeros(size, np.uint8),
-        np.full(size, 255, np.uint8),
-        np.broadcast_to(x, size),
-        np.broadcast_to(y[:, None], size),
-    )
-    outputs: list[Tensor] = []
-    for photo in photos:
-        rgb = Image.fromarray(np.ascontiguousarray(np.repeat(photo[:, :, None], 3, 2)))
-        output = process(rgb)
+
+    def processed(gray: UInt8[np.ndarray, "..."]) -> Tensor:
+        photo = np.repeat(np.broadcast_to(gray, size)[:, :, None], 3, 2)
+        output = process(Image.fromarray(np.ascontiguousarray(photo)))
         if output.shape != shape:
             raise ValueError(
-                f"the processor must return pixels of one shape for photos of {height} x {width} "
-                f"pixels, got {tuple(shape)} and {tuple(output.shape)}"
+                f"the processor must return pixels of one shape for photos of {size[0]} x "
+                f"{size[1]} pixels, got {tuple(shape)} and {tuple(output.shape)}"
             )
-        outputs.append(output.detach().double().cpu().flatten())
-    black, white, across, down = outputs
+        return output.detach().double().cpu().flatten()
+
+    black, white = (processed(np.array(level, np.uint8)) for level in (0, 255))
     span = white - black
     shows_photo = span.abs() > 1e-3 * max(float(span.abs().max()), 1e-9)
     safe = torch.where(shows_photo, span, torch.ones_like(span))
-    positions = torch.stack([(across - black) / safe, (down - black) / safe], -1)
-    return positions.clamp(0, 1), shows_photo
+
+    def positions(axis: int, begin: float, end: float) -> Tensor:
+        centers = (np.arange(size[axis]) + 0.5) / size[axis]
+        ramp = np.rint(255 * np.clip((centers - begin) / (end - begin), 0, 1)).astype(np.uint8)
+        levels = (processed(ramp if axis else ramp[:, None]) - black) / safe
+        return (begin + (end - begin) * levels).clamp(0, 1)
+
+    axes: list[Tensor] = []
+    for axis in (1, 0):
+        place = positions(axis, 0.0, 1.0)
+        edges = _windows(place[shows_photo], math.sqrt(shape.numel() / 3), size[axis])
+        coarse = place.clone()
+        for begin, end in itertools.pairwise(edges):
+            within = (coarse >= begin) & (coarse <= end)
+            margin = (end - begin) / 8
+            finer = positions(axis, max(0.0, begin - margin), min(1.0, end + margin))
+            place = torch.where(within, finer, place)
+        axes.append(place)
+    return torch.stack(axes, -1), shows_photo
+
+
+def _windows(places: Float[Tensor, " e"], pixels: float, side: int) -> list[float]:
+    """Return the edges of the parts of an axis that need a ramp of their own, or [].
+
+    Args:
+        places: Places of the elements that show the photo, as shares of the side.
+        pixels: Number of pixels along a side of the input.
+        side: Number of pixels along the side of the photo.
+    """
+    if not len(places):
+        return []
+    margin = max(1 / 255, 0.5 / side)
+    low, high = max(0.0, float(places.min()) - margin), min(1.0, float(places.max()) + margin)
+    count = min(math.ceil(pixels / 255), 8, side)
+    if count == 1 and high - low > 0.5:
+        return []
+    return torch.linspace(low, high, count + 1, dtype=torch.float64).tolist()
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +216,32 @@ def owned_pixel_moments(
     mean = _sum(points * on_photo[:, None], members, len(columns)) / safe
     spread = (points - mean[members]) ** 2 * on_photo[:, None]
     variance = _sum(spread, members, len(columns)) / safe
-    side = (count / 3).sqrt().clamp(min=2)[:, None]  # pixels along a side of the token
-    extent = (12 * variance).sqrt() * side / (side**2 - 1).sqrt()
+    step = _pixel_steps(variance, count, number == count)
+    extent = (12 * variance + step**2).sqrt()
     kept = number > 0
     return TokenMoments(columns[kept], (number / count)[kept], mean[kept], extent[kept])
+
+
+def _pixel_steps(
+    variance: Float[Tensor, "i 2"], count: Float[Tensor, " i"], whole: Tensor
+) -> Float[Tensor, "i 2"]:
+    """Return width and height of a pixel of each token, in pixels of the photo.
+
+    The positions of n pixels with distance s have the variance (n^2 - 1) s^2 / 12. Where padding
+    hides rows or columns of a token, the other axis gives the step, with the proportions that whole
+    tokens have.
+
+    Args:
+        variance: Variance of the positions of the visible pixels.
+        count: Number of elements of the token, three per pixel.
+        whole: Whether all of them are visible.
+    """
+    side = (count / 3).sqrt().clamp(min=2)[:, None]
+    step = (12 * variance / (side**2 - 1)).sqrt()
+    known = step[whole] if bool(whole.any()) else step
+    width, height = known.median(0).values.clamp(min=1e-9)
+    other = step.flip(1) * torch.stack([width / height, height / width])
+    return torch.where(whole[:, None], step, torch.maximum(step, other))
 
 
 def shared_pixel_moments(

@@ -66,6 +66,12 @@ class PhotoProcessor:
         inputs.pop("labels", None)
         return {name: self._to_model(value) for name, value in inputs.items()}
 
+    def fingerprint(self) -> tuple[str, ...]:
+        """Return what decides where pixels come from: the processors and their settings."""
+        settings: Any = getattr(self.image_processor, "to_dict", lambda: vars(self.image_processor))
+        kinds = (type(each).__qualname__ for each in (self.joint, self.image_processor))
+        return (*kinds, repr(sorted(settings().items())))
+
     def _pixels(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
         return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
 
@@ -86,8 +92,8 @@ class PhotoProcessor:
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        weight = next(self.model.parameters())
-        return value.to(weight.device, weight.dtype if value.is_floating_point() else None)
+        dtype = next(self.model.parameters()).dtype
+        return value.to(_input_device(self.model), dtype if value.is_floating_point() else None)
 
     def _text(self, prompt: str | None) -> str | None:
         """Return the complete prompt; None for models that take none."""
@@ -120,6 +126,15 @@ class PhotoProcessor:
         return prompt
 
 
+def _input_device(model: nn.Module) -> torch.device:
+    """Return the device of the first weights; those that are offloaded to disk or memory have none.
+
+    With a device map, the hooks of accelerate move inputs to the weights of each layer.
+    """
+    devices = (weight.device for weight in model.parameters())
+    return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
+
+
 @contextmanager
 def _left_padding(tokenizer: Any) -> Iterator[None]:
     """Pad at the left, so that the last position is that of the last token of each prompt."""
@@ -139,6 +154,11 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     """
     if any("video" in name for name in inputs):
         raise ValueError("videos are not supported: pass one photo at a time")
+    if several := [name for name in inputs if "pixel_values" in name and name not in PIXEL_NAMES]:
+        raise ValueError(
+            f"the model must read the photo once, but its processor also returns {several[0]}: "
+            "models with two vision encoders are not supported"
+        )
     for name in PIXEL_NAMES:
         if isinstance(inputs.get(name), Tensor):
             return name

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,7 @@ from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode, frozen
+from visattn.recording.reused_outputs import ReusedOutputs
 from visattn.recording.word_rows import KeySources, WordRows
 
 _UNTOUCHED = Controls()
@@ -131,12 +133,15 @@ class WordReplay:
     ) -> tuple[Float[Tensor, "w i"], dict[str, Any]]:
         """Return the row of each word, the mean over its tokens, and how it was made.
 
+        Relative attention and sinks compare words: the row of a single word stays as it is, with
+        `untouched` in the details.
+
         Args:
             rows: One value per token and image token; by default the attention.
             controls: Selected layers and heads (of the attention), and corrections.
 
         Raises:
-            ValueError: If layers or heads do not exist, or the caption is too short for a control.
+            ValueError: If layers or heads do not exist.
         """
         if rows is None:
             rows = self._selected(controls)
@@ -144,6 +149,9 @@ class WordReplay:
         words = [rows[slice(*span)].mean(0) for span in self.spans]
         result = torch.stack(words) if words else rows[:0]
         details = controls.describe()
+        if len(words) < 2 and (controls.relative or controls.without_sinks):
+            return result, {**details, "relative": False, "without_sinks": False,
+                            "untouched": True}  # fmt: skip
         if controls.without_sinks:
             sinks = find_sinks(result)
             details["sinks"] = [
@@ -183,7 +191,7 @@ class WordReplay:
             metadata: Further entries of the metadata.
 
         Raises:
-            ValueError: If layers or heads do not exist, or the caption is too short for a control.
+            ValueError: If layers or heads do not exist.
         """
         words, details = self.word_rows(rows, controls)
         values = self.placement.rasterize(words)
@@ -218,7 +226,10 @@ class WordReplay:
         if details["without_sinks"]:
             sinks = details["sinks"]
             removed = sum(sum(sink["mass"]) for sink in sinks) / max(len(self.words), 1)
-            parts.append(f"without {len(sinks)} sinks, which draw {removed:.0%} of a row")
+            share = f"without {len(sinks)} sinks, which draw {removed:.0%} of a row"
+            parts.append(share if sinks else "no sinks above the threshold")
+        if details.get("untouched"):
+            parts.append("relative attention and sinks compare words: this row is untouched")
         return "; ".join([*parts, *self.notes])
 
 
@@ -264,14 +275,16 @@ def generate_and_replay(
         with frozen(model), torch.no_grad():
             singles, joint = _batch_inputs(process, batch)
             check_prompt_length(model, singles, generate_kwargs)
-        with eval_mode(model):  # not frozen, so that the random state goes on as in `generate`
+        towers = ReusedOutputs(model)
+        with eval_mode(model), towers.collecting():  # random numbers are drawn as in `generate`
             texts = generate(model, joint, process.special_ids, generate_kwargs)
         each = len(texts) // len(batch)
         for index, (photo, inputs) in enumerate(zip(batch, singles, strict=True)):
             results.append([])
             for text in texts[index * each : (index + 1) * each]:
                 own = without_padding(text, joint, inputs)
-                replay = replay_text(model, process, photo, inputs, own, keep_heads=keep_heads)
+                replay = replay_text(model, process, photo, inputs, own, keep_heads=keep_heads,
+                                     towers=towers)  # fmt: skip
                 results[-1].append(replay)
     return results
 
@@ -304,6 +317,7 @@ def replay_text(
     text: GeneratedText,
     *,
     keep_heads: bool = False,
+    towers: ReusedOutputs | None = None,
 ) -> WordReplay:
     """Replay one generated text, and place its attention on the photo.
 
@@ -314,6 +328,7 @@ def replay_text(
         inputs: The preprocessed photo and prompt.
         text: The generated text.
         keep_heads: Whether to keep the rows of each head.
+        towers: Outputs of vision towers on the same photo, which do not have to run again.
 
     Raises:
         ValueError: If the model has no attention from words to placed image tokens, or the replay
@@ -336,7 +351,8 @@ def replay_text(
         located.resampler_sites
     )
     recorder = WordRows(model, recorded, keep=keep)
-    with frozen(model), torch.no_grad(), recorder.recording():
+    reusing = nullcontext() if towers is None else towers.reusing(except_sites=recorded)
+    with frozen(model), torch.no_grad(), reusing, recorder.recording():
         logits = forward_logits(model, replayed, text.num_generated)[0]
     if recorder.unsupported:
         site, reason = next(iter(recorder.unsupported.items()))
