@@ -10,6 +10,8 @@ from .callbacks.best_checkpoint import (
 )
 from .callbacks.ema import (
     EMA as EMA,
+    AveragedWeights as AveragedWeights,
+    ema_decay as ema_decay,
     ema_update as ema_update,
 )
 from .callbacks.image_logging import (
