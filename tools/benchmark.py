@@ -12,6 +12,7 @@
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
+    python tools/benchmark.py step            operations and host syncs of a training step; seconds
 
 Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
 comparison also checks that both implementations return the same.
@@ -76,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
         "gradcam, channels, rows, extraction, overlay; words: tiny, base; "
-        "data: reading, memory, opening")  # fmt: skip
+        "data: reading, memory, opening; step: vit, ram, captioner")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot")  # fmt: skip
     gradients = parser.add_argument_group("gradients")
@@ -181,6 +182,13 @@ def time_data(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return report(figures, args.out)
 
 
+def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Count the operations and host syncs of training steps."""
+    from benchmarks.step_counts import MODELS, step_counts
+
+    return report(step_counts(selected_parts(args, parser, tuple(MODELS))), args.out)
+
+
 def selected_parts(
     args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
@@ -209,6 +217,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "words": time_words,
     "gradients": measure_gradients,
     "data": time_data,
+    "step": count_steps,
 }
 
 

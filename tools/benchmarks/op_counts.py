@@ -10,13 +10,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 SYNCS = frozenset(
-    "_local_scalar_dense nonzero masked_select equal unique_dim _unique2 unique_consecutive "
-    "bincount item is_nonzero lift_fresh".split()
+    {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount", "lift_fresh"}
+    | {"_unique2", "unique_dim", "unique_consecutive"}
 )
 """Operations that read a value of a GPU on the host, or copy one there from pageable memory."""
 _VIEWS = frozenset(
-    "detach view _unsafe_view expand slice select transpose t permute unsqueeze squeeze split "
-    "split_with_sizes unbind alias as_strided unfold diagonal lift_fresh".split()
+    {"detach", "view", "_unsafe_view", "expand", "slice", "select", "transpose", "t", "permute"}
+    | {"unsqueeze", "squeeze", "split", "split_with_sizes", "unbind", "alias", "as_strided"}
+    | {"unfold", "diagonal", "lift_fresh"}
 )
 _READS = {"tolist": Tensor.tolist, "numpy": Tensor.numpy, "cpu": Tensor.cpu}
 

@@ -156,8 +156,26 @@ def ram() -> tuple[Task, Any]:
 
 def captioner() -> tuple[Task, Any]:
     """Return a Show, Attend and Tell captioner, and a batch of captions of 12 to 20 words."""
-    words = "a photo of the red and blue bird on green grass in some light rain at noon".split()
-    captions = [" ".join((words * 2)[:length]) for length in range(12, 20)]
+    words = [
+        "a",
+        "photo",
+        "of",
+        "the",
+        "red",
+        "and",
+        "blue",
+        "bird",
+        "on",
+        "green",
+        "grass",
+        "in",
+        "some",
+        "light",
+        "rain",
+        "at",
+        "noon",
+    ]
+    captions = [" ".join(words[:length]) for length in range(12, 20)]
     vocabulary = Vocabulary.from_captions(captions)
     image = torch.zeros(3, 24, 24, dtype=torch.uint8)
     samples = [CaptionSample(str(n), image, (text,)) for n, text in enumerate(captions)]

@@ -211,7 +211,7 @@ class HardAttentionTask(CaptioningTask):
         return self.model.rollout(
             features,
             batch.captions[:, :-1],
-            batch.lengths,
+            batch.packing or batch.lengths,
             batch.image_indices,
             PlaceSampler.from_uniforms(
                 uniforms, soft=None if soft is None else soft[batch.image_indices]

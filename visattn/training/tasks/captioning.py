@@ -211,7 +211,9 @@ class CaptioningTask(CaptionEvalTask):
         grid_size = self.model.encoder.grid_size
         words = supervised_words(batch.phrases(), grid_size, words=self.supervised_words)
         device = output.attention.weights.device
-        targets, supervised = pack_targets(*(x.to(device) for x in words), lengths=batch.lengths)
+        targets, supervised = pack_targets(
+            *(x.to(device) for x in words), lengths=batch.packing or batch.lengths
+        )
         mass = self.attention_loss == "mass"
         supervision_loss = attention_mass_loss if mass else attention_supervision_loss
         loss = supervision_loss(output.attention.weights, targets, supervised)
