@@ -71,4 +71,4 @@ if __name__ == "__main__":
         else:
             check_rollout(*name.split("-"))
         torch.compiler.reset()
-        print(name)
+        sys.stdout.write(f"{name}\n")

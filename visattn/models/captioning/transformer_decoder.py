@@ -185,7 +185,8 @@ class TransformerDecoder(nn.Module):
         """Read one word per hypothesis; return next-word logits, the new state and attention."""
         positions = self._positions(state.num_words + 1, token.device)
         x = self._embed(token, positions[state.num_words])
-        cache, outputs = list[KeyValues](), list[GridAttentionOutput]()
+        cache: list[KeyValues] = []
+        outputs: list[GridAttentionOutput] = []
         for layer, memory, cached in zip(self.layers, state.memory, state.cache, strict=True):
             output, extended = layer.step(x, memory, cached)
             x = output.output
