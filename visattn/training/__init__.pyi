@@ -142,6 +142,9 @@ from .data.webdataset import (
     to_caption_sample as to_caption_sample,
     to_labeled_batch as to_labeled_batch,
 )
+from .distributed.accumulation import (
+    GradientAccumulation as GradientAccumulation,
+)
 from .distributed.launcher import (
     ChildLauncher as ChildLauncher,
     configure_strategy as configure_strategy,

@@ -200,7 +200,7 @@ class HardAttentionTask(CaptioningTask):
         loss = losses.total * scale * ddp_loss_scale(count, features.device)
         attention = rollouts.output.attention._replace(weights=rollouts.probabilities)
         output = rollouts.output._replace(attention=attention)
-        return loss + self.attention_penalties(output, repeated)
+        return self.weigh_batch(loss + self.attention_penalties(output, repeated), count)
 
     def sample_rollouts(
         self, features: Float[Tensor, "b c y x"], batch: CaptionBatch, generator: StepGenerator
