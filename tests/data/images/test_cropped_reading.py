@@ -51,7 +51,7 @@ def test_dct_scaling_keeps_place_and_colors(orientation: int, interpolation: str
     for uniform in UNIFORMS:
         expected = decoded_crop(photo, uniform, **options)
         difference = (crop.read(photo, uniform).int() - expected.int()).abs()
-        assert difference.max() <= 3, orientation
+        assert difference.max() <= 6, orientation
         assert difference.float().mean() < 2
 
 

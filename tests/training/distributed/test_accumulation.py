@@ -50,7 +50,7 @@ def trained_weights(sizes: list[int], folder: Path, **settings: Any) -> list[Ten
 
     def build(words: list[str]) -> ShowAttendTell:
         torch.manual_seed(0)
-        encoder = SmallEncoder((24, 24), channels=8)
+        encoder = SmallEncoder((24, 24), channels=8).eval()  # statistics of no batch
         return ShowAttendTell(
             words, encoder, embed_dim=7, hidden_size=11, attention_dim=5, dropout=0.0
         )

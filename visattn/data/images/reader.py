@@ -138,15 +138,13 @@ def read_rgb(
 
     Args:
         source: As for `read_image`.
-        reduction: Called with the height and width of an upright JPEG before it is decoded; returns
-            1, 2, 4 or 8, the factor by which both sides are reduced while it is decoded (DCT
-            scaling), which is several times faster. None decodes all pixels.
+        reduction: Maps height and width of a JPEG to 1, 2, 4 or 8, the factor by which its sides
+            are reduced in decoding (DCT scaling), several times faster. None decodes all pixels.
         max_bytes: Largest file size that is opened.
         max_pixels: Largest image that is decoded, before the reduction.
 
     Raises:
         ImageError: If the image cannot be read, for any reason; the cause is chained.
-        TypeError: If `source` is of another type.
 
     Example:
         >>> file = io.BytesIO()
@@ -340,9 +338,7 @@ def _read_bytes(path: PathLike, max_bytes: int) -> bytes:
 
 
 def _decode_upright(
-    image: Image.Image,
-    max_pixels: int,
-    reduction: Callable[[tuple[int, int]], int] | None,
+    image: Image.Image, max_pixels: int, reduction: Callable[[tuple[int, int]], int] | None
 ) -> tuple[Image.Image, int]:
     """Return the upright RGB image and the EXIF orientation of the stored image."""
     _check_size(*image.size, max_pixels)
@@ -357,8 +353,7 @@ def _decode_upright(
     if isinstance(file, io.BytesIO):
         _check_png_rows(image, file)
     orientation = _exif_orientation(image)
-    is_rgb = image.mode == "RGB" and not image.has_transparency_data
-    rgb = image if is_rgb else to_rgb(image)
+    rgb = to_rgb(image)
     upright = rgb if orientation == 1 else rgb.transpose(_EXIF_TRANSPOSE[orientation])
     return upright, max(applied, orientation)  # at least one of the two is 1
 

@@ -114,6 +114,7 @@ class HardAttentionTask(CaptioningTask):
 
     model: ShowAttendTell  # pyright: ignore[reportIncompatibleVariableOverride] (checked)
     average_reward: Tensor
+    training_forward = ""  # the random places are drawn within a rollout
     samples_places = True
 
     def __init__(

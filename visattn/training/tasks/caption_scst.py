@@ -62,6 +62,7 @@ class SCSTTask(CaptioningTask):
         Rennie et al. 2017, arXiv:1612.00563, with the mean of the other samples as the baseline.
     """
 
+    training_forward = ""
     samples_places = True
 
     def __init__(

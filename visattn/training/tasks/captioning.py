@@ -76,6 +76,7 @@ class CaptioningTask(CaptionEvalTask):
         ValueError: If a weight is negative, or the checkpoint does not fit.
     """
 
+    training_forward = "teacher_force"
     samples_places = False
     """Whether the task trains hard attention, with sampled places."""
 
