@@ -12,6 +12,7 @@
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
+    python tools/benchmark.py bulk            overlays of --num-samples photos; minutes
     python tools/benchmark.py loader          crops of photos for training; a minute
     python tools/benchmark.py step            operations and host syncs of a training step; seconds
 
@@ -192,6 +193,15 @@ def time_loader(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     return report(loader_figures(parts, rounds=args.rounds), args.out)
 
 
+def time_bulk(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark overlays of many photos."""
+    from benchmarks.bulk_speeds import bulk_figures
+
+    if args.num_samples < 1:
+        parser.error(f"--num-samples must be at least 1, got {args.num_samples}")
+    return report(bulk_figures(rounds=args.rounds, photos=args.num_samples), args.out)
+
+
 def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Count the operations and host syncs of training steps."""
     from benchmarks.step_counts import MODELS, step_counts
@@ -227,6 +237,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "words": time_words,
     "gradients": measure_gradients,
     "data": time_data,
+    "bulk": time_bulk,
     "loader": time_loader,
     "step": count_steps,
 }
