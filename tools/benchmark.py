@@ -13,6 +13,7 @@
     python tools/benchmark.py words           captions of vision-language models; minutes
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
     python tools/benchmark.py bulk            overlays of --num-samples photos; minutes
+    python tools/benchmark.py scores          rewards of self-critical training; seconds
     python tools/benchmark.py loader          crops of photos for training; a minute
     python tools/benchmark.py step            operations and host syncs of a training step; seconds
 
@@ -202,6 +203,13 @@ def time_bulk(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return report(bulk_figures(rounds=args.rounds, photos=args.num_samples), args.out)
 
 
+def time_scores(args: argparse.Namespace, _parser: argparse.ArgumentParser) -> int:
+    """Benchmark rewards of self-critical training."""
+    from benchmarks.score_speeds import score_figures
+
+    return report(score_figures(rounds=args.rounds), args.out)
+
+
 def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Count the operations and host syncs of training steps."""
     from benchmarks.step_counts import MODELS, step_counts
@@ -238,6 +246,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "gradients": measure_gradients,
     "data": time_data,
     "bulk": time_bulk,
+    "scores": time_scores,
     "loader": time_loader,
     "step": count_steps,
 }

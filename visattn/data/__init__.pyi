@@ -140,6 +140,7 @@ from .loading.samplers import (
 )
 from .loading.stateful_loader import (
     StatefulDataLoader as StatefulDataLoader,
+    worker_options as worker_options,
 )
 from .phrases.flickr30k_entities import (
     parse_entity_sentence as parse_entity_sentence,

@@ -22,11 +22,11 @@ def test_words_are_in_order_of_steps_and_count_up_within_captions_and_images(
     )
     assert list(packing.counts) == packing.steps.bincount().tolist()
     assert packing.image_indices.tolist() == images[packing.rows].tolist()
-    seen: dict[int, int] = {}
+    words_of_image: dict[int, int] = {}
     for image, rank in zip(packing.image_indices.tolist(), packing.ranks.tolist(), strict=True):
-        assert rank == seen.get(image, 0)
-        seen[image] = rank + 1
-    assert packing.words_per_image == max(seen.values())
+        assert rank == words_of_image.get(image, 0)
+        words_of_image[image] = rank + 1
+    assert packing.words_per_image == max(words_of_image.values())
 
 
 def test_a_packing_is_returned_as_it_is() -> None:

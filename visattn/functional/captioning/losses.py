@@ -154,9 +154,9 @@ def pack_targets(
     row, step, device = packing.rows, packing.steps, packing.rows.device
     positions = torch.full((packing.counts[0], len(packing.counts)), -1, device=device)
     positions[row, step] = torch.arange(len(row), device=device)
-    found = positions[rows, steps.clamp(max=len(packing.counts) - 1)]
-    kept = (found >= 0) & (steps < len(packing.counts))
-    indices = found[kept]
+    word_indices = positions[rows, steps.clamp(max=len(packing.counts) - 1)]
+    kept = (word_indices >= 0) & (steps < len(packing.counts))
+    indices = word_indices[kept]
     supervised = torch.zeros(len(row), dtype=torch.bool, device=device)
     supervised[indices] = True
     packed = targets.new_zeros(len(row), targets.shape[-1]).index_copy(0, indices, targets[kept])
