@@ -12,6 +12,10 @@
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
+    python tools/benchmark.py bulk            overlays of --num-samples photos; minutes
+    python tools/benchmark.py scores          rewards of self-critical training; seconds
+    python tools/benchmark.py loader          crops of photos for training; a minute
+    python tools/benchmark.py step            operations and host syncs of a training step; seconds
 
 Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
 comparison also checks that both implementations return the same.
@@ -76,7 +80,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
         "gradcam, channels, rows, extraction, overlay; words: tiny, base; "
-        "data: reading, memory, opening")  # fmt: skip
+        "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "
+        "large")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot")  # fmt: skip
     gradients = parser.add_argument_group("gradients")
@@ -181,6 +186,37 @@ def time_data(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return report(figures, args.out)
 
 
+def time_loader(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark crops of photos for training."""
+    from benchmarks.loader_speeds import PARTS, loader_figures
+
+    parts = selected_parts(args, parser, tuple(PARTS))
+    return report(loader_figures(parts, rounds=args.rounds), args.out)
+
+
+def time_bulk(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark overlays of many photos."""
+    from benchmarks.bulk_speeds import bulk_figures
+
+    if args.num_samples < 1:
+        parser.error(f"--num-samples must be at least 1, got {args.num_samples}")
+    return report(bulk_figures(rounds=args.rounds, photos=args.num_samples), args.out)
+
+
+def time_scores(args: argparse.Namespace, _parser: argparse.ArgumentParser) -> int:
+    """Benchmark rewards of self-critical training."""
+    from benchmarks.score_speeds import score_figures
+
+    return report(score_figures(rounds=args.rounds), args.out)
+
+
+def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Count the operations and host syncs of training steps."""
+    from benchmarks.step_counts import MODELS, step_counts
+
+    return report(step_counts(selected_parts(args, parser, tuple(MODELS))), args.out)
+
+
 def selected_parts(
     args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
@@ -209,6 +245,10 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "words": time_words,
     "gradients": measure_gradients,
     "data": time_data,
+    "bulk": time_bulk,
+    "scores": time_scores,
+    "loader": time_loader,
+    "step": count_steps,
 }
 
 

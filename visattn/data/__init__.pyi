@@ -50,6 +50,7 @@ from .classification.datasets import (
     LabeledBatch as LabeledBatch,
     LabeledImages as LabeledImages,
     augment_images as augment_images,
+    augmentation_uniforms as augmentation_uniforms,
     find_classes as find_classes,
     list_labeled_files as list_labeled_files,
 )
@@ -90,6 +91,7 @@ from .images.augment import (
     Augmentation as Augmentation,
     PerImageTransform as PerImageTransform,
     RandomHorizontalFlip as RandomHorizontalFlip,
+    RandomResizedCrop as RandomResizedCrop,
     RandomTranslate as RandomTranslate,
     build_augmentation as build_augmentation,
 )
@@ -111,11 +113,13 @@ from .images.reader import (
     list_images as list_images,
     read_image as read_image,
     read_label_image as read_label_image,
+    read_rgb as read_rgb,
     read_size as read_size,
 )
 from .images.resize import (
     ResizeSpec as ResizeSpec,
     resize_geometry as resize_geometry,
+    resize_rgb as resize_rgb,
     resize_to_input as resize_to_input,
 )
 from .images.rgb import (
@@ -136,6 +140,7 @@ from .loading.samplers import (
 )
 from .loading.stateful_loader import (
     StatefulDataLoader as StatefulDataLoader,
+    worker_options as worker_options,
 )
 from .phrases.flickr30k_entities import (
     parse_entity_sentence as parse_entity_sentence,

@@ -144,6 +144,10 @@ from .captioning.losses import (
     caption_loss as caption_loss,
     doubly_stochastic_penalty as doubly_stochastic_penalty,
     pack_targets as pack_targets,
+)
+from .captioning.packing import (
+    WordPacking as WordPacking,
+    pack_words as pack_words,
     packed_indices as packed_indices,
 )
 from .captioning.sampling import (

@@ -14,7 +14,7 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
@@ -184,19 +184,25 @@ def update_moving_average(
 
 
 def value_baseline_loss(
-    values: Float[Tensor, "*n"], rewards: Float[Tensor, "*n"]
+    values: Float[Tensor, "*n"],
+    rewards: Float[Tensor, "*n"],
+    counted: Bool[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, ""]:
     """Return the mean squared error of a learned baseline, which no reward takes a gradient from.
 
     Args:
         values: Expected rewards, predicted from what was known before each action.
         rewards: Observed rewards.
+        counted: Actions that count; None for all. Without any the loss is 0.
 
     Example:
         >>> value_baseline_loss(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
         tensor(0.1250)
     """
-    return mse_loss(values, rewards.detach())
+    if counted is None:
+        return mse_loss(values, rewards.detach())
+    errors = (values - rewards.detach()).square()
+    return (errors * counted).sum() / counted.sum().clamp(min=1)
 
 
 def reinforce_loss(

@@ -5,9 +5,12 @@ from .captioning.bleu import (
 )
 from .captioning.cider import (
     IdfTable as IdfTable,
+    WeightedNgrams as WeightedNgrams,
     cider_d as cider_d,
     cider_d_score as cider_d_score,
     idf_table as idf_table,
+    weighted_cider_d as weighted_cider_d,
+    weighted_ngrams as weighted_ngrams,
 )
 from .captioning.java import (
     JavaScore as JavaScore,

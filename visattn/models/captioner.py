@@ -13,6 +13,7 @@ from visattn.functional.captioning.beam_search import (
     DecodingConstraints,
     beam_search,
 )
+from visattn.functional.captioning.packing import WordPacking
 from visattn.models.encoder import ImageEncoder
 
 StateT = TypeVar("StateT", bound=BeamSearchState)
@@ -83,7 +84,7 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
+        lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> TeacherForcedOutput:
         """Return logits and attention of all words of the captions (teacher forcing).
@@ -91,7 +92,8 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
         Args:
             features: Encoder features of b images.
             captions: Input tokens, beginning with `START`; captions in order of falling length.
-            lengths: Number of predicted tokens of each caption, `END` included.
+            lengths: Number of predicted tokens of each caption, `END` included; or the result of
+                `pack_words`, with which nothing waits for a GPU.
             image_indices: Index of the image of each caption; None if caption i belongs to image i.
         """
 
@@ -150,7 +152,7 @@ class DecoderCaptioner(Captioner[StateT]):
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
+        lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> TeacherForcedOutput:
         """Return the logits and the attention of all words of the captions."""

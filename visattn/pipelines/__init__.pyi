@@ -117,6 +117,7 @@ from .model_io import (
 )
 from .scale import (
     MapScale as MapScale,
+    ValueRange as ValueRange,
     empty_map_reason as empty_map_reason,
     is_signed as is_signed,
     map_scale as map_scale,

@@ -1,5 +1,6 @@
 """Color scales of maps: the values at the ends of the colormap, by rule."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -74,21 +75,54 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
             f"a scale needs maps and a rule among {', '.join(RULES)}; got {len(maps)}, {rule!r}"
         )
     signed = is_signed(maps[0])
-    finite = [replace(m, values=m.values.nan_to_num(0.0, 0.0, 0.0)) for m in maps]
-    magnitudes = [m.values.abs() if signed else m.values for m in finite]
     if rule == "percentile":
-        values = torch.cat([values.flatten() for values in magnitudes]).double()
+        finite = [m.values.nan_to_num(0.0, 0.0, 0.0).flatten() for m in maps]
+        values = torch.cat([each.abs() if signed else each for each in finite]).double()
         low, high = values.quantile(values.new_tensor([_TAIL, 1 - _TAIL])).tolist()
         low = 0.0 if signed else low
         if low < high:
             return MapScale(rule, low, high, signed)
-    ends = [_upper_end(*pair) for pair in zip(finite, magnitudes, strict=True)]
-    high = max(ends) if max(ends) > 0 else 1.0
-    lowest = min(float(values.min()) for values in magnitudes)
-    highest = max(float(values.max()) for values in magnitudes)
-    if maps[0].metadata.get("method") in _OFFSET_METHODS and lowest < highest:
-        return MapScale(rule, lowest, high if highest > 0 else highest, signed)
-    return MapScale(rule, 0.0, high, signed)
+    ranges = ValueRange()
+    for each in maps:
+        ranges.add(each)
+    return ranges.scale(rule)
+
+
+class ValueRange:
+    """Range of values over any number of maps of one method, which are not kept.
+
+    Example:
+        >>> ranges = ValueRange()
+        >>> for top in (2.0, 4.0):
+        ...     ranges.add(AttentionMap(torch.tensor([[0.5, top]]), "layer4", "gradient"))
+        >>> ranges.scale("global")
+        MapScale(rule='global', vmin=0.0, vmax=4.0, signed=False)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._signed = self._has_offset = False
+        self._upper_end, self._lowest, self._highest = -math.inf, math.inf, -math.inf
+
+    def add(self, attention_map: AttentionMap) -> None:
+        """Include the values of a map; the first one says whether values are signed."""
+        if not self.count:
+            self._signed = is_signed(attention_map)
+            self._has_offset = attention_map.metadata.get("method") in _OFFSET_METHODS
+        self.count += 1
+        finite = replace(attention_map, values=attention_map.values.nan_to_num(0.0, 0.0, 0.0))
+        magnitudes = finite.values.abs() if self._signed else finite.values
+        self._upper_end = max(self._upper_end, _upper_end(finite, magnitudes))
+        self._lowest = min(self._lowest, float(magnitudes.min()))
+        self._highest = max(self._highest, float(magnitudes.max()))
+
+    def scale(self, rule: ScaleRule) -> MapScale:
+        """Return the scale of all maps together, by `image` or `global`."""
+        high = self._upper_end if self._upper_end > 0 else 1.0
+        if self._has_offset and self._lowest < self._highest:
+            high = high if self._highest > 0 else self._highest
+            return MapScale(rule, self._lowest, high, self._signed)
+        return MapScale(rule, 0.0, high, self._signed)
 
 
 def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) -> float:

@@ -10,6 +10,8 @@ from .callbacks.best_checkpoint import (
 )
 from .callbacks.ema import (
     EMA as EMA,
+    AveragedWeights as AveragedWeights,
+    ema_decay as ema_decay,
     ema_update as ema_update,
 )
 from .callbacks.image_logging import (
@@ -140,6 +142,9 @@ from .data.webdataset import (
     stream_loader as stream_loader,
     to_caption_sample as to_caption_sample,
     to_labeled_batch as to_labeled_batch,
+)
+from .distributed.accumulation import (
+    GradientAccumulation as GradientAccumulation,
 )
 from .distributed.launcher import (
     ChildLauncher as ChildLauncher,

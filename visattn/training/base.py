@@ -68,6 +68,10 @@ class Task(LightningModule, ABC):
     optimizer: OptimizerFactory
     """Builds the optimizer from parameter groups."""
 
+    training_forward = ""
+    """The method of the model that a training step runs, which `--compile` compiles; empty if the
+    task has none that compiles."""
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -87,6 +91,20 @@ class Task(LightningModule, ABC):
         copied = memo[id(self)] = type(self).__new__(type(self))
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return copied
+
+    def compile_training(self, mode: str) -> None:
+        """Compile what a training step runs; weights and checkpoints stay as they are.
+
+        Args:
+            mode: `default`, or `reduce-overhead`, which also records CUDA graphs.
+
+        Raises:
+            ValueError: If the task has nothing that compiles.
+        """
+        if not self.training_forward:
+            raise ValueError(f"compile must be no for {type(self).__name__}, got {mode}")
+        forward = getattr(self.model, self.training_forward)
+        setattr(self.model, self.training_forward, torch.compile(forward, mode=mode))
 
     @property
     def input_spec(self) -> InputSpec | None:

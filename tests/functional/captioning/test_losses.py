@@ -15,8 +15,8 @@ from visattn.functional.captioning.losses import (
     caption_loss,
     doubly_stochastic_penalty,
     pack_targets,
-    packed_indices,
 )
+from visattn.functional.captioning.packing import packed_indices
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(
     lambda lengths: torch.tensor(sorted(lengths, reverse=True))

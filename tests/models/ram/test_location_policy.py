@@ -100,10 +100,20 @@ def test_std_is_stored_as_its_logarithm() -> None:
 
 @pytest.mark.parametrize("rotten", [math.nan, math.inf])
 def test_nonfinite_location_is_refused(rotten: float) -> None:
-    made = policy("learned")
+    made = policy("learned").eval()
     torch.nn.init.constant_(made.mean.bias, rotten)
     torch.nn.init.constant_(made.init_mean, rotten)
     with pytest.raises(ValueError, match="NaN or infinity, because the weights hold NaN"):
         made(torch.zeros(3, 5), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="go back to an earlier checkpoint"):
         made.initial_locations(torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("rotten", [math.nan, math.inf])
+def test_nonfinite_mean_in_training_keeps_the_location_on_the_image(rotten: float) -> None:
+    """The loss is not finite, so that the guard skips the step; no pixel outside is read."""
+    made = policy("learned").train()
+    torch.nn.init.constant_(made.mean.bias, rotten)
+    location, (mean, _) = made(torch.zeros(3, 5), torch.zeros(3, 2))
+    assert not mean.isfinite().any()
+    assert location.abs().amax() <= 1

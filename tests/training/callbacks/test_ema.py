@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from visattn.training.base import DataModule, Task
 from visattn.training.callbacks import image_logging as crop_panels, image_logging as panels
-from visattn.training.callbacks.ema import EMA, ema_update
+from visattn.training.callbacks.ema import EMA, AveragedWeights, ema_decay, ema_update
 
 
 class Falling(Task):
@@ -54,37 +54,89 @@ class Blank(DataModule):
         return DataLoader(torch.zeros(2))  # pyright: ignore[reportArgumentType]
 
 
+def averaged(average: Tensor, value: Tensor, decay: float) -> Tensor:
+    """Return the average after a step, computed by the callback's update."""
+    average = average.clone()
+    ema_update([(average, value)], decay)
+    return average
+
+
 def test_late_steps_match_the_closed_form() -> None:
     weights = torch.randn(7, dtype=torch.float64)
     average = weights[0].clone()
     for number, weight in enumerate(weights[1:]):
-        average = ema_update(average, weight, 10_000 + number, decay=0.75)
+        average = averaged(average, weight, ema_decay(10_000 + number, decay=0.75))
     shares = torch.tensor([0.75**6, *(0.25 * 0.75 ** (6 - i) for i in range(1, 7))])
     torch.testing.assert_close(average, (weights * shares).sum(), check_dtype=False)
 
 
 def test_the_decay_is_warmed_up() -> None:
-    average = ema_update(torch.tensor(0.0), torch.tensor(1.0), 1, decay=0.998)
+    average = averaged(torch.tensor(0.0), torch.tensor(1.0), ema_decay(1, decay=0.998))
     assert float(average) > 0.8
 
 
 def test_without_warmup_it_is_the_average_of_torch() -> None:
     averages, weights = torch.randn(2, 101)
     expected = get_ema_avg_fn(0.7)(averages, weights, 1)
-    average = ema_update(averages, weights, 1, decay=0.7, use_warmup=False)
-    torch.testing.assert_close(average, expected)
+    torch.testing.assert_close(averaged(averages, weights, decay=0.7), expected)
 
 
 def test_constant_weights_stay_bit_identical() -> None:
     weights = torch.randn(1000)
     average = weights.clone()
     for step in range(300):
-        average = ema_update(average, weights, step, decay=0.998)
+        average = averaged(average, weights, ema_decay(step, decay=0.998))
     assert torch.equal(average, weights)
 
 
 def test_integer_buffers_are_copied() -> None:
-    assert int(ema_update(torch.tensor(3), torch.tensor(5), 9, decay=0.9)) == 5
+    assert int(averaged(torch.tensor(3), torch.tensor(5), decay=0.9)) == 5
+
+
+class Mixed(nn.Module):
+    """Weights of two dtypes, one frozen; a mask with infinities; statistics; a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained = nn.Parameter(torch.zeros(3))
+        self.wide = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.register_buffer("running_mean", torch.zeros(2))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def step(self) -> None:
+        """Add one to all that changes in training."""
+        for tensor in (self.trained, self.wide, self.running_mean, self.steps):
+            tensor.detach().add_(1)
+
+
+def test_a_model_of_mixed_tensors_is_averaged_tensor_by_tensor() -> None:
+    model = Mixed()
+    average = AveragedWeights(model, decay=0.5, use_warmup=False)
+    for _ in range(3):
+        model.step()
+        average.update_parameters(model)
+    copied = average.module
+    for name in ("trained", "wide", "running_mean"):  # 1, then (1 + 2) / 2, then (1.5 + 3) / 2
+        assert getattr(copied, name).tolist() == [2.25] * getattr(model, name).numel(), name
+    assert int(copied.steps) == 3
+    assert torch.equal(copied.mask, model.mask)
+    assert torch.equal(copied.frozen, model.frozen)
+
+
+def test_a_weight_that_is_frozen_later_is_still_averaged() -> None:
+    model = Mixed()
+    average = AveragedWeights(model, decay=0.5, use_warmup=False)
+    average.update_parameters(model)
+    model.step()
+    model.trained.requires_grad = False
+    model.frozen.requires_grad = True
+    model.frozen.detach().add_(1)
+    for _ in range(40):
+        average.update_parameters(model)
+    torch.testing.assert_close(average.module.trained, model.trained, check_dtype=False)
+    torch.testing.assert_close(average.module.frozen, model.frozen)
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])

@@ -14,7 +14,7 @@ from torch import nn
 from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import split_words
 from visattn.functional.captioning.sampling import SampledCaptions
-from visattn.metrics.captioning.cider import idf_table
+from visattn.metrics.captioning.cider import idf_table, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import END, START
 from visattn.models.captioning.hard_attention import PlaceSampler
@@ -51,11 +51,14 @@ def build_task(**settings: Any) -> SCSTTask:
     words = ["<pad>", "<start>", "<end>", "<unknown>", *vocabulary]
     torch.manual_seed(0)
     task = SCSTTask(build, {"words": words}, **settings)
-    task.reference_ngrams = {
+    ngrams = {
         name: [_ngrams_with_end(split_words(text)) for text in texts]
         for name, texts in REFERENCES.items()
     }
-    task.idf_table = idf_table(list(task.reference_ngrams.values()))
+    task.idf_table = idf = idf_table(list(ngrams.values()))
+    task.references = {
+        name: [weighted_ngrams(each, idf) for each in image] for name, image in ngrams.items()
+    }
     return task
 
 

@@ -57,6 +57,25 @@ def _option_names(parser: argparse.ArgumentParser) -> Iterator[str]:
                 yield from _option_names(subparser)
 
 
+def shard(text: str) -> tuple[int, int]:
+    """Parse a part of the images, such as 2/4.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is not I/N with I from 1 to N.
+
+    Example:
+        >>> shard("2/4")
+        (2, 4)
+    """
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise argparse.ArgumentTypeError(
+            f"must be I/N with I from 1 to N, such as 2/4; got {text!r}"
+        )
+    return number, count
+
+
 def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
     """Return an argument type for integers of a closed range.
 

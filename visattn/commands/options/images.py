@@ -1,8 +1,11 @@
 """Input images of the commands: search, reading, batches, and the report of skipped files."""
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from visattn.data.images.reader import LoadedImage
 
 Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 # Decoded images wait in memory until their batch is full: at most about this many pixels.
 PIXELS_PER_BATCH = 64_000_000
@@ -75,15 +79,77 @@ def read_images(
     """
     from visattn.data.images.reader import ImageError, read_image
 
-    for path in paths:
+    for path, result in map_in_threads(read_image, paths):
         try:
-            image = read_image(path)
+            image = result()
         except ImageError as error:
             if strict:
                 raise
             skipped.append(str(error))
         else:
             yield path, image
+
+
+def thread_count() -> int:
+    """Return the number of threads that read and write images: one per core, at most 8.
+
+    Example:
+        >>> 1 <= thread_count() <= 8
+        True
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
+    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
+def map_in_threads(
+    function: Callable[[Key], Value], items: Iterable[Key]
+) -> Iterator[tuple[Key, Callable[[], Value]]]:
+    """Yield each item with a function that waits for its result, or raises its error.
+
+    One thread per core works ahead of the caller. Decoders and encoders of images release Python's
+    lock.
+
+    Args:
+        function: Called with each item, in a thread.
+        items: Taken in order, at most one per thread ahead of the caller.
+
+    Example:
+        >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2])]
+        [(-3, 3), (2, 2)]
+    """
+    num_threads = thread_count()
+    waiting: deque[tuple[Key, Future[Value]]] = deque()
+    with ThreadPoolExecutor(num_threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) > num_threads:
+                    done, future = waiting.popleft()
+                    yield done, future.result
+            while waiting:
+                done, future = waiting.popleft()
+                yield done, future.result
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def select_shard(names: Mapping[Path, str], shard: tuple[int, int] | None) -> dict[Path, str]:
+    """Return the images of one of several commands that share the work; all without `--shard`.
+
+    Args:
+        names: Name of each image.
+        shard: Number of the command, from 1, and how many there are.
+
+    Example:
+        >>> names = {Path(name): name for name in "abcde"}
+        >>> [[*select_shard(names, (number, 2)).values()] for number in (1, 2)]
+        [['a', 'b'], ['c', 'd', 'e']]
+    """
+    if shard is None:
+        return dict(names)
+    number, count = shard
+    first, last = (len(names) * end // count for end in (number - 1, number))
+    return dict(itertools.islice(names.items(), first, last))
 
 
 def batched(

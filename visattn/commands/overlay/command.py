@@ -13,6 +13,7 @@ from visattn.commands.options.arguments import (
     height_width,
     named_value,
     real_number,
+    shard,
     whole_number,
 )
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
@@ -67,6 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_saved_maps(parser)
     parser.add_argument(
         "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
+    )
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="process the I-th of N parts of the images, for N commands that share the work and "
+        "--out",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="compute and draw maps again that exist already"
@@ -224,6 +232,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
     if isinstance(args.query, str | list) and args.maps is None:
         return overlay_queries(args)
+    if args.shard and (args.maps is not None or args.normalize == "global"):
+        parser.error("--shard divides images: --maps and --normalize global need all at once")
     args.normalize = args.normalize or ("image" if args.maps is None else "global")
     if args.maps is None:
         from visattn.commands.overlay.runs import overlay_images

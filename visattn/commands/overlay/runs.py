@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from visattn.commands.options.images import (
     batched,
     count_on_interrupt,
     find_input_images,
+    map_in_threads,
     read_images,
     report_failures,
+    select_shard,
 )
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
 from visattn.commands.overlay.dense_target import check_one_photo, dense_record
@@ -50,6 +53,7 @@ def overlay_images(args: argparse.Namespace) -> int:
     """
     skipped: list[str] = []
     names = unique_names(find_input_images(args.images, args.out, skipped))
+    count, names = len(names), select_shard(names, args.shard)
     _check_drawing(args)
     check_one_photo(args, len(names))
     if args.dry_run:
@@ -62,7 +66,7 @@ def overlay_images(args: argparse.Namespace) -> int:
     if any(spec.method == "similarity" for spec in runner.specs):
         print_message(SIMILARITY_NOTE)
     folder = MapFolder(args.out, names, [spec.key for spec in runner.specs])
-    with OverlayPages(args, runner, folder, len(names)) as pages:
+    with OverlayPages(args, runner, folder, count) as pages:
         run = _Run(args, runner, folder, pages, names)
         run.skipped += skipped
         with count_on_interrupt(run.done, len(names)), progress_bar(len(names)) as progress:
@@ -138,13 +142,33 @@ class _Run:
         for entries in batched(unfinished, self.args.batch_size):
             batch = self.runner.explainer.prepare([image for _, image in entries])
             results = self.runner.maps(batch)
-            for index, ((path, image), maps) in enumerate(zip(entries, results, strict=True)):
-                with self._collect_write_errors(image.name):
-                    self._save_maps(path, maps)
-                    if not global_scale:
-                        self._draw(path, image, maps, self._scales(maps), batch.select([index]))
+            self._save_and_draw(entries, results, batch, draw=not global_scale)
         if global_scale:
             self._draw_all()
+
+    def _save_and_draw(
+        self,
+        entries: "Sequence[tuple[Path, LoadedImage]]",
+        results: "Iterable[Sequence[AttentionMap]]",
+        batch: "PreparedImages",
+        *,
+        draw: bool,
+    ) -> None:
+        """Save the maps of a batch and draw them in threads; rows keep the order of the images."""
+        jobs: list[tuple[int, Sequence[AttentionMap], list[MapScale]]] = []
+        for index, ((path, image), maps) in enumerate(zip(entries, results, strict=True)):
+            with self._collect_write_errors(image.name):
+                self._save_maps(path, maps)
+                if draw:
+                    jobs.append((index, maps, self._scales(maps)))
+
+        def render(job: "tuple[int, Sequence[AttentionMap], list[MapScale]]") -> Any:
+            return self._render(*entries[job[0]], *job[1:])
+
+        for (index, maps, scales), result in map_in_threads(render, jobs):
+            path, image = entries[index]
+            with self._collect_write_errors(image.name):
+                self._finish(path, image, maps, scales, result(), batch.select([index]))
 
     def _read_unfinished(
         self, paths: Iterable[Path], *, global_scale: bool
@@ -195,16 +219,13 @@ class _Run:
                 self._print_map(name, record["key"], record["metadata"], record["scale"])
         return True
 
-    def _scales(
-        self, maps: "Sequence[AttentionMap]", others: "Sequence[Sequence[AttentionMap]]" = ()
-    ) -> "list[MapScale]":
-        """Return a scale for each map; maps of several texts, and of other images, share one."""
+    def _scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
+        """Return a scale for each map of an image; maps of several texts share one."""
         from visattn.pipelines.scale import map_scale
 
         groups: dict[str, list[AttentionMap]] = {}
-        for each in (maps, *others):
-            for spec, attention_map in zip(self.runner.specs, each, strict=True):
-                groups.setdefault(spec.scale_key, []).append(attention_map)
+        for spec, attention_map in zip(self.runner.specs, maps, strict=True):
+            groups.setdefault(spec.scale_key, []).append(attention_map)
         drawn = {
             key: [each for each in group if not each.metadata.get("empty")] or group
             for key, group in groups.items()
@@ -230,18 +251,16 @@ class _Run:
             }
             self.folder.save(name, spec.key, attention_map, entries)
 
-    def _draw(
+    def _render(
         self,
         path: Path,
         image: "LoadedImage",
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale]",
-        prepared: "PreparedImages | None" = None,
-    ) -> None:
-        """Draw the maps of an image and print their rows; the records are completed last."""
+    ) -> "dict[str, np.ndarray]":
+        """Write the images of the maps of a photo; return the overlays."""
         from visattn.pipelines.draw_maps import render_map
 
-        name = self.names[path]
         overlays: dict[str, np.ndarray] = {}
         for spec, attention_map, scale in zip(self.runner.specs, maps, scales, strict=True):
             if attention_map.metadata.get("empty"):
@@ -258,7 +277,21 @@ class _Run:
             overlays[spec.key] = drawn.overlay
             images = {"overlay": drawn.overlay, "rgba": drawn.rgba, "16bit": drawn.gray}
             for kind in self.args.save:
-                self.folder.write(f"{name}.{spec.key}{IMAGES[kind]}", encode_png(images[kind]))
+                name = f"{self.names[path]}.{spec.key}{IMAGES[kind]}"
+                self.folder.write(name, encode_png(images[kind]))
+        return overlays
+
+    def _finish(
+        self,
+        path: Path,
+        image: "LoadedImage",
+        maps: "Sequence[AttentionMap]",
+        scales: "Sequence[MapScale]",
+        overlays: "dict[str, np.ndarray]",
+        prepared: "PreparedImages | None" = None,
+    ) -> None:
+        """Write the pages of a photo, complete its records and print the rows of its maps."""
+        name = self.names[path]
         self.pages.add(name, image, maps, scales, overlays, prepared)
         self._save_maps(path, maps, scales)
         self.done.append(name)
@@ -267,19 +300,14 @@ class _Run:
 
     def _draw_all(self) -> None:
         """Draw all images, with one scale per method."""
-        all_records = {
+        every = {
             path: records
             for path in self.names
             if path.is_file() and (records := self._records(path))
         }
-        loaded = {
-            path: [self.folder.load(self.names[path], each["key"], each) for each in records]
-            for path, records in all_records.items()
-        }
-        first, *rest = loaded.values()
-        scales = self._scales(first, rest)
+        scales = self._global_scales(every)
         expected = [scale.to_dict() for scale in scales]
-        for path, records in all_records.items():
+        for path, records in every.items():
             same = [record["scale"] for record in records] == expected
             if same and not self.args.overwrite and self._is_done(path):
                 for record in records:
@@ -288,7 +316,24 @@ class _Run:
                 continue
             for _, image in read_images([path], self.skipped, strict=self.args.strict):
                 with self._collect_write_errors(image.name):
-                    self._draw(path, image, loaded[path], scales)
+                    maps = self._load(path, records)
+                    self._finish(path, image, maps, scales, self._render(path, image, maps, scales))
+
+    def _load(self, path: Path, records: Sequence[dict[str, Any]]) -> "list[AttentionMap]":
+        return [self.folder.load(self.names[path], each["key"], each) for each in records]
+
+    def _global_scales(self, every: Mapping[Path, Sequence[dict[str, Any]]]) -> "list[MapScale]":
+        """Return one scale per method over all images, of which one is in memory at a time."""
+        from visattn.pipelines.scale import ValueRange
+
+        drawn: dict[str, ValueRange] = defaultdict(ValueRange)
+        empty: dict[str, ValueRange] = defaultdict(ValueRange)
+        for path, records in every.items():
+            for spec, each in zip(self.runner.specs, self._load(path, records), strict=True):
+                ranges = empty if each.metadata.get("empty") else drawn
+                ranges[spec.scale_key].add(each)
+        keys = [spec.scale_key for spec in self.runner.specs]
+        return [(drawn if key in drawn else empty)[key].scale("global") for key in keys]
 
     def _records(self, path: Path) -> list[dict[str, Any]] | None:
         """Return the records of all maps of an image, if all exist and none has failed."""

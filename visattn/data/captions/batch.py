@@ -10,6 +10,7 @@ from torch import Tensor
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.phrases.phrases import Phrase
 from visattn.data.scenes.world import World
+from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.models.captioner import PAD
 
 
@@ -46,6 +47,8 @@ class CaptionBatch(NamedTuple):
     """For each caption, the index of its image in the batch."""
     caption_indices: tuple[int, ...]
     """For each caption, its index among the captions of its image."""
+    packing: WordPacking | None = None
+    """Packed order of the words; None lets the model compute it."""
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch with its tensors on another device."""
@@ -59,6 +62,7 @@ class CaptionBatch(NamedTuple):
             captions=move(self.captions),
             lengths=move(self.lengths),
             image_indices=move(self.image_indices),
+            packing=self.packing and self.packing.to(device),
         )
 
     def phrases(self) -> list[tuple[Phrase, ...]]:
@@ -78,11 +82,13 @@ class CaptionBatch(NamedTuple):
             >>> batch.repeat_captions(2).caption_indices
             (0, 0, 1, 1)
         """
-        indices = self.caption_indices
+        indices, lengths = self.caption_indices, self.lengths.repeat_interleave(count)
+        image_indices = self.image_indices.repeat_interleave(count)
         return self._replace(
             captions=self.captions.repeat_interleave(count, 0),
-            lengths=self.lengths.repeat_interleave(count),
-            image_indices=self.image_indices.repeat_interleave(count),
+            lengths=lengths,
+            image_indices=image_indices,
+            packing=pack_words(lengths, image_indices),
             caption_indices=tuple(index for index in indices for _ in range(count)),
         )
 
@@ -144,12 +150,15 @@ def collate_captions(
     for row, (tokens, *_) in zip(captions, rows, strict=True):
         row[: len(tokens)] = torch.tensor(tokens)
     images = [sample.image for sample in samples if sample.image is not None]
+    lengths = torch.tensor([len(tokens) - 1 for tokens, *_ in rows])
+    image_indices = torch.tensor([image_index for _, image_index, _ in rows])
     return CaptionBatch(
         samples=tuple(samples),
         images=torch.stack(images) if len(images) == len(samples) else None,
         grids=tuple(map(torch.stack, zip(*(sample.grids for sample in samples), strict=True))),
         captions=captions,
-        lengths=torch.tensor([len(tokens) - 1 for tokens, *_ in rows]),
-        image_indices=torch.tensor([image_index for _, image_index, _ in rows]),
+        lengths=lengths,
+        image_indices=image_indices,
         caption_indices=tuple(caption_index for *_, caption_index in rows),
+        packing=pack_words(lengths, image_indices),
     )

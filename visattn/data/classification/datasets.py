@@ -7,13 +7,14 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float64, Int, UInt8
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.images.augment import Augmentation
-from visattn.data.images.reader import LoadedImage, find_images, read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.data.images.augment import Augmentation, RandomResizedCrop
+from visattn.data.images.reader import LoadedImage, find_images, read_rgb
+from visattn.data.images.resize import ResizeSpec, resize_rgb
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
@@ -94,13 +95,25 @@ def augment_images(
         augmentations: Applied in order.
         seed: At least 0.
     """
-    counts = [augmentation.num_uniforms for augmentation in augmentations]
-    if not counts:
-        return images
-    uniforms = per_sample_uniforms(seed, indices, sum(counts))
-    for augmentation, own_uniforms in zip(augmentations, uniforms.split(counts, 1), strict=True):
-        images = augmentation(images, own_uniforms)
+    for augmentation, uniforms in zip(
+        augmentations, augmentation_uniforms(indices, augmentations, seed=seed), strict=True
+    ):
+        images = augmentation(images, uniforms)
     return images
+
+
+def augmentation_uniforms(
+    indices: Sequence[int], augmentations: Sequence[Augmentation], *, seed: int
+) -> Sequence[Float64[Tensor, "b _n"]]:
+    """Return the random numbers of each augmentation, which depend on seed and index alone.
+
+    Args:
+        indices: Indices of images in the dataset.
+        augmentations: The augmentations.
+        seed: At least 0.
+    """
+    counts = [augmentation.num_uniforms for augmentation in augmentations]
+    return per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1) if counts else ()
 
 
 class InMemoryImages(LabeledImages):
@@ -181,14 +194,22 @@ class ImageFiles(LabeledImages):
         return read(row) if self.fallback is None else self.fallback.read(row, read)
 
     def _load_input(self, file: Path | LoadedImage, index: int) -> UInt8[Tensor, "3 y x"]:
-        image = read_image(file)
-        if self.augmentations:
-            pixels = torch.from_numpy(np.ascontiguousarray(image.pixels.transpose(2, 0, 1)))
-            (pixels,) = self.augment(pixels[None], [index])
-            if tuple(pixels.shape[1:]) == self.resize.size:
-                return pixels
-            image = LoadedImage(pixels.permute(1, 2, 0).contiguous().numpy(), name=image.name)
-        return resize_to_input(image, self.resize)[0]
+        if not self.augmentations:
+            return resize_rgb(read_rgb(file)[0], self.resize)
+        first, *others = self.augmentations
+        seed = mix_seed(self.seed, _SEED_STREAM)
+        uniforms, *other_uniforms = augmentation_uniforms([index], self.augmentations, seed=seed)
+        if isinstance(first, RandomResizedCrop):
+            pixels = first.read(file, uniforms[0])[None]
+        else:
+            image = np.array(read_rgb(file)[0]).transpose(2, 0, 1)
+            pixels = first(torch.from_numpy(np.ascontiguousarray(image))[None], uniforms)
+        for augmentation, own_uniforms in zip(others, other_uniforms, strict=True):
+            pixels = augmentation(pixels, own_uniforms)
+        if tuple(pixels.shape[2:]) == self.resize.size:
+            return pixels[0]
+        image = Image.fromarray(pixels[0].permute(1, 2, 0).contiguous().numpy())
+        return resize_rgb(image, self.resize)
 
 
 def find_classes(folder: Path) -> list[str]:

@@ -3,18 +3,28 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2.functional import resize
 
+from visattn.data.images.reader import ImageLike, read_rgb
 from visattn.io.messages import did_you_mean
 
 AugmentationSpec = str | Mapping[str, Mapping[str, Any]]
 """An augmentation in a config: `RandomHorizontalFlip`, or `RandomTranslate: {pixels: 4}`."""
+
+
+_DCT_FILTERS = {
+    InterpolationMode.BILINEAR: Image.Resampling.BILINEAR,
+    InterpolationMode.BICUBIC: Image.Resampling.BICUBIC,
+}
 
 
 class Augmentation(ABC):
@@ -215,9 +225,99 @@ class PerImageTransform(Augmentation):
         return self.transform(image)
 
 
+class RandomResizedCrop(PerImageTransform):
+    """Random resized crop of torchvision, which as the first augmentation is part of the reading.
+
+    `read` crops a photo before its pixels are copied, with the same result. A JPEG whose crop is at
+    least twice as large as the output is decoded at 1/2, 1/4 or 1/8 of its size (DCT scaling of
+    libjpeg), so that pixels differ slightly from those of `torchvision.transforms.v2`.
+
+    Args:
+        options: Those of `torchvision.transforms.v2.RandomResizedCrop`.
+
+    Example:
+        >>> crop = RandomResizedCrop(size=2, scale=(1, 1), ratio=(1, 1))
+        >>> crop.read(np.full((3, 3, 3), 7, np.uint8), torch.tensor([0.5])).unique()
+        tensor([7], dtype=torch.uint8)
+    """
+
+    transform: v2.RandomResizedCrop
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(v2.RandomResizedCrop(**options))
+
+    def read(
+        self, source: ImageLike, uniform: Float[Tensor, " 1"], *, dct_scaling: bool = True
+    ) -> UInt8[Tensor, "3 y x"]:
+        """Return the crop of a photo.
+
+        Args:
+            source: The photo, as `read_image` accepts it.
+            uniform: Its random number in [0, 1).
+            dct_scaling: Whether a JPEG may be decoded at a part of its size.
+
+        Raises:
+            ImageError: If the photo cannot be read.
+        """
+        crop: _Crop | None = None
+
+        def reduction(size: tuple[int, int]) -> int:
+            nonlocal crop
+            crop = self._draw(size, uniform)
+            height, width = self.transform.size
+            ratio = min(crop.height / height, crop.width / width)
+            return next((factor for factor in (8, 4, 2) if ratio >= factor), 1)
+
+        dct_scaling &= InterpolationMode(self.transform.interpolation) in _DCT_FILTERS
+        image, _ = read_rgb(source, reduction=reduction if dct_scaling else None)
+        crop = crop or self._draw((image.height, image.width), uniform)
+        return self._resize(image, crop)
+
+    def _draw(self, size: tuple[int, int], uniform: Float[Tensor, " 1"]) -> "_Crop":
+        """Return the crop that the transform draws for a photo of this size."""
+        rng_state = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(int(uniform.double() * 2**53))
+        box = self.transform.make_params([torch.empty(1, *size, device="meta")])
+        torch.default_generator.set_state(rng_state)
+        return _Crop(size, box["top"], box["left"], box["height"], box["width"])
+
+    def _resize(self, image: Image.Image, crop: "_Crop") -> UInt8[Tensor, "3 y x"]:
+        """Return the crop of an image that was decoded in whole or in part."""
+        (height, width), transform = self.transform.size, self.transform
+        left, top, right, bottom = crop.edges((image.height, image.width))
+        if (image.height, image.width) != crop.size:  # edges lie between pixels
+            resampling = _DCT_FILTERS[InterpolationMode(transform.interpolation)]
+            scaled = image.resize((width, height), resampling, box=(left, top, right, bottom))
+            return torch.from_numpy(np.array(scaled).transpose(2, 0, 1).copy())
+        pixels = np.array(image.crop((int(left), int(top), int(right), int(bottom))))
+        resized = resize(
+            torch.from_numpy(pixels).permute(2, 0, 1),
+            [height, width],
+            interpolation=transform.interpolation,
+            antialias=transform.antialias,
+        )
+        return resized.contiguous()
+
+
+class _Crop(NamedTuple):
+    """A crop of a photo, in its pixels."""
+
+    size: tuple[int, int]
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def edges(self, decoded: tuple[int, int]) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom in the pixels of the decoded photo."""
+        y, x = decoded[0] / self.size[0], decoded[1] / self.size[1]
+        bottom, right = self.top + self.height, self.left + self.width
+        return self.left * x, self.top * y, right * x, bottom * y
+
+
 _BATCH_AUGMENTATIONS: dict[str, type[Augmentation]] = {
     augmentation.__name__: augmentation
-    for augmentation in (RandomHorizontalFlip, RandomTranslate, Affine)
+    for augmentation in (RandomHorizontalFlip, RandomTranslate, Affine, RandomResizedCrop)
 }
 
 

@@ -123,9 +123,40 @@ def read_image(
     """
     if isinstance(source, LoadedImage):
         return source
+    image, orientation = read_rgb(source, max_bytes=max_bytes, max_pixels=max_pixels)
+    return LoadedImage(np.array(image), orientation, _source_name(source))
+
+
+def read_rgb(
+    source: ImageLike,
+    *,
+    reduction: Callable[[tuple[int, int]], int] | None = None,
+    max_bytes: int = _MAX_BYTES,
+    max_pixels: int = _MAX_PIXELS,
+) -> tuple[Image.Image, int]:
+    """Return an image as an upright RGB image of PIL, and its EXIF orientation.
+
+    Args:
+        source: As for `read_image`.
+        reduction: Maps height and width of a JPEG to 1, 2, 4 or 8, the factor by which its sides
+            are reduced in decoding (DCT scaling), several times faster. None decodes all pixels.
+        max_bytes: Largest file size that is opened.
+        max_pixels: Largest image that is decoded, before the reduction.
+
+    Raises:
+        ImageError: If the image cannot be read, for any reason; the cause is chained.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (70, 50)).save(file, "jpeg")
+        >>> read_rgb(file.getvalue(), reduction=lambda size: 2)[0].size
+        (35, 25)
+    """
+    if isinstance(source, LoadedImage):
+        return Image.fromarray(source.pixels), source.orientation
     name = _source_name(source)
     try:
-        return LoadedImage(*_decode_upright(_open_image(source, max_bytes), max_pixels), name)
+        return _decode_upright(_open_image(source, max_bytes), max_pixels, reduction)
     except Exception as error:  # decoders raise struct.error, zlib.error, SyntaxError, KeyError ...
         raise ImageError(
             f"{printable_name(name)}: {printable_name(_error_reason(error))}"
@@ -306,9 +337,15 @@ def _read_bytes(path: PathLike, max_bytes: int) -> bytes:
         return file.read(max_bytes + 1)
 
 
-def _decode_upright(image: Image.Image, max_pixels: int) -> tuple[UInt8[np.ndarray, "y x 3"], int]:
-    """Return upright RGB pixels and the EXIF orientation of the stored image."""
+def _decode_upright(
+    image: Image.Image, max_pixels: int, reduction: Callable[[tuple[int, int]], int] | None
+) -> tuple[Image.Image, int]:
+    """Return the upright RGB image and the EXIF orientation of the stored image."""
     _check_size(*image.size, max_pixels)
+    if reduction is not None and image.format in ("JPEG", "MPO"):
+        transposed = _exif_orientation(image) >= 5
+        factor = reduction(image.size if transposed else image.size[::-1])
+        image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
     # Pillow itself makes a TIFF upright while loading it.
     applied = _exif_orientation(image) if image.format == "TIFF" else 1
     file = getattr(image, "fp", None) if image.format == "PNG" else None  # released by load()
@@ -318,7 +355,7 @@ def _decode_upright(image: Image.Image, max_pixels: int) -> tuple[UInt8[np.ndarr
     orientation = _exif_orientation(image)
     rgb = to_rgb(image)
     upright = rgb if orientation == 1 else rgb.transpose(_EXIF_TRANSPOSE[orientation])
-    return np.array(upright), max(applied, orientation)  # at least one of the two is 1
+    return upright, max(applied, orientation)  # at least one of the two is 1
 
 
 def _check_png_rows(image: Image.Image, file: io.BytesIO) -> None:

@@ -79,10 +79,25 @@ def resize_to_input(
         >>> pixels.shape, [round(edge, 2) for edge in geometry.region]
         (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
     """
+    pixels = resize_rgb(Image.fromarray(image.pixels), resize)
+    return pixels, resize_geometry(image.size, resize, image.orientation)
+
+
+def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:
+    """Return the pixels of `resize_to_input` for an RGB image of PIL.
+
+    Args:
+        image: Upright, as `read_rgb` returns it.
+        resize: Size and mode.
+
+    Example:
+        >>> resize_rgb(Image.new("RGB", (64, 48)), ResizeSpec((22, 22))).shape
+        torch.Size([3, 22, 22])
+    """
     height, width = resize.size
-    (rows, columns), canvas, padding, crop = _resize_steps(image.size, resize)
-    source = Image.fromarray(image.pixels)
-    pixels = np.array(source.resize((columns, rows), _FILTERS[resize.interpolation]))
+    size = (image.height, image.width)
+    (rows, columns), canvas, padding, crop = _resize_steps(size, resize)
+    pixels = np.array(image.resize((columns, rows), _FILTERS[resize.interpolation]))
     if canvas != (rows, columns):
         (top, left), inner = padding, pixels
         pixels = np.full((*canvas, 3), resize.fill, dtype=np.uint8)
@@ -91,7 +106,7 @@ def resize_to_input(
     pixels = np.ascontiguousarray(
         pixels[top : top + height, left : left + width].transpose(2, 0, 1)
     )
-    return torch.from_numpy(pixels), resize_geometry(image.size, resize, image.orientation)
+    return torch.from_numpy(pixels)
 
 
 def resize_geometry(size: tuple[int, int], resize: ResizeSpec, orientation: int = 1) -> Geometry:

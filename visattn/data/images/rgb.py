@@ -11,7 +11,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Return a PIL image in 8-bit RGB, with transparent pixels composited on white.
 
     16-bit grays are scaled by 255/65535; wider integers and floats by their own range, with NaN
-    as black. The input is not modified.
+    as black. The input is not modified; an RGB image is returned as it is.
 
     Example:
         >>> half_black = Image.new("LA", (1, 1), (0, 128))
@@ -32,7 +32,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         colors = image.convert(straight).convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, colors).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def from_array(array: Shaped[np.ndarray, "..."]) -> Image.Image:

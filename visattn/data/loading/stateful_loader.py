@@ -45,9 +45,7 @@ class StatefulDataLoader(DataLoader[Any]):
         num_workers: int = 0,
     ) -> None:
         options: dict[str, Any] = {
-            "num_workers": num_workers,
-            "persistent_workers": num_workers > 0,
-            "worker_init_fn": _leave_signals_to_trainer,
+            **worker_options(num_workers, pin_memory=collate_fn is None),
             "generator": torch.Generator(),  # else each epoch would advance the global generator
         }
         if collate_fn is None:
@@ -87,6 +85,26 @@ class StatefulDataLoader(DataLoader[Any]):
             )
         sampler.resume(state["epoch"], state["batches_done"])
         self._epoch = -1
+
+
+def worker_options(num_workers: int, *, pin_memory: bool = True) -> dict[str, Any]:
+    """Return the options of a `DataLoader` for training or evaluation.
+
+    Args:
+        num_workers: Number of worker processes, which are kept between epochs.
+        pin_memory: Whether batches are put into pinned memory, if there is a GPU.
+
+    Example:
+        >>> options = worker_options(2)
+        >>> options["num_workers"], options["persistent_workers"]
+        (2, True)
+    """
+    return {
+        "num_workers": num_workers,
+        "persistent_workers": num_workers > 0,
+        "worker_init_fn": _leave_signals_to_trainer,
+        "pin_memory": pin_memory and torch.cuda.is_available(),
+    }
 
 
 def _leave_signals_to_trainer(_: int) -> None:

@@ -7,6 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from visattn.functional.captioning.packing import WordPacking, pack_words
+
 Reduction = Literal["paper", "arctic", "mean"]
 AttentionLoss = Literal["cross_entropy", "mass"]
 
@@ -131,15 +133,15 @@ def pack_targets(
     rows: Int[Tensor, " s"],
     steps: Int[Tensor, " s"],
     targets: Float[Tensor, "s n"],
-    lengths: Int[Tensor, " b"],
+    lengths: Int[Tensor, " b"] | WordPacking,
 ) -> tuple[Float[Tensor, "p n"], Bool[Tensor, " p"]]:
-    """Return targets in the packed order of `packed_indices`, and which words have one.
+    """Return targets in the packed order of `pack_words`, and which words have one.
 
     Args:
         rows: Caption of each target.
         steps: Word of each target; targets beyond the length of the caption are dropped.
         targets: Target attention.
-        lengths: Words per caption, in decreasing order.
+        lengths: Words per caption, in decreasing order; or the result of `pack_words`.
 
     Example:
         >>> target = torch.tensor([[0.0, 1.0]])
@@ -148,31 +150,14 @@ def pack_targets(
         >>> supervised
         tensor([False, False,  True])
     """
-    row, step = packed_indices(lengths)
-    positions = torch.full((len(lengths), int(lengths[0])), -1, device=lengths.device)
-    positions[row, step] = torch.arange(len(row), device=lengths.device)
-    kept = steps < lengths[rows]
-    indices = positions[rows[kept], steps[kept]]
-    supervised = torch.zeros(len(row), dtype=torch.bool, device=lengths.device)
+    packing = pack_words(lengths)
+    row, step, device = packing.rows, packing.steps, packing.rows.device
+    positions = torch.full((packing.counts[0], len(packing.counts)), -1, device=device)
+    positions[row, step] = torch.arange(len(row), device=device)
+    word_indices = positions[rows, steps.clamp(max=len(packing.counts) - 1)]
+    kept = (word_indices >= 0) & (steps < len(packing.counts))
+    indices = word_indices[kept]
+    supervised = torch.zeros(len(row), dtype=torch.bool, device=device)
     supervised[indices] = True
     packed = targets.new_zeros(len(row), targets.shape[-1]).index_copy(0, indices, targets[kept])
     return packed, supervised
-
-
-def packed_indices(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-    """Return row and step of each word in packed order: step by step, longest caption first.
-
-    Args:
-        lengths: Words per caption, in decreasing order.
-
-    Raises:
-        ValueError: If the lengths are not in decreasing order, or one is below 1.
-
-    Example:
-        >>> packed_indices(torch.tensor([3, 1]))
-        (tensor([0, 1, 0, 0]), tensor([0, 0, 1, 2]))
-    """
-    if (lengths.diff() > 0).any() or (lengths < 1).any():
-        raise ValueError(f"lengths must be in decreasing order and at least 1, got {lengths}")
-    steps, rows = (torch.arange(int(lengths[0]))[:, None] < lengths.cpu()).nonzero(as_tuple=True)
-    return rows.to(lengths.device), steps.to(lengths.device)

@@ -104,7 +104,9 @@ def glimpse_pyramid(
         half, level = 2**scale, levels[-1]
         wide = level[..., :-half] + level[..., half:]
         levels.append((wide[..., :-half, :] + wide[..., half:, :]) / 4)
-    width_height = torch.tensor([images.shape[3], images.shape[2]], device=images.device)
+    # A copy from the host would wait for the device.
+    sides = (images.shape[3], images.shape[2])
+    width_height = torch.stack([torch.full((), side, device=images.device) for side in sides])
     last = (width_height + margin).unsqueeze(1)
     return GlimpsePyramid(tuple(levels), width_height / 2, last, margin)
 

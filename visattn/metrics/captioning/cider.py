@@ -18,8 +18,8 @@ class IdfTable(NamedTuple):
     """Weight of an n-gram that occurs in no reference."""
 
 
-class _Weighed(NamedTuple):
-    """Runs of each order with their weights, the norms of these, and the length in words."""
+class WeightedNgrams(NamedTuple):
+    """N-grams of each order with their weights, the norms of these, and the length in words."""
 
     weights: list[dict[Ngram, float]]
     norms: list[float]
@@ -94,24 +94,44 @@ def cider_d_score(caption: NgramCounts, references: Sequence[NgramCounts], idf: 
         >>> round(cider_d_score(references[0][0], references[0], idf_table(references)), 4)
         5.0
     """
-    weighed = _weighed(caption, idf)
-    total = sum(_likeness(weighed, _weighed(other, idf)) for other in references)
+    weighted = [weighted_ngrams(reference, idf) for reference in references]
+    return weighted_cider_d(weighted_ngrams(caption, idf), weighted)
+
+
+def weighted_cider_d(caption: WeightedNgrams, references: Sequence[WeightedNgrams]) -> float:
+    """Return `cider_d_score` for n-grams that were weighted before, as in training on CIDEr-D.
+
+    Args:
+        caption: N-grams of the caption.
+        references: N-grams of the references, at least one.
+    """
+    total = sum(_likeness(caption, reference) for reference in references)
     return 10 * total / MAX_ORDER / len(references)
 
 
-def _weighed(grams: NgramCounts, rarity: IdfTable) -> _Weighed:
+def weighted_ngrams(ngrams: NgramCounts, idf: IdfTable) -> WeightedNgrams:
+    """Return n-grams with their TF-IDF weights.
+
+    Args:
+        ngrams: N-gram counts of a caption.
+        idf: Inverse document frequencies from `idf_table`.
+
+    Example:
+        >>> from visattn.metrics.captioning.bleu import ngram_counts
+        >>> idf = IdfTable({("a",): 0.5}, 2.0)
+        >>> weighted_ngrams(ngram_counts(["a", "dog"]), idf).weights[0]
+        {('a',): 0.5, ('dog',): 2.0}
+    """
+    known, unseen = idf.weights.get, idf.unseen_weight
     weights = [
-        {
-            gram: count * rarity.weights.get(gram, rarity.unseen_weight)
-            for gram, count in counts.items()
-        }
-        for counts in grams.counts
+        {gram: count * known(gram, unseen) for gram, count in counts.items()}
+        for counts in ngrams.counts
     ]
     norms = [math.sqrt(sum(weight * weight for weight in row.values())) for row in weights]
-    return _Weighed(weights, norms, grams.length)
+    return WeightedNgrams(weights, norms, ngrams.length)
 
 
-def _likeness(caption: _Weighed, reference: _Weighed) -> float:
+def _likeness(caption: WeightedNgrams, reference: WeightedNgrams) -> float:
     """Return the sum of the cosines over n-gram orders, counts clipped to the reference."""
     total = 0.0
     rows = zip(caption.weights, caption.norms, reference.weights, reference.norms, strict=True)

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.functional.attention.scores import context_vector
-from visattn.functional.captioning.losses import packed_indices
+from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.models.captioner import AttentionStep, DecoderCaptioner, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.encoder import ImageEncoder
@@ -201,11 +201,11 @@ class AdaptiveDecoder(nn.Module):
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
+        lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> TeacherForcedOutput:
         """Read whole captions; equal to `step` after `step`, several times faster."""
-        rows, steps = packed_indices(lengths)
+        packing = pack_words(lengths, image_indices)
         state = self.start(features)
         if image_indices is not None:
             state = state.select_images(image_indices)
@@ -215,7 +215,7 @@ class AdaptiveDecoder(nn.Module):
         state = replace(state, hidden=zeros, cell=zeros, context=zeros)
         without_sentinel = self._drop_sentinel(len(captions), captions.device)
         hiddens, contexts, attentions = [], [], []
-        for step, count in enumerate(steps.bincount().tolist()):
+        for step, count in enumerate(packing.counts):
             if count < len(state.hidden):
                 state = state.select_images(slice(count))
             hidden, cell, sentinel = self._advance(gates[step][:count], state)
@@ -232,7 +232,7 @@ class AdaptiveDecoder(nn.Module):
             torch.cat([attention.weights for attention in attentions]),
             torch.cat([attention.gate for attention in attentions]),
         )
-        return TeacherForcedOutput(logits, attention, rows, steps)
+        return TeacherForcedOutput(logits, attention, packing.rows, packing.steps)
 
     def _drop_sentinel(self, num_captions: int, device: torch.device) -> Bool[Tensor, " r"] | None:
         """Return which captions are trained without the sentinel; None outside of training."""

@@ -1,7 +1,7 @@
 """LSTM caption decoder with an exchangeable attention module."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from visattn.blocks.dropout import FastDropout
 from visattn.blocks.recurrent.additive import AdditiveAttention, SelectWeights
-from visattn.functional.captioning.losses import packed_indices
+from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.models.captioner import AttentionStep, TeacherForcedOutput
 
 
@@ -242,7 +242,7 @@ class AttendingDecoder(nn.Module):
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
+        lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"] | None = None,
         *,
         selection: PlaceSelection | None = None,
@@ -252,17 +252,17 @@ class AttendingDecoder(nn.Module):
         Keys are projected once per image, the words' part of the LSTM once for all steps, the
         linear maps of the hidden state are one product, and so is the map to the vocabulary.
         """
-        rows, steps = packed_indices(lengths)
+        packing = pack_words(lengths, image_indices)
         state = replace(self.start(features), selection=selection)
         if image_indices is not None:
             state = state.select_images(image_indices)
         words = self.dropout(self.embedding(captions))
-        hidden, context, attention = self._decode(state, words, steps.bincount().tolist())
-        logits = self._deep_output(hidden, words[rows, steps], context)
-        return TeacherForcedOutput(logits, attention, rows, steps)
+        hidden, context, attention = self._decode(state, words, packing.counts)
+        logits = self._deep_output(hidden, words[packing.rows, packing.steps], context)
+        return TeacherForcedOutput(logits, attention, packing.rows, packing.steps)
 
     def _decode(
-        self, state: AttendingDecoderState, words: Float[Tensor, "r t e"], active: list[int]
+        self, state: AttendingDecoderState, words: Float[Tensor, "r t e"], active: Sequence[int]
     ) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p c"], AttentionStep]:
         """Run the recurrence; step t has `active[t]` rows. All results are packed."""
         from_word, from_context = self.lstm.weight_ih.split((self.embed_dim, self.feature_dim), 1)

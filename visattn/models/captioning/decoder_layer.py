@@ -17,6 +17,7 @@ from visattn.functional.attention.softmax import (
     dot_product_attention,
     dot_product_attention_weights,
 )
+from visattn.functional.captioning.packing import WordPacking
 from visattn.functional.numerics import at_least_float32
 
 
@@ -43,26 +44,14 @@ class PackedWords:
     """Number of images and the most words that an image has, in all of its captions."""
 
     @classmethod
-    def from_rows(
-        cls,
-        rows: Int[Tensor, " p"],
-        steps: Int[Tensor, " p"],
-        images: Int[Tensor, " p"],
-        num_images: int,
-    ) -> Self:
-        """Create it from caption, position and image of each word."""
-        longest = int(steps.max()) + 1
-        counts = images.bincount(minlength=num_images)
-        order = images.argsort(stable=True)
-        first = counts.cumsum(0) - counts
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order), device=order.device) - first[images[order]]
-        most = int(counts.max())
+    def from_packing(cls, packing: WordPacking, num_images: int) -> Self:
+        """Create it from the packed order of the words."""
+        longest, most = len(packing.counts), packing.words_per_image
         return cls(
-            rows * longest + steps,
-            (int(rows.max()) + 1, longest),
-            images * most + rank,
-            (len(counts), most),
+            packing.rows * longest + packing.steps,
+            (packing.counts[0], longest),
+            packing.image_indices * most + packing.ranks,
+            (num_images, most),
         )
 
     def pad_captions(self, packed: Float[Tensor, "p c"]) -> Float[Tensor, "r t c"]:

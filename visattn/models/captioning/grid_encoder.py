@@ -98,7 +98,8 @@ class GridEncoder(nn.Module):
         self, places: Float[Tensor, "b n c"], grid_size: tuple[int, int]
     ) -> list[Float[Tensor, "b n c"]]:
         """Return the normalized output of each layer; without layers, the places."""
-        layout, levels = TokenLayout(grid_size), list[Tensor]()
+        layout = TokenLayout(grid_size)
+        levels: list[Tensor] = []
         for layer, norm in zip(self.layers, self.norms, strict=True):
             places = layer(places, layout)
             levels.append(norm(places))

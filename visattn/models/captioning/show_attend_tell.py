@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from visattn.functional.captioning.packing import WordPacking
 from visattn.models.captioner import DecoderCaptioner
 from visattn.models.captioning.attending_decoder import (
     AttendingDecoder,
@@ -122,7 +123,7 @@ class ShowAttendTell(DecoderCaptioner[AttendingDecoderState]):
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
+        lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"],
         sampler: PlaceSampler,
     ) -> PlaceRollouts:

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from visattn.blocks.base import check_choice
 from visattn.blocks.dropout import FastDropout
-from visattn.functional.captioning.losses import packed_indices
+from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.functional.positions.sincos import sincos_pos_embed
 from visattn.models.captioner import AttentionStep, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection
@@ -185,7 +185,8 @@ class TransformerDecoder(nn.Module):
         """Read one word per hypothesis; return next-word logits, the new state and attention."""
         positions = self._positions(state.num_words + 1, token.device)
         x = self._embed(token, positions[state.num_words])
-        cache, outputs = list[KeyValues](), list[GridAttentionOutput]()
+        cache: list[KeyValues] = []
+        outputs: list[GridAttentionOutput] = []
         for layer, memory, cached in zip(self.layers, state.memory, state.cache, strict=True):
             output, extended = layer.step(x, memory, cached)
             x = output.output
@@ -198,7 +199,7 @@ class TransformerDecoder(nn.Module):
         self,
         features: Float[Tensor, "b c y x"],
         captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"],
+        lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> TeacherForcedOutput:
         """Read whole captions; equal to `step` after `step`.
@@ -206,13 +207,12 @@ class TransformerDecoder(nn.Module):
         Linear layers run on the words without padding; keys and values of the places are computed
         once per image and shared by all of its captions.
         """
-        rows, steps = packed_indices(lengths)
-        words = PackedWords.from_rows(
-            rows, steps, rows if image_indices is None else image_indices[rows], len(features)
-        )
-        positions = self._positions(len(steps.bincount()), captions.device)
+        packing = pack_words(lengths, image_indices)
+        rows, steps = packing.rows, packing.steps
+        words = PackedWords.from_packing(packing, len(features))
+        positions = self._positions(len(packing.counts), captions.device)
         x = self._embed(captions[rows, steps], positions[steps])
-        outputs = list[GridAttentionOutput]()
+        outputs: list[GridAttentionOutput] = []
         for layer, memory in zip(self.layers, self.start(features).memory, strict=True):
             outputs.append(layer(x, memory, words))
             x = outputs[-1].output

@@ -57,7 +57,7 @@ class LocationPolicy(nn.Module):
             noise: Standard normal noise; used only if the first location is learned.
 
         Raises:
-            ValueError: If the learned location is not finite.
+            ValueError: If the learned location is not finite, in eval mode.
         """
         if self.init_location == "learned":
             return self._sample(self.init_mean.expand_as(noise), noise)
@@ -75,16 +75,18 @@ class LocationPolicy(nn.Module):
             noise: Standard normal noise; zeros give the mean of the policy.
 
         Raises:
-            ValueError: If a mean is not finite.
+            ValueError: If a mean is not finite, in eval mode.
         """
         return self._sample(self.mean(hidden_state), noise)
 
     def _sample(self, mean: Tensor, noise: Tensor) -> tuple[Tensor, Action]:
-        if not torch.compiler.is_compiling() and not mean.isfinite().all():
+        # In training a check would wait for the GPU at each glimpse: the loss is not finite either.
+        checked = not (self.training or torch.compiler.is_compiling())
+        if checked and not mean.isfinite().all():
             raise ValueError(
                 "the location policy returns NaN or infinity, because the weights hold NaN or "
                 "infinity: go back to an earlier checkpoint, and train with a lower learning rate "
                 "or with gradient clipping"
             )
-        sample = (mean + self.std * noise).detach()
+        sample = (mean + self.std * noise).detach().nan_to_num()
         return sample.clamp(-1, 1), (mean, sample)

@@ -1,11 +1,16 @@
 """Exponential moving average of the weights, used for validation, checkpoints and export."""
 
-from functools import partial
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain, compress
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from visattn.models.serialization.finite_weights import all_finite
 
 
 class EMA(WeightAveraging):
@@ -13,6 +18,7 @@ class EMA(WeightAveraging):
 
     Unlike with Lightning's `EMAWeightAveraging`, frozen weights stay bit-identical, so that cached
     features remain valid, and a run that is stopped during validation saves its trained weights.
+    A step takes a few operations for all weights together, and never waits for a GPU.
 
     Args:
         decay: Decay per step; the average covers about `1 / (1 - decay)` steps.
@@ -26,9 +32,16 @@ class EMA(WeightAveraging):
     def __init__(self, decay: float = 0.998, *, use_warmup: bool = True) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
-        super().__init__(avg_fn=partial(ema_update, decay=decay, use_warmup=use_warmup))
-        self.decay = decay
+        super().__init__()
+        self.decay, self.use_warmup = decay, use_warmup
         self._swapped = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Create the averaged copy of the model when training begins."""
+        if stage == "fit":
+            self._average_model = AveragedWeights(
+                pl_module, decay=self.decay, use_warmup=self.use_warmup
+            )
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Swap in the averaged weights."""
@@ -48,29 +61,87 @@ class EMA(WeightAveraging):
             self.on_validation_epoch_end(trainer, pl_module)
 
 
-def ema_update(
-    average: Tensor,
-    current: Tensor,
-    updates: Tensor | int,
-    decay: float,
-    *,
-    use_warmup: bool = True,
-) -> Tensor:
-    """Return the moving average after one more step.
+class AveragedWeights(AveragedModel):
+    """Copy of a model that holds the moving averages of its weights and buffers.
+
+    All weights of a dtype are averaged by one operation. The number of updates is in host memory
+    and the copy on the device of the model, so that no step waits for a GPU. Weights that were
+    frozen all the time are left out, and so are buffers that hold infinities, such as attention
+    masks.
 
     Args:
-        average: Current average.
-        current: Weights after the step.
-        updates: Number of earlier steps.
-        decay: Largest decay.
-        use_warmup: Whether the decay is at most `(1 + updates) / (10 + updates)`.
+        model: The model that is trained.
+        decay: Largest decay per step.
+        use_warmup: Whether the decay is at most `(1 + n) / (10 + n)` after n steps.
 
     Example:
-        >>> float(ema_update(torch.tensor(0.0), torch.tensor(1.0), 10**6, decay=0.75))
-        0.25
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> average = AveragedWeights(model, decay=0.75, use_warmup=False)
+        >>> for weight in (0.0, 1.0):
+        ...     _ = model.weight.data.fill_(weight)
+        ...     average.update_parameters(model)
+        >>> average.module.weight.tolist()
+        [[0.25]]
     """
-    if not average.is_floating_point():
-        return current
-    if use_warmup:
-        decay = min(decay, (1 + float(updates)) / (10 + float(updates)))
-    return torch.lerp(average, current, 1 - decay)  # exact for equal values
+
+    def __init__(self, model: nn.Module, *, decay: float, use_warmup: bool = True) -> None:
+        super().__init__(model, use_buffers=True)
+        self.decay, self.use_warmup = decay, use_warmup
+        self._averaged = [tensor.requires_grad for tensor in model.parameters()]
+        self._averaged += [all_finite([tensor]) for tensor in model.buffers()]
+
+    def update_parameters(self, model: nn.Module) -> None:
+        """Update the averages after a step of the model; the first update copies its weights."""
+        current = list(chain(model.parameters(), model.buffers()))
+        averages = list(chain(self.module.parameters(), self.module.buffers()))
+        if averages and averages[0].device != current[0].device:  # Lightning copies it on the CPU
+            self.module.to(current[0].device)
+            averages = list(chain(self.module.parameters(), self.module.buffers()))
+        pairs = list(zip(averages, current, strict=True))
+        updates = int(self.n_averaged)
+        if updates:
+            for index, tensor in enumerate(current):
+                self._averaged[index] |= tensor.requires_grad
+            pairs = list(compress(pairs, self._averaged))
+        decay = ema_decay(updates, self.decay) if self.use_warmup else self.decay
+        with torch.no_grad():
+            ema_update(pairs, decay if updates else 0.0)
+        self.n_averaged += 1
+
+
+def ema_decay(updates: int, decay: float) -> float:
+    """Return the decay of a step in warmup: at most `(1 + updates) / (10 + updates)`.
+
+    Args:
+        updates: Number of earlier steps.
+        decay: Largest decay.
+
+    Example:
+        >>> ema_decay(2, 0.75), ema_decay(10**6, 0.75)
+        (0.25, 0.75)
+    """
+    return min(decay, (1 + updates) / (10 + updates))
+
+
+def ema_update(pairs: Iterable[tuple[Tensor, Tensor]], decay: float) -> None:
+    """Update moving averages in place, with one operation per dtype.
+
+    Args:
+        pairs: Each average with the value that it follows. Integers are copied.
+        decay: Factor of the averages; 0 copies all values.
+
+    Example:
+        >>> average = torch.tensor(0.0)
+        >>> ema_update([(average, torch.tensor(1.0))], decay=0.75)
+        >>> average
+        tensor(0.2500)
+    """
+    groups: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for average, value in pairs:
+        groups[average.dtype].append((average, value))
+    for dtype, group in groups.items():
+        averages, values = map(list, zip(*group, strict=True))
+        if decay and dtype.is_floating_point:
+            torch._foreach_lerp_(averages, values, 1 - decay)  # exact for equal values
+        else:
+            torch._foreach_copy_(averages, values)

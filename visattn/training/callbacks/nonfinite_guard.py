@@ -54,8 +54,7 @@ class SkipNonFiniteSteps(Callback):
     ) -> None:
         """Save the buffers; after a skipped step, watch for the first layer that fails."""
         if self._saved and batch_idx % trainer.accumulate_grad_batches == 0:
-            for saved, buffer in zip(self._saved, self._buffers.values(), strict=True):
-                saved.copy_(buffer)
+            torch._foreach_copy_(self._saved, list(self._buffers.values()))
         if self.consecutive:
             self._layer = ""
             leaves = [(n, m) for n, m in pl_module.named_modules() if not list(m.children())]
@@ -84,8 +83,8 @@ class SkipNonFiniteSteps(Callback):
             return
         message = self._message(trainer, pl_module)
         optimizer.zero_grad(set_to_none=True)
-        for buffer, saved in zip(self._buffers.values(), self._saved, strict=True):
-            buffer.copy_(saved)
+        if self._saved:
+            torch._foreach_copy_(list(self._buffers.values()), self._saved)
         scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
         self.consecutive += scaler is None or scaler.get_scale() <= 1
         self.skipped += 1

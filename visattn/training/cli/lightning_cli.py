@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -75,6 +76,17 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         "fit: stop after N consecutive steps with non-finite gradients",
     ),
     "timeout": (float, TIMEOUT, "seconds that processes wait for each other"),
+    "compile": (
+        Literal["no", "default", "reduce-overhead"],
+        "no",
+        "fit: compile the forward pass of training with torch.compile",
+    ),
+    "channels_last": (bool, False, "fit: keep weights of convolutions in channels-last order"),
+    "float32_matmul_precision": (
+        Literal["highest", "high", "medium"],
+        "high",
+        "precision of float32 products on a GPU; high: TensorFloat-32",
+    ),
     "progress_seconds": (float, PROGRESS_SECONDS, "seconds between progress lines (no terminal)"),
 }
 """Options besides those of Lightning: type, default and help."""
@@ -239,6 +251,7 @@ class TrainingCLI(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Train while holding the lock of the run folder."""
+        self._prepare_model()
         with ExitStack() as stack:
             if _is_rank_zero() and self._writes():
                 create_run_dir(self.run_dir, new=self.config["fit"].get("ckpt_path") is None)
@@ -256,6 +269,14 @@ class TrainingCLI(LightningCLI):
                 self.trainer.fit(**kwargs)
             except FloatingPointError as error:  # caused by the training settings, not a bug
                 raise ValueError(str(error)) from error
+
+    def _prepare_model(self) -> None:
+        """Apply the options of speed."""
+        config = self.config_init["fit"]
+        if config.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        if config.compile != "no":
+            self.model.compile_training(config.compile)
 
     def validate(self, **kwargs: Any) -> None:
         """Score the validation split and print its scores as one table."""
@@ -315,6 +336,8 @@ class TrainingCLI(LightningCLI):
             plugins=options.plugins or [AtomicCheckpointIO()],
             **kwargs,
         )
+        if trainer.strategy.root_device.type == "cuda":
+            torch.set_float32_matmul_precision(config.float32_matmul_precision)
         configure_strategy(
             trainer.strategy,
             timeout=config.timeout,

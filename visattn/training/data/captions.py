@@ -26,7 +26,7 @@ from visattn.data.feature_cache.cache import FeatureCache, Photos
 from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError, ReadFallback
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
 from visattn.data.phrases.phrases import read_phrases
 from visattn.models.encoder import ImageEncoder
 from visattn.training.data.fallback import ReadFallbackDataModule
@@ -217,7 +217,13 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
             len(photos), rank=self.rank, num_replicas=self.world_size, group_size=2
         )
         collate = partial(collate_captions, vocabulary=self.vocabulary)
-        return DataLoader(photos, batch_size=_EVAL_BATCH_SIZE, sampler=sampler, collate_fn=collate)
+        return DataLoader(
+            photos,
+            batch_size=_EVAL_BATCH_SIZE,
+            sampler=sampler,
+            collate_fn=collate,
+            **worker_options(self.num_workers, pin_memory=False),
+        )
 
 
 class CaptionDataModule(CaptionedImagesDataModule):

@@ -14,7 +14,7 @@ from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
 from visattn.training.data.fallback import ReadFallbackDataModule
 
 Loader = DataLoader[LabeledBatch]
@@ -29,7 +29,7 @@ class ClassificationDataModule(ReadFallbackDataModule):
             it has any: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` transform a whole
             batch at once; other names are those of `torchvision.transforms.v2`.
         batch_size: Images per training batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process.
         seed: Seed of the order of the images and of their augmentation.
     """
 
@@ -131,4 +131,5 @@ class ClassificationDataModule(ReadFallbackDataModule):
         dataset = self.datasets[split]
         sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
         batches = BatchSampler(sampler, self.eval_batch_size, drop_last=False)
-        return DataLoader(dataset, batch_size=None, sampler=batches)
+        options = worker_options(self.num_workers)
+        return DataLoader(dataset, batch_size=None, sampler=batches, **options)

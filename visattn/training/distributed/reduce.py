@@ -34,10 +34,11 @@ def ddp_loss_scale(count: int | Tensor, device: torch.device) -> float | Float[T
     """
     if world_size() == 1:
         return 1.0
-    own = torch.as_tensor(count, dtype=torch.float32, device=device)
-    gathered = own.clone()
+    # `full` needs no copy from the host, which would wait for the device.
+    own = count if isinstance(count, Tensor) else torch.full((), float(count), device=device)
+    gathered = own.to(device, torch.float32, copy=True)
     distributed.all_reduce(gathered)
-    return own * world_size() / gathered.clamp(min=1)
+    return count * world_size() / gathered.clamp(min=1)
 
 
 def all_reduce_mean(value: Float[Tensor, ""]) -> Float[Tensor, ""]:

@@ -52,9 +52,8 @@ class ClassificationScores(Metric):
     def update(self, logits: Float[Tensor, "b k"], labels: Int[Tensor, " b"]) -> None:
         """Add the logits of images and their true classes."""
         confidence, predictions = logits.double().softmax(1).max(1)
-        cells = labels * self.num_classes + predictions
-        counts = torch.bincount(cells, minlength=self.num_classes**2)
-        self.confusion += counts.view(self.num_classes, self.num_classes)
+        ones = torch.ones_like(labels)
+        self.confusion.index_put_((labels, predictions), ones, accumulate=True)
         scaled = confidence * self.num_bins
         bins = scaled.ceil().long().clamp(1, self.num_bins) - 1  # bins are open below
         self.bin_counts.index_add_(0, bins, torch.ones_like(confidence))

@@ -35,7 +35,9 @@ def teacher_force_batch(model: Captioner, batch: CaptionBatch) -> TeacherForcedO
     """Return the logits and the attention of the model for the captions of a batch."""
     features = encode_images(model, batch)
     inputs = batch.captions[:, :-1]
-    return model.teacher_force(features, inputs, batch.lengths, batch.image_indices)
+    return model.teacher_force(
+        features, inputs, batch.packing or batch.lengths, batch.image_indices
+    )
 
 
 def generate_captions(

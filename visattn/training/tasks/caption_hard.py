@@ -114,6 +114,7 @@ class HardAttentionTask(CaptioningTask):
 
     model: ShowAttendTell  # pyright: ignore[reportIncompatibleVariableOverride] (checked)
     average_reward: Tensor
+    training_forward = ""  # the random places are drawn within a rollout
     samples_places = True
 
     def __init__(
@@ -200,7 +201,7 @@ class HardAttentionTask(CaptioningTask):
         loss = losses.total * scale * ddp_loss_scale(count, features.device)
         attention = rollouts.output.attention._replace(weights=rollouts.probabilities)
         output = rollouts.output._replace(attention=attention)
-        return loss + self.attention_penalties(output, repeated)
+        return self.weigh_batch(loss + self.attention_penalties(output, repeated), count)
 
     def sample_rollouts(
         self, features: Float[Tensor, "b c y x"], batch: CaptionBatch, generator: StepGenerator
@@ -211,7 +212,7 @@ class HardAttentionTask(CaptioningTask):
         return self.model.rollout(
             features,
             batch.captions[:, :-1],
-            batch.lengths,
+            batch.packing or batch.lengths,
             batch.image_indices,
             PlaceSampler.from_uniforms(
                 uniforms, soft=None if soft is None else soft[batch.image_indices]

@@ -22,7 +22,13 @@ from visattn.functional.reinforce import (
     reinforce_loss,
 )
 from visattn.metrics.captioning.bleu import NgramCounts, ngram_counts
-from visattn.metrics.captioning.cider import IdfTable, cider_d_score, idf_table
+from visattn.metrics.captioning.cider import (
+    IdfTable,
+    WeightedNgrams,
+    idf_table,
+    weighted_cider_d,
+    weighted_ngrams,
+)
 from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, Captioner
 from visattn.models.captioning.attending_decoder import AttendingDecoderState
 from visattn.models.captioning.hard_attention import PlaceSampler
@@ -56,6 +62,7 @@ class SCSTTask(CaptioningTask):
         Rennie et al. 2017, arXiv:1612.00563, with the mean of the other samples as the baseline.
     """
 
+    training_forward = ""
     samples_places = True
 
     def __init__(
@@ -75,7 +82,7 @@ class SCSTTask(CaptioningTask):
         super().__init__(captioner, data_info, **settings)
         self.num_samples, self.max_length = num_samples, max_length
         self.idf_table: IdfTable | None = None
-        self.reference_ngrams: dict[str, list[NgramCounts]] = {}
+        self.references: dict[str, list[WeightedNgrams]] = {}
 
     def on_fit_start(self) -> None:
         """Count document frequencies over the references of the training photos."""
@@ -86,11 +93,14 @@ class SCSTTask(CaptioningTask):
                 "SCSTTask needs photos with reference captions: use CaptionDataModule, got "
                 f"{type(data).__name__}"
             )
-        self.reference_ngrams = {
+        ngrams = {
             entry.id: [_ngrams_with_end(split_words(caption)) for caption in entry.captions]
             for entry in data.entries["train"]
         }
-        self.idf_table = idf_table(list(self.reference_ngrams.values()))
+        self.idf_table = idf = idf_table(list(ngrams.values()))
+        self.references = {
+            name: [weighted_ngrams(each, idf) for each in image] for name, image in ngrams.items()
+        }
 
     def on_train_start(self) -> None:
         """Disable dropout; a run that resumes within an epoch has no epoch start."""
@@ -131,7 +141,8 @@ class SCSTTask(CaptioningTask):
         log_probs, sample_indices = self._log_probs(features, samples, places)
         advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
         loss = reinforce_loss(log_probs, advantages, reduction="mean")
-        return loss * ddp_loss_scale(len(log_probs), features.device)
+        loss = loss * ddp_loss_scale(len(log_probs), features.device)
+        return self.weigh_batch(loss, len(log_probs))
 
     def rewards(self, samples: SampledCaptions, batch: CaptionBatch) -> Float[Tensor, "b k"]:
         """Return the CIDEr-D, 0 to 10, of each sampled caption."""
@@ -141,10 +152,11 @@ class SCSTTask(CaptioningTask):
         for sample, captions, lengths in zip(
             batch.samples, samples.tokens.tolist(), samples.lengths.tolist(), strict=True
         ):
-            references = self.reference_ngrams[sample.id]
+            references = self.references[sample.id]
             rows = (tokens[:length] for tokens, length in zip(captions, lengths, strict=True))
             ngrams = [ngram_counts([self.model.words[token] for token in row]) for row in rows]
-            scores.append([cider_d_score(row, references, self.idf_table) for row in ngrams])
+            weighted = (weighted_ngrams(each, self.idf_table) for each in ngrams)
+            scores.append([weighted_cider_d(caption, references) for caption in weighted])
         return torch.tensor(scores, device=samples.tokens.device)
 
     def _log_probs(

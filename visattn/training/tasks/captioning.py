@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases.grounding import SupervisedPart, supervised_words
@@ -25,6 +25,7 @@ from visattn.models.captioner import Captioner, TeacherForcedOutput
 from visattn.models.captioning.show_attend_tell import has_hard_attention
 from visattn.models.serialization.checkpoint import read_model
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.distributed.accumulation import GradientAccumulation
 from visattn.training.distributed.reduce import ddp_loss_scale, world_size
 from visattn.training.optim import OptimizerFactory, OptimizerGroup, Schedule, trapezoid
 from visattn.training.tasks.caption_eval import CaptionEvalTask
@@ -75,6 +76,7 @@ class CaptioningTask(CaptionEvalTask):
         ValueError: If a weight is negative, or the checkpoint does not fit.
     """
 
+    training_forward = "teacher_force"
     samples_places = False
     """Whether the task trains hard attention, with sampled places."""
 
@@ -128,6 +130,11 @@ class CaptioningTask(CaptionEvalTask):
         self.optimizer, self.encoder_lr_mult = optimizer or ADAMW, encoder_lr_mult
         self.warmup_steps, self.decay_start = warmup_steps, decay_start
         self.monitor = monitor_with_mode(monitor or self.default_monitor)
+        self.accumulation = GradientAccumulation()
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Weight the accumulated batches by their words or captions, as one batch would."""
+        self.accumulation.normalize(optimizer)
 
     def _initialize_from(self, checkpoint: Path) -> None:
         """Load the weights of another run."""
@@ -177,7 +184,13 @@ class CaptioningTask(CaptionEvalTask):
         self.log("train/loss", loss.detach(), prog_bar=True)
         self.log("train/attention_entropy", _attention_entropy(output.attention.weights.detach()))
         count = len(targets) if self.reduction == "mean" else num_captions
-        return loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
+        loss = loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
+        return self.weigh_batch(loss, count)
+
+    def weigh_batch(self, loss: Float[Tensor, ""], count: int) -> Float[Tensor, ""]:
+        """Return the loss of a batch, weighted by its words or captions if batches accumulate."""
+        num_batches = self.trainer.accumulate_grad_batches if self._trainer else 1
+        return self.accumulation.weigh(loss, count, num_batches)
 
     def attention_penalties(
         self, output: TeacherForcedOutput, batch: CaptionBatch
@@ -211,7 +224,9 @@ class CaptioningTask(CaptionEvalTask):
         grid_size = self.model.encoder.grid_size
         words = supervised_words(batch.phrases(), grid_size, words=self.supervised_words)
         device = output.attention.weights.device
-        targets, supervised = pack_targets(*(x.to(device) for x in words), lengths=batch.lengths)
+        targets, supervised = pack_targets(
+            *(x.to(device) for x in words), lengths=batch.packing or batch.lengths
+        )
         mass = self.attention_loss == "mass"
         supervision_loss = attention_mass_loss if mass else attention_supervision_loss
         loss = supervision_loss(output.attention.weights, targets, supervised)

@@ -55,6 +55,7 @@ class ClassificationTask(Task):
     """
 
     model: ImageClassifier
+    training_forward = "classify"
     val_scores = tuple(f"val/{name}" for name in (*CLASSIFICATION_METRICS, "loss"))
 
     def __init__(

@@ -111,6 +111,7 @@ class GlimpseTask(Task):
 
     model: GlimpseModel
     average_reward: Tensor
+    training_forward = "rollout"
 
     def __init__(
         self,
@@ -142,11 +143,11 @@ class GlimpseTask(Task):
         check_num_labels(self.model, data_info.get("max_length", 1))
         self.num_rollouts, self.baseline = num_rollouts, baseline
         self.reward: RewardType = reward
-        self.normalize_advantages = normalize_advantages
+        self.normalize_advantages, self.aux_loss_weight = normalize_advantages, aux_loss_weight
         self.backprop_policy_to_core = backprop_policy_to_core
-        self.policy_loss_weight, self.aux_loss_weight = policy_loss_weight, aux_loss_weight
-        self.label_smoothing, self.entropy_weight = label_smoothing, entropy_weight
-        self.final_std, self.random_location_epochs = final_std, random_location_epochs
+        self.policy_loss_weight, self.entropy_weight = policy_loss_weight, entropy_weight
+        self.label_smoothing, self.final_std = label_smoothing, final_std
+        self.random_location_epochs = random_location_epochs
         self.supervised_location_epochs = supervised_location_epochs
         # The policy, or its standard deviation, has no gradient in these epochs.
         self.idle_parameters = random_location_epochs + supervised_location_epochs > 0
@@ -177,9 +178,8 @@ class GlimpseTask(Task):
         self.errors = nn.ModuleDict({name: ErrorPerGlimpse(num_glimpses) for name in sources})
         self.sequence_errors = nn.ModuleDict({name: SequenceError() for name in sources})
         self.loss, self.label_counts = WeightedMean(), ClassCounts(len(self.model.class_names))
-        self.num_evaluated = 0
-        evaluator = self.evaluators["fit"]
-        names = (evaluator.error_name(source) for source in evaluator.location_sources())
+        self.num_evaluated, fit = 0, self.evaluators["fit"]
+        names = (fit.error_name(source) for source in fit.location_sources())
         self.val_scores = ("val/loss", *(f"val/{name}" for name in names))
 
     @property
@@ -310,7 +310,7 @@ class GlimpseTask(Task):
     @property
     def _logs_now(self) -> bool:
         """Whether the diagnostics of this step are logged."""
-        return (self.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0  # type: ignore[attr-defined]
+        return not (self.global_step + 1) % max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
 
     def _log_training(self, rollout: GlimpseRollout, losses: GlimpseLosses) -> None:
         if not self._logs_now:

@@ -157,7 +157,7 @@ def compute_glimpse_losses(
             rollout.logits, labels, aux_loss_weight, label_smoothing
         ),
         policy=policy_loss_weight * reinforce_loss(log_probs, advantages) - entropy,
-        baseline=value_baseline_loss(values[rewarded], rewards[rewarded])
+        baseline=value_baseline_loss(values, rewards, rewarded)
         if is_learned
         else rewards.new_zeros(()),
         rewards=rewards,

@@ -1,0 +1,131 @@
+"""`visattn overlay` over many images: shards, threads, a global scale one image at a time."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import visattn
+from visattn.cli import main
+from visattn.commands.options import images as image_options
+from visattn.commands.options.images import map_in_threads
+from visattn.commands.overlay import runs
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.pipelines.scale import ValueRange, map_scale
+from visattn.recording.attention_map import AttentionMap
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(4)
+    path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
+    visattn.save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 40)), path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    random, folder = np.random.default_rng(3), tmp_path / "in"
+    folder.mkdir()
+    for index in range(5):
+        pixels = random.integers(0, 256, (31 + index, 47, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    (folder / "2.png").write_bytes(b"no photo")
+    return folder
+
+
+def overlay(photos: Path, cnn: Path, out: Path, *words: str) -> int:
+    command = ["overlay", str(photos), "--model", str(cnn), "--out", str(out)]
+    return main([*command, "--method", "gradcam", "--batch-size", "2", *words])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_shards_together_write_the_files_of_one_run(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert overlay(photos, cnn, tmp_path / "whole") == 1  # one photo cannot be read
+    rows = capsys.readouterr().out
+    codes = [overlay(photos, cnn, tmp_path / "parts", "--shard", f"{i}/2") for i in (1, 2)]
+    assert codes == [0, 1]
+    assert capsys.readouterr().out == rows
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_one_thread_and_many_write_the_same(
+    cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    written = []
+    for count in (1, 5):
+        monkeypatch.setattr(image_options, "thread_count", lambda count=count: count)
+        overlay(photos, cnn, tmp_path / str(count))
+        written.append((contents(tmp_path / str(count)), capsys.readouterr()))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("words", [("--shard", "3/2"), ("--shard", "1/2", "--normalize", "global")])
+def test_senseless_shards_are_refused(words: tuple[str, ...], cnn: Path, photos: Path) -> None:
+    assert overlay(photos, cnn, photos.parent / "out", *words) == 2
+    assert not (photos.parent / "out").exists()
+
+
+def test_global_scale_holds_the_maps_of_one_image(
+    cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[Any] = []
+    load = runs.MapFolder.load
+
+    def counted(self: Any, *args: Any) -> AttentionMap:
+        alive.append(load(self, *args))
+        del alive[:-1]
+        return alive[-1]
+
+    monkeypatch.setattr(runs.MapFolder, "load", counted)
+    out = tmp_path / "out"
+    assert overlay(photos, cnn, out, "--normalize", "global", "--save", "overlay") == 1
+    ends = {path: path.read_text().split('"vmax": ')[1].split()[0] for path in out.glob("*.json")}
+    assert len(ends) == 4
+    assert len(set(ends.values())) == 1
+
+
+def test_value_range_is_the_scale_of_all_maps_at_once() -> None:
+    random = torch.Generator().manual_seed(0)
+    for metadata in ({}, {"signed": True}, {"method": "rise"}):
+        maps = [
+            AttentionMap(torch.randn(3, 5, generator=random), "x", "gradient", metadata=metadata)
+            for _ in range(4)
+        ]
+        ranges = ValueRange()
+        for each in maps:
+            ranges.add(each)
+        assert ranges.scale("global") == map_scale(maps, "global")
+        values = torch.stack([each.values for each in maps])
+        scale = ranges.scale("global")
+        assert scale.vmax == float((values.abs() if "signed" in metadata else values).max())
+        assert scale.vmin == (float(values.min()) if "method" in metadata else 0.0)
+
+
+def test_results_of_threads_keep_their_order_and_errors() -> None:
+    main_thread = threading.get_ident()
+    threads: set[int] = set()
+
+    def invert(number: int) -> float:
+        threads.add(threading.get_ident())
+        return 1 / number
+
+    results = []
+    for number, result in map_in_threads(invert, [4, 2, 0, 1, 5]):
+        if number:
+            results.append(result())
+        else:
+            with pytest.raises(ZeroDivisionError, match="by zero"):
+                result()
+    assert results == [0.25, 0.5, 1.0, 0.2]
+    assert main_thread not in threads
