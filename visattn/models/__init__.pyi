@@ -267,3 +267,7 @@ from .vit.presets import (
 from .vit.vision_transformer import (
     VisionTransformer as VisionTransformer,
 )
+from .vqa_model import (
+    AnswerOutput as AnswerOutput,
+    VQAModel as VQAModel,
+)
