@@ -159,6 +159,14 @@ from .phrases.samples import (
     coco_photos as coco_photos,
     scene_photos as scene_photos,
 )
+from .questions.batch import (
+    Question as Question,
+    QuestionBatch as QuestionBatch,
+    QuestionSample as QuestionSample,
+    collate_questions as collate_questions,
+    encode_questions as encode_questions,
+    vqa_accuracy as vqa_accuracy,
+)
 from .regions.coco_instances import (
     CocoImage as CocoImage,
     CocoObject as CocoObject,
