@@ -151,15 +151,12 @@ class SmallEncoder(ImageEncoder):
     left of the place where the map draws it.
 
     Args:
-        img_size: Height and width of the input images, in pixels; multiples of the stride unless
-            `resize` is set.
+        img_size: Height and width of the input images, in pixels; multiples of the stride.
         channels: Number of feature channels; earlier layers have a quarter and a half of it.
         coord_scale: Scale of the coordinates in [-1, 1] whose learned projection is added to each
             feature. With 4, "left" and "above" are learned much sooner than with 1; with 0 there
             are no coordinates.
         stride: Pixels per feature: 8, or 4 for a finer grid.
-        resize: Whether images of other sizes are resized to the next multiples of the stride, in
-            the network. The grid covers the image from edge to edge in any case.
         mean: Mean of each color channel, in [0, 1].
         std: Spread of each color channel, in [0, 1].
 
@@ -176,22 +173,19 @@ class SmallEncoder(ImageEncoder):
         channels: int = 128,
         coord_scale: float = 4.0,
         stride: Literal[4, 8] = 8,
-        resize: bool = False,
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
         super().__init__(img_size, mean, std)
         if stride not in (4, 8):
             raise ValueError(f"stride must be 4 or 8, got {stride}")
-        fits = not (img_size[0] % stride or img_size[1] % stride)
-        if channels < 4 or channels % 4 or not (fits or resize):
+        if channels < 4 or channels % 4 or img_size[0] % stride or img_size[1] % stride:
             raise ValueError(
                 "channels must be a multiple of 4 and both sides of img_size multiples of "
-                f"{stride}, got channels={channels}, img_size={img_size}; resize=True accepts "
-                "other sizes"
+                f"{stride}, got channels={channels}, img_size={img_size}"
             )
-        self.channels, self.stride, self.resize = channels, stride, resize
-        self.grid_size = (-(-self.img_size[0] // stride), -(-self.img_size[1] // stride))
+        self.channels, self.stride = channels, stride
+        self.grid_size = (self.img_size[0] // stride, self.img_size[1] // stride)
         self.coord_scale = coord_scale
         self.stem = nn.Sequential(
             _downsampling_conv(3, channels // 4),
@@ -214,8 +208,7 @@ class SmallEncoder(ImageEncoder):
         return self._stages(self.normalize(images))
 
     def _stages(self, images: Float[Tensor, "b 3 y x"]) -> tuple[Float[Tensor, "b _ _ _"], ...]:
-        size = (self.grid_size[0] * self.stride, self.grid_size[1] * self.stride)
-        half = self.stem[0](_resize(images, size))
+        half = self.stem[0](images)
         quarter = self.stem[1](half)
         stem = self.stem[2](quarter)
         grid = stem + self.refine(stem)
