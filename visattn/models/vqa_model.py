@@ -1,7 +1,7 @@
 """Base class of visual question answering models: answers and, per hop, where they looked."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.classifier import unregularized_parameters
+from visattn.models.dense import DensePart, encoder_decoder_parameters
 from visattn.models.encoder import ImageEncoder
 
 
@@ -111,6 +112,10 @@ class VQAModel(nn.Module, ABC):
             questions: Word indices, padded with 0 at the end.
             image_indices: Index of the image of each question; None if question i is about image i.
         """
+
+    def parameter_groups(self) -> Mapping[DensePart, list[nn.Parameter]]:
+        """Return the parameters of the encoder, and all others; each belongs to one group."""
+        return encoder_decoder_parameters(self, self.encoder)
 
     def no_weight_decay_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that are excluded from weight decay, as in `ImageClassifier`."""
