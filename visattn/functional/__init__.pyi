@@ -3,6 +3,11 @@ from .attention.cnn import (
     criss_cross_attention as criss_cross_attention,
     double_attention as double_attention,
 )
+from .attention.coattention import (
+    CoattentionOutput as CoattentionOutput,
+    guided_attention as guided_attention,
+    parallel_coattention as parallel_coattention,
+)
 from .attention.deformable import (
     deformable_attention as deformable_attention,
     deformable_splat as deformable_splat,

@@ -280,6 +280,21 @@ from .vqa.grid_tokens import (
     GridTokens as GridTokens,
     answer_head as answer_head,
 )
+from .vqa.hierarchical_coattention import (
+    AlternatingLevel as AlternatingLevel,
+    GuidedStep as GuidedStep,
+    HierarchicalCoAttention as HierarchicalCoAttention,
+    LevelOutput as LevelOutput,
+    ParallelLevel as ParallelLevel,
+    QuestionHierarchy as QuestionHierarchy,
+)
+from .vqa.mac import (
+    MAC as MAC,
+    ControlUnit as ControlUnit,
+    MACState as MACState,
+    ReadUnit as ReadUnit,
+    WriteUnit as WriteUnit,
+)
 from .vqa.question_encoders import (
     EncodedQuestions as EncodedQuestions,
     QuestionEncoder as QuestionEncoder,

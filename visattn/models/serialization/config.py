@@ -35,6 +35,8 @@ from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.models.vqa.cnn_mlp import CNNMLP
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
+from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
+from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.models.vqa_model import VQAModel
@@ -61,7 +63,9 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         DETR,
         UNet,
         StackedAttentionNetwork,
+        HierarchicalCoAttention,
         CrossAttentionVQA,
+        MAC,
         RelationNetwork,
         CNNMLP,
     )
