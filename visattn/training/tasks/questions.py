@@ -14,6 +14,7 @@ from visattn.data.questions.batch import QuestionBatch
 from visattn.functional.captioning.losses import attention_mass_loss
 from visattn.metrics.maps.grounding import box_coverage
 from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.pipelines.draw_questions import question_panels, rows_of_types
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.questions import (
@@ -175,8 +176,13 @@ class QuestionTask(Task):
         self._update_metrics(batch, "val", controls=self.trainer.state.fn != "fit")
 
     def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metrics and controls."""
-        self._update_metrics(batch, "novel" if dataloader_idx else "test", controls=True)
+        """Update the metrics and controls; draw panels of the first images."""
+        split = "novel" if dataloader_idx else "test"
+        output = self._update_metrics(batch, split, controls=True)
+        if not batch_idx and self.num_panels and self.trainer.is_global_zero:
+            rows = rows_of_types(batch, self.num_panels)
+            panels = question_panels(self.model, batch, output, rows)
+            self.notes |= {f"panels/{split}_{i}": panel for i, panel in enumerate(panels)}
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the validation images."""
@@ -204,7 +210,7 @@ class QuestionTask(Task):
     def _evaluation(self, split: str) -> "QuestionEvaluation":
         return cast("QuestionEvaluation", self.evaluations["novel" if split == "novel" else "main"])
 
-    def _update_metrics(self, batch: QuestionBatch, split: str, *, controls: bool) -> None:
+    def _update_metrics(self, batch: QuestionBatch, split: str, *, controls: bool) -> AnswerOutput:
         evaluation, output = self._evaluation(split), self._answer(batch)
         loss, count = answer_loss(output.logits, batch), len(batch.answers)
         evaluation.loss.update(loss * count, count)
@@ -224,6 +230,7 @@ class QuestionTask(Task):
             ):
                 predictions = self._answer(other).logits.argmax(1)[paired]
                 evaluation.control(name).update(predictions, available[paired], types[paired])
+        return output
 
     def _log_metrics(self, split: str) -> None:
         evaluation = self._evaluation(split)
