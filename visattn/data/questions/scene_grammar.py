@@ -176,23 +176,11 @@ def scene_referents(query: SceneQuery, world: World) -> tuple[tuple[int, ...], .
 
 def scene_question_words() -> list[str]:
     """Return all words of questions about scenes, in alphabetical order."""
-    forms = "what is the there a an how many are same as object objects".split()  # noqa: SIM905
-        "what",
-        "is",
-        "the",
-        "there",
-        "a",
-        "an",
-        "how",
-        "many",
-        "are",
-        "same",
-        "as",
-        "object",
-        "objects",
-    ]
+    forms = "what is the there a an how many are same as object objects"
     values = [value for values in _VALUES.values() for value in values]
-    return sorted({*forms, *ATTRIBUTES, *" ".join(RELATIONS).split(), *values, *_PLURALS.values()})
+    return sorted(
+        {*forms.split(), *ATTRIBUTES, *" ".join(RELATIONS).split(), *values, *_PLURALS.values()}
+    )
 
 
 def scene_answers(*, max_count: int = 4) -> tuple[str, ...]:
