@@ -30,6 +30,7 @@ import visattn.training.data.scenes
 import visattn.training.data.segmentation
 import visattn.training.data.shards
 import visattn.training.data.torchvision
+import visattn.training.data.vqa
 import visattn.training.data.webdataset
 import visattn.training.tasks.caption_hard
 import visattn.training.tasks.caption_scst
