@@ -161,6 +161,11 @@ def planted_world(
     values = kinds[kind]
     value = values[int(rng.integers(len(values)))]
     chosen = set(rng.permutation(total)[:count].tolist())
+    if novel:  # the first object keeps its held-out pair
+        own = getattr(world.objects[0], kind)
+        others = [other for other in values if other != own]
+        value = own if count else others[int(rng.integers(len(others)))]
+        chosen = {0, *(1 + rng.permutation(total - 1)[: count - 1]).tolist()} if count else set()
     objects = list(world.objects)
     for index, thing in enumerate(objects):
         if (getattr(thing, kind) == value) == (index in chosen):
