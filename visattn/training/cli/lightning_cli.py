@@ -25,6 +25,7 @@ import visattn.training.data.cluttered_mnist
 import visattn.training.data.detection
 import visattn.training.data.digit_sequences
 import visattn.training.data.folder
+import visattn.training.data.questions
 import visattn.training.data.scenes
 import visattn.training.data.segmentation
 import visattn.training.data.shards
@@ -36,6 +37,7 @@ import visattn.training.tasks.captioning
 import visattn.training.tasks.classification
 import visattn.training.tasks.detection
 import visattn.training.tasks.glimpse
+import visattn.training.tasks.questions
 import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
 from visattn.io.run_directory import checkpoint_run
