@@ -123,6 +123,9 @@ from .question_answering import (
     ask as ask,
     check_question as check_question,
 )
+from .question_answering_transformers import (
+    ask_with_transformers as ask_with_transformers,
+)
 from .scale import (
     MapScale as MapScale,
     empty_map_reason as empty_map_reason,
