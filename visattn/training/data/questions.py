@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -11,15 +11,24 @@ from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
+from visattn.data.questions.erasure import Erased, erase_objects
+from visattn.data.questions.scene_grammar import (
+    SCENE_QUESTION_GROUPS,
+    scene_answers,
+    scene_question_words,
+)
+from visattn.data.questions.scene_questions import MAX_COUNT, SceneQuestions
 from visattn.data.questions.sort_of_clevr_questions import (
     SORT_OF_CLEVR_GROUPS,
     SortOfClevr,
     sort_of_clevr_texts,
 )
+from visattn.data.scenes.dataset import Split
+from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.training.base import DataModule
 
 Loader = DataLoader[QuestionSample]
-Split = Literal["train", "validation", "test", "novel"]
 _EVAL_BATCH_SIZE = 64  # even, so that the images of a pair are in one batch
 
 
@@ -90,6 +99,21 @@ class QuestionDataModule(DataModule):
         """Return the first validation images with their questions."""
         dataset: Any = self.open_dataset("validation")
         return self.collate([dataset[index] for index in range(min(count, len(dataset)))])
+
+    def erasures(
+        self, batch: QuestionBatch, erased: Erased
+    ) -> tuple[list[int], QuestionBatch | None]:
+        """Return questions about images without one of their objects, as a control.
+
+        Args:
+            batch: Questions about test images.
+            erased: Which object is left out; see `erase_objects`.
+
+        Returns:
+            The rows of the questions in the batch, and the batch of these questions, or None if the
+            objects of these data cannot be left out.
+        """
+        return [], None
 
     @property
     def collate(self) -> "partial[QuestionBatch]":
@@ -188,6 +212,95 @@ class SortOfClevrDataModule(QuestionDataModule):
         """Return the images of a split with their questions."""
         self.check_image_size((self.image_size, self.image_size))
         return self._datasets[split]
+
+
+class SceneQuestionsDataModule(QuestionDataModule):
+    """Rendered scenes of colored, textured shapes with questions; no files are needed.
+
+    Scenes and questions are drawn on the fly, new ones in each epoch, and balanced within each type
+    of question; see `SceneQuestions`. The test also reads scenes with color-shape pairs that are
+    held out of training (`novel`), with questions about them.
+
+    Args:
+        train: Number of training scenes per epoch.
+        val: Number of validation scenes.
+        test: Number of test scenes, and of test scenes with held-out pairs.
+        image_size: Height and width in pixels.
+        questions: Largest number of questions per scene.
+        batch_size: Scenes per training batch and process; each brings all of its questions.
+        colors: Colors of the objects.
+        shapes: Shapes of the objects.
+        textures: Textures of the objects.
+        min_objects: Minimum number of objects in a scene.
+        max_objects: Maximum number of objects in a scene, at least 4.
+        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
+            model trained like this knows the questions only, and is the control of others.
+        num_workers: Worker processes that render training scenes; 0 renders them in this process.
+        seed: Seed of the scenes, their questions and their order.
+    """
+
+    test_splits = ("test", "novel")
+
+    def __init__(
+        self,
+        *,
+        train: int = 20_000,
+        val: int = 300,
+        test: int = 1000,
+        image_size: int = 64,
+        questions: int = 10,
+        batch_size: int = 32,
+        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
+        shapes: list[str] = list(SHAPES),  # noqa: B006
+        textures: list[str] = list(TEXTURES),  # noqa: B006
+        min_objects: int = 3,
+        max_objects: int = 5,
+        blank_images: bool = False,
+        num_workers: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            batch_size=batch_size, blank_images=blank_images, num_workers=num_workers, seed=seed
+        )
+        self.counts = {"train": train, "validation": val, "test": test, "novel": test}
+        self.image_size, self.questions = image_size, questions
+        num_objects = (min_objects, max_objects)
+        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
+        self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *scene_question_words()))
+        self.answers = scene_answers(max_count=MAX_COUNT)
+        self.types = {
+            type_: group for group, types in SCENE_QUESTION_GROUPS.items() for type_ in types
+        }
+        self.num_steps = 2
+
+    def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
+        """Return the scenes of a split with their questions."""
+        self.check_image_size((self.image_size, self.image_size))
+        return SceneQuestions(
+            self.counts[split],
+            size=self.image_size,
+            split=split,
+            seed=self.seed,
+            questions=self.questions,
+            config=self.config,
+        )
+
+    def erasures(
+        self, batch: QuestionBatch, erased: Erased
+    ) -> tuple[list[int], QuestionBatch | None]:
+        """Return questions about scenes without one of their objects, as a control."""
+        if self.blank_images:
+            return [], None
+        starts = [0]
+        for sample in batch.samples:
+            starts.append(starts[-1] + len(sample.questions))
+        pairs = [
+            (start + erasure.question, erasure.sample)
+            for start, sample in zip(starts, batch.samples, strict=False)
+            for erasure in erase_objects(sample, erased)
+        ]
+        samples = [sample for _, sample in pairs]
+        return [row for row, _ in pairs], self.collate(samples) if samples else None
 
 
 def _collate(

@@ -11,12 +11,14 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from visattn.data.questions.batch import QuestionBatch
+from visattn.data.questions.erasure import Erased
 from visattn.functional.captioning.losses import attention_mass_loss
 from visattn.metrics.maps.grounding import box_coverage
 from visattn.models.vqa_model import AnswerOutput, VQAModel
 from visattn.pipelines.draw_questions import question_panels, rows_of_types
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data.questions import QuestionDataModule
 from visattn.training.metrics.questions import (
     QuestionScores,
     ReferentScores,
@@ -34,6 +36,8 @@ from visattn.training.optim import (
 )
 
 CONTROLS = ("other_image", "blank_image")
+ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")
+_NUM_ERASED = 128  # images per split in which objects are erased
 _ADAMW = partial(AdamW, lr=1e-3, weight_decay=1e-2)
 
 
@@ -48,6 +52,10 @@ class QuestionTask(Task):
     with the images of each pair swapped, and `blank_image_...`, with a gray image. A model that
     answers from the images falls to the level of the questions alone; that level is reached best by
     a model trained with `blank_images: true`. A second test set is logged as `novel/...`.
+
+    On rendered scenes the test also erases objects from the first 128 images:
+    `erased_referent_changed` is how often a correct answer changes where it must, and
+    `erased_distractor_unchanged` how often it stays where it must.
 
     Args:
         vqa_model: The model; it gets the words of the questions and the answers from the data.
@@ -230,7 +238,26 @@ class QuestionTask(Task):
             ):
                 predictions = self._answer(other).logits.argmax(1)[paired]
                 evaluation.control(name).update(predictions, available[paired], types[paired])
+            self._update_erasures(batch, output.logits.argmax(1), evaluation)
         return output
+
+    def _update_erasures(
+        self, batch: QuestionBatch, predictions: Int[Tensor, " r"], evaluation: "QuestionEvaluation"
+    ) -> None:
+        """Ask correctly answered questions again, about images without one of their objects."""
+        data = getattr(self.trainer, "datamodule", None)
+        if not isinstance(data, QuestionDataModule) or evaluation.num_erased >= _NUM_ERASED:
+            return
+        evaluation.num_erased += len(batch.samples)
+        for erased, metric in evaluation.erasures():
+            rows, other = data.erasures(batch, erased)
+            if other is None:
+                continue
+            answers = self._answer(other.to(self.device)).logits.argmax(1)
+            before = predictions[rows]
+            correct = before == batch.answers[rows]
+            same = (answers == before) == (erased == "distractor")
+            metric.update((same & correct).sum(), correct.sum())
 
     def _log_metrics(self, split: str) -> None:
         evaluation = self._evaluation(split)
@@ -262,11 +289,17 @@ class QuestionEvaluation(nn.Module):
         self.controls = nn.ModuleDict(
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
+        self.erased_referent, self.erased_distractor = WeightedMean(), WeightedMean()
+        self.num_erased = 0
         self.names = (*self.scores.names, "loss", *self.referents.names)
 
     def control(self, name: str) -> QuestionScores:
         """Return the scores of a control."""
         return cast("QuestionScores", self.controls[name])
+
+    def erasures(self) -> tuple[tuple[Erased, WeightedMean], ...]:
+        """Return the metrics of images without an object."""
+        return ("referent", self.erased_referent), ("distractor", self.erased_distractor)
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; controls if they were updated."""
@@ -277,6 +310,9 @@ class QuestionEvaluation(nn.Module):
             if self.control(name).update_called:
                 results = self.control(name).compute()
                 values |= {f"{name}_{key}": results[key] for key in self._control_names}
+        for (_, metric), name in zip(self.erasures(), ERASURES, strict=True):
+            if metric.update_called:
+                values[name] = metric.compute()
         return values
 
     def type_rows(self) -> list[dict[str, Any]]:
@@ -295,8 +331,11 @@ class QuestionEvaluation(nn.Module):
 
     def reset(self) -> None:
         """Reset all metrics."""
-        for metric in (self.scores, self.loss, self.referents, *self.controls.values()):
-            cast("WeightedMean", metric).reset()
+        self.num_erased = 0
+        controls = (self.control(name) for name in CONTROLS)
+        erasures = (metric for _, metric in self.erasures())
+        for metric in (self.scores, self.loss, self.referents, *controls, *erasures):
+            metric.reset()
 
 
 def answer_loss(
