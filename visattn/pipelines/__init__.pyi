@@ -28,6 +28,9 @@ from .detector_attention import (
     DetectorAttention as DetectorAttention,
     detector_attention as detector_attention,
 )
+from .draw_answers import (
+    answer_html as answer_html,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
@@ -113,6 +116,15 @@ from .model_io import (
     load as load,
     load_model as load_model,
     save as save,
+)
+from .question_answering import (
+    MAX_WORDS as MAX_WORDS,
+    Answer as Answer,
+    ask as ask,
+    check_question as check_question,
+)
+from .question_answering_transformers import (
+    ask_with_transformers as ask_with_transformers,
 )
 from .scale import (
     MapScale as MapScale,

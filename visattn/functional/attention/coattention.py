@@ -77,11 +77,10 @@ def parallel_coattention(
 
 def guided_attention(
     features: Float[Tensor, "r n d"],
-    guidance: Float[Tensor, "r d"] | None,
+    guidance: Float[Tensor, "r a"] | None,
     mask: Bool[Tensor, "r n"] | None = None,
     *,
     feature_weight: Float[Tensor, "a d"],
-    guidance_weight: Float[Tensor, "a d"],
     vector: Float[Tensor, " a"],
 ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r n"]]:
     """Return one step of alternating co-attention: attention to features, guided by a vector.
@@ -91,17 +90,15 @@ def guided_attention(
 
     Args:
         features: Words or cells, X.
-        guidance: Vector g; None for the first step, which has none.
+        guidance: W_g g, projected guidance; None for the first step, which has none.
         mask: True where there is a word; None if all features are real.
         feature_weight: W_x.
-        guidance_weight: W_g.
         vector: w.
 
     Example:
         >>> features = torch.tensor([[[0.0], [2.0]]])
         >>> one = torch.ones(1, 1)
-        >>> guided_attention(features, None, feature_weight=0 * one, guidance_weight=one,
-        ...     vector=torch.ones(1))
+        >>> guided_attention(features, None, feature_weight=0 * one, vector=torch.ones(1))
         (tensor([[1.]]), tensor([[0.5000, 0.5000]]))
 
     Source:
@@ -109,7 +106,7 @@ def guided_attention(
     """
     hidden = features @ feature_weight.mT
     if guidance is not None:
-        hidden = hidden + (guidance @ guidance_weight.mT).unsqueeze(-2)
+        hidden = hidden + guidance.unsqueeze(-2)
     scores = hidden.tanh() @ vector
     weights = masked_softmax(scores, mask)
     return context_vector(weights, features), weights

@@ -4,7 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.models.captioning.grid_encoder import GridEncoder
+from visattn.blocks.transformer.attention import TokenAttention
+from visattn.blocks.transformer.layer import EncoderLayer, run_layers
+from visattn.blocks.transformer.mlp import FeedForward
+from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.models.encoder import cell_coordinates
 
 
@@ -48,7 +51,11 @@ class GridTokens(nn.Module):
         cells = torch.empty(grid_size[0] * grid_size[1], dim) if positions else None
         self.cells = None if cells is None else nn.Parameter(nn.init.trunc_normal_(cells, std=0.02))
         self.coordinates = nn.Linear(2, dim, bias=False) if positions else None
-        self.encoder = GridEncoder(dim, num_heads, num_layers, mlp_ratio=2.0)
+        self.layers = nn.ModuleList(
+            EncoderLayer(dim, TokenAttention(dim, num_heads=num_heads), FeedForward(dim, 2 * dim))
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(dim) if num_layers else nn.Identity()
 
     def forward(self, features: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         """Return the tokens, row by row."""
@@ -56,7 +63,7 @@ class GridTokens(nn.Module):
         if self.coordinates is not None:
             places = cell_coordinates(features).flatten(2).mT
             tokens = tokens + self.coordinates(places) + self.cells
-        return self.encoder(tokens, self.grid_size)[-1]
+        return self.norm(run_layers(self.layers, tokens, TokenLayout(self.grid_size)))
 
 
 def answer_head(dim: int, num_answers: int, hidden_size: int) -> nn.Module:

@@ -198,7 +198,8 @@ class AlternatingLevel(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.summary, self.image, self.question = (GuidedStep(dim) for _ in range(3))
+        self.summary = GuidedStep(dim, guided=False)
+        self.image, self.question = GuidedStep(dim), GuidedStep(dim)
         self.tap = Tap("tokens", single_query=True)
 
     def forward(
@@ -219,11 +220,13 @@ class GuidedStep(nn.Module):
 
     Args:
         dim: Dimension of features, guidance and scores.
+        guided: Whether the step has guidance.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, guided: bool = True) -> None:
         super().__init__()
-        self.features, self.guidance = (nn.Linear(dim, dim, bias=False) for _ in range(2))
+        self.features = nn.Linear(dim, dim, bias=False)
+        self.guidance = nn.Linear(dim, dim, bias=False) if guided else None
         self.score = nn.Linear(dim, 1, bias=False)
 
     def forward(
@@ -233,11 +236,11 @@ class GuidedStep(nn.Module):
         mask: Bool[Tensor, "r n"] | None,
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r n"]]:
         """Return what is read, and the weights; see `guided_attention`."""
+        projected = None if self.guidance is None else self.guidance(guidance)
         return guided_attention(
             features,
-            guidance,
+            projected,
             mask,
             feature_weight=self.features.weight,
-            guidance_weight=self.guidance.weight,
             vector=self.score.weight[0],
         )
