@@ -60,6 +60,10 @@ from .draw_pages import (
 from .draw_queries import (
     query_figure as query_figure,
 )
+from .draw_questions import (
+    question_panels as question_panels,
+    rows_of_types as rows_of_types,
+)
 from .draw_scanpaths import (
     Coverage as Coverage,
     glimpse_animation as glimpse_animation,

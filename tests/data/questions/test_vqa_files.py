@@ -1,12 +1,9 @@
 """Readers of VQA v2 and GQA: small files in their formats, and broken ones."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+from question_data import write_json, write_vqa
 
 from visattn.data.images.resize import ResizeSpec
 from visattn.data.questions.vqa_files import (
@@ -20,43 +17,8 @@ from visattn.data.questions.vqa_files import (
 NAME = "COCO_train2014_{id:012}.jpg"
 
 
-def write(folder: Path, name: str, content: Any) -> Path:
-    file = folder / name
-    file.write_text(json.dumps(content))
-    return file
-
-
-def vqa_files(folder: Path) -> tuple[Path, Path]:
-    """Write two questions about photo 9 and one about photo 25, as on visualqa.org."""
-    entries = [(9, "Is it red?", 9001), (25, "How many dogs?", 25000), (9, "What is it?", 9002)]
-    people = {
-        9001: ["yes"] * 9 + ["no"],
-        25000: ["2"] * 4 + ["two"] * 4 + ["Three."] * 2,
-        9002: ["a ball"] * 10,
-    }
-    questions = [{"image_id": i, "question": q, "question_id": n} for i, q, n in entries]
-    annotations = [
-        {
-            "image_id": image,
-            "question_id": number,
-            "question_type": "is it",
-            "answer_type": {9001: "yes/no", 25000: "number", 9002: "other"}[number],
-            "multiple_choice_answer": people[number][0],
-            "answers": [
-                {"answer": answer, "answer_confidence": "yes", "answer_id": index}
-                for index, answer in enumerate(people[number], 1)
-            ],
-        }
-        for image, _, number in entries
-    ]
-    return (
-        write(folder, "questions.json", {"questions": questions}),
-        write(folder, "annotations.json", {"annotations": annotations}),
-    )
-
-
 def test_vqa_questions_are_grouped_by_photo(tmp_path: Path) -> None:
-    photos = read_vqa(*vqa_files(tmp_path), NAME)
+    photos = read_vqa(*write_vqa(tmp_path), NAME)
     assert [photo.file for photo in photos] == [
         "COCO_train2014_000000000009.jpg",
         "COCO_train2014_000000000025.jpg",
@@ -75,7 +37,9 @@ def test_gqa_questions_are_grouped_by_photo(tmp_path: Path) -> None:
     types = {"structural": "verify", "semantic": "attr", "detailed": "verifyAttr"}
     entry = {"question": "Is it red?", "answer": "yes", "imageId": "n161313", "types": types}
     other = {"question": "Who is it?", "answer": "Man", "imageId": "2370799", "types": {}}
-    file = write(tmp_path, "gqa.json", {"1": entry, "2": other, "3": {**entry, "answer": "no"}})
+    file = write_json(
+        tmp_path, "gqa.json", {"1": entry, "2": other, "3": {**entry, "answer": "no"}}
+    )
     photos = read_gqa(file, "{id}.jpg")
     assert [photo.file for photo in photos] == ["n161313.jpg", "2370799.jpg"]
     assert [q.answer for q in photos[0].questions] == ["yes", "no"]
@@ -97,10 +61,8 @@ def test_answers_are_normalized_as_in_the_evaluation_of_vqa() -> None:
 
 
 def test_photos_are_resized_and_begin_again(tmp_path: Path) -> None:
-    photos = read_vqa(*vqa_files(tmp_path), NAME)
-    for number, photo in enumerate(photos):
-        Image.fromarray(np.full((31, 47, 3), 100 * number, np.uint8)).save(tmp_path / photo.file)
-    data = QuestionPhotos(photos, tmp_path, ResizeSpec((16, 24), mode="squash"))
+    photos = read_vqa(*write_vqa(tmp_path), NAME)
+    data = QuestionPhotos(photos, tmp_path / "train2014", ResizeSpec((16, 24), mode="squash"))
     assert len(data) == 2
     assert tuple(data[1].image.shape) == (3, 16, 24)
     assert int(data[3].image[0, 0, 0]) == int(data[1].image[0, 0, 0]) == 100
@@ -108,7 +70,7 @@ def test_photos_are_resized_and_begin_again(tmp_path: Path) -> None:
 
 
 def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
-    questions, annotations = vqa_files(tmp_path)
+    questions, annotations = write_vqa(tmp_path)
     one = [{"image_id": 9, "question": "Is it red?", "question_id": 9001}]
     for content, message in (
         ([], "must hold an object, got a list"),
@@ -119,15 +81,17 @@ def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
         ({"questions": [{**one[0], "question_id": 7}]}, "has no answers to question 7"),
         ({"questions": [{**one[0], "image_id": "x"}]}, "must contain the id"),
     ):
-        file = write(tmp_path, "broken.json", content)
+        file = write_json(tmp_path, "broken.json", content)
         with pytest.raises(ValueError, match=message):
             read_vqa(file, annotations, NAME)
-    empty = write(tmp_path, "empty.json", {"annotations": [{"question_id": 9001, "answers": []}]})
+    empty = write_json(
+        tmp_path, "empty.json", {"annotations": [{"question_id": 9001, "answers": []}]}
+    )
     with pytest.raises(ValueError, match="answers to question 9001 must be a list of objects"):
-        read_vqa(write(tmp_path, "one.json", {"questions": one}), empty, NAME)
+        read_vqa(write_json(tmp_path, "one.json", {"questions": one}), empty, NAME)
     with pytest.raises(FileNotFoundError, match="no question file"):
         read_gqa(tmp_path / "absent.json", "{id}.jpg")
     with pytest.raises(ValueError, match=r"gqa.json, question '1' must be an object"):
-        read_gqa(write(tmp_path, "gqa.json", {"1": 2}), "{id}.jpg")
+        read_gqa(write_json(tmp_path, "gqa.json", {"1": 2}), "{id}.jpg")
     with pytest.raises(ValueError, match="max_answers must be at least 2"):
         frequent_answers(read_vqa(questions, annotations, NAME), 1)

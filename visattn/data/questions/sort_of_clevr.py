@@ -85,7 +85,7 @@ def draw_layouts(
         >>> image.shape, image[0, :, 0, 0]
         (torch.Size([1, 3, 75, 75]), tensor([255, 255, 255], dtype=torch.uint8))
     """
-    offset = margin(size)
+    offset = left_margin(size)
     images = torch.full((len(layout.centers), 3, size, size), 255, dtype=torch.uint8)
     steps = torch.arange(-RADIUS, RADIUS + 1)
     disc = steps[:, None].square() + steps.square() <= RADIUS**2
@@ -110,11 +110,11 @@ def layout_boxes(
         layout: Contents of images.
         size: Height and width of the drawn images in pixels, at least 75.
     """
-    low = (layout.centers + (margin(size) - RADIUS)).float()
+    low = (layout.centers + (left_margin(size) - RADIUS)).float()
     return torch.cat([low, low + (2 * RADIUS + 1)], -1)
 
 
-def margin(size: int) -> int:
+def left_margin(size: int) -> int:
     """Return the width of the white margin on the left and at the top of an image of a size."""
     if size < SORT_OF_CLEVR_SIZE:
         raise ValueError(

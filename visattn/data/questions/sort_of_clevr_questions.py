@@ -17,7 +17,7 @@ from visattn.data.questions.sort_of_clevr import (
     draw_layouts,
     layout_boxes,
     layout_facts,
-    margin,
+    left_margin,
     pair_facts,
     sample_layouts,
 )
@@ -115,7 +115,7 @@ class SortOfClevr(Dataset[QuestionSample]):
                 "num_images and questions must be at least 1 and seed at least 0, got "
                 f"{num_images}, {questions} and {seed}"
             )
-        margin(size)
+        left_margin(size)
         self.num_images, self.split, self.size = num_images, split, size
         self.num_questions, self.original, self.ternary = questions, original, ternary
         self.seed = mix_seed(seed, get_args(Split).index(split))
