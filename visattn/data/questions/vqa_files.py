@@ -200,14 +200,17 @@ def _most_frequent(answers: Sequence[str]) -> str:
 
 def _file_name(template: str, number: int | str, location: str) -> str:
     """Return the name of the photo of an image id."""
-    value = int(number) if isinstance(number, str) and number.isdecimal() else number
+    padded = "{id:" in template
+    value = int(number) if padded and isinstance(number, str) and number.isdecimal() else number
     try:
-        name = template.format(id=number if "{id}" in template else value)
+        name = template.format(id=value)
     except (ValueError, KeyError, IndexError):
+        name = ""
+    if not name or name == template or (padded and not isinstance(value, int)):
         raise ValueError(
-            f"the name of photos must contain the id, as in COCO_train2014_{{id:012}}.jpg; "
+            "the name of photos must contain the id, as in COCO_train2014_{id:012}.jpg; "
             f"{template!r} does not fit the id {short_repr(number)} ({location})"
-        ) from None
+        )
     check_relative_path(name)
     return name
 
