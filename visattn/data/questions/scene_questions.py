@@ -1,6 +1,6 @@
 """Questions about scenes: drawn on the fly, balanced within each type."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import get_args
@@ -226,9 +226,6 @@ class _QuestionDraw:
                 drawn[query] = None
         return list(drawn)
 
-    def _pick(self, items: "list[SceneQuery] | list[Description]") -> "SceneQuery | Description":
-        return items[int(self.rng.integers(len(items)))]
-
     def names(self, index: int, without: str = "") -> list[Description]:
         """Return the shortest descriptions that name an object, without one of its attributes."""
         key = (index, without)
@@ -244,9 +241,7 @@ class _QuestionDraw:
             )
         return self._names[key]
 
-    def _unique(
-        self, index: int, kinds: "Iterator[tuple[Attribute, ...]]"
-    ) -> Iterator[Description]:
+    def _unique(self, index: int, kinds: Iterable[tuple[str, ...]]) -> Iterator[Description]:
         for chosen in kinds:
             name = Description(**{kind: getattr(self.objects[index], kind) for kind in chosen})
             if sum(map(name.matches, self.objects)) == 1:

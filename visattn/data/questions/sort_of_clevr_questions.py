@@ -198,7 +198,8 @@ class _ObjectFacts(NamedTuple):
 
     @classmethod
     def of(cls, facts: SortOfClevrFacts, layout: SortOfClevrLayout) -> "_ObjectFacts":
-        return cls(*(fact.tolist() for fact in facts), layout.rectangles.tolist())
+        left, top, closest, furthest, same_shape = (fact.tolist() for fact in facts)
+        return cls(left, top, closest, furthest, same_shape, layout.rectangles.tolist())
 
     def question(self, row: int, type_: str, color: int) -> Question:
         """Return a question about one color of an image."""

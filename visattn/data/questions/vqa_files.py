@@ -184,10 +184,11 @@ class QuestionPhotos(Dataset[QuestionSample]):
 def _vqa_question(text: str, entry: dict[str, Any], location: str) -> Question:
     """Return a question with the answers of an annotation."""
     raw = _field(entry, "answers", (list,), location)
-    answers = [answer.get("answer") if isinstance(answer, dict) else None for answer in raw]
-    if not answers or not all(isinstance(answer, str) for answer in answers):
+    answers = [answer.get("answer") for answer in raw if isinstance(answer, dict)]
+    texts = [answer for answer in answers if isinstance(answer, str)]
+    if not texts or len(texts) < len(raw):
         raise ValueError(f"{location} must be a list of objects with an answer: {short_repr(raw)}")
-    normalized = tuple(map(normalize_answer, answers))
+    normalized = tuple(map(normalize_answer, texts))
     best = entry.get("multiple_choice_answer")
     answer = normalize_answer(best) if isinstance(best, str) else _most_frequent(normalized)
     type_ = entry.get("answer_type")

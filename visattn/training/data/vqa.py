@@ -71,7 +71,8 @@ class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
             batch_size=batch_size, blank_images=blank_images, num_workers=num_workers, seed=seed
         )
         self.questions, self.images, self.annotations = questions, images, annotations
-        self.image_name, self.resize_mode = image_name, resize_mode
+        self.image_name = image_name
+        self.resize_mode: ResizeMode = resize_mode
         self.on_error: OnError = on_error
         self._photos = {split: self._read(split) for split in ("train", "val")}
         train = self._photos["train"]
