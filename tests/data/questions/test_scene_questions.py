@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.data.questions.batch import QuestionSample
 from visattn.data.questions.erasure import erase_objects
 from visattn.data.questions.scene_grammar import (
     Description,
@@ -169,7 +168,7 @@ def test_erased_referents_change_answers_and_distractors_do_not() -> None:
     assert kinds["referent"] > 10
     assert kinds["distractor"] > 30
     with pytest.raises(TypeError, match="rendered scenes only"):
-        erase_objects(QuestionSample("a", sample.image, sample.questions), "referent")
+        erase_objects(data[0]._replace(world=None), "referent")
 
 
 def test_questions_without_a_definite_answer_have_none() -> None:
