@@ -15,7 +15,11 @@ from visattn.data.questions.scene_grammar import (
     scene_question_words,
     solve_scene_question,
 )
-from visattn.data.questions.scene_questions import SceneQuestions, scene_question
+from visattn.data.questions.scene_questions import (
+    SceneQuestions,
+    scene_question,
+    scene_sample,
+)
 from visattn.data.regions.masks import mask_boxes
 from visattn.data.scenes.render import object_masks
 from visattn.data.scenes.world import HELD_OUT, SceneObject, World, WorldConfig
@@ -171,10 +175,29 @@ def test_erased_referents_change_answers_and_distractors_do_not() -> None:
         erase_objects(data[0]._replace(world=None), "referent")
 
 
-def test_questions_without_a_definite_answer_have_none() -> None:
+def two_stars() -> World:
+    """A red star below the middle, and a blue one a little to its right at the top."""
     a = SceneObject("star", "red", "plain", "small", 0.50, 0.5, 0.1, 0.0, (255, 0, 0))
     b = SceneObject("star", "blue", "plain", "small", 0.52, 0.2, 0.1, 0.0, (0, 0, 255))
-    world = World((a, b), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), 0)
+    return World((a, b), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), 0)
+
+
+def test_one_of_two_referents_is_not_erased_if_the_answer_stays() -> None:
+    world = two_stars()
+    texts = ("is there a star ?", "is there a red star ?", "how many stars are there ?")
+    queries = [query for text in texts if (query := parse_scene_question(text))]
+    questions = tuple(scene_question(query, world) for query in queries)
+    sample = scene_sample("a", world, questions, 32)
+    changed = [
+        (erasure.question, erasure.sample.questions[0].answer)
+        for erasure in erase_objects(sample, "referent")
+    ]
+    assert changed == [(1, "no"), (2, "1")]
+    assert [erasure.question for erasure in erase_objects(sample, "distractor")] == [1]
+
+
+def test_questions_without_a_definite_answer_have_none() -> None:
+    world = two_stars()
     for text, answer in (
         ("what color is the star ?", None),  # there are two
         ("what color is the ring ?", None),
@@ -187,6 +210,7 @@ def test_questions_without_a_definite_answer_have_none() -> None:
         ("is the red object the same shape as the blue object ?", "yes"),
         ("how many stars are there ?", "2"),
         ("is there an orange star ?", "no"),
+        ("how many crosses are there ?", "0"),
     ):
         query = parse_scene_question(text)
         assert query is not None
