@@ -121,7 +121,7 @@ class _Transformer(nn.Module):
     def __init__(self, dim: int, num_layers: int, num_heads: int) -> None:
         super().__init__()
         self.dim = dim
-        self.layers = nn.ModuleList(WordLayer(dim, num_heads) for _ in range(num_layers))
+        self.layers = nn.ModuleList(QuestionEncoderLayer(dim, num_heads) for _ in range(num_layers))
         self.norm = nn.LayerNorm(dim)
 
     def forward(
@@ -134,7 +134,7 @@ class _Transformer(nn.Module):
         return _masked_mean(words, mask), words
 
 
-class WordLayer(nn.Module):
+class QuestionEncoderLayer(nn.Module):
     """Pre-norm transformer layer among the words of a question; padding is masked.
 
     Args:
