@@ -390,7 +390,7 @@ MODELS: dict[str, dict[str, str]] = {
         "figure": "",
         "caption": "",
         "configs": "",
-        "works": "questions, attention over cells and words at three levels, pages of `visattn ask`",
+        "works": "questions, attention over cells and words per level, pages of `visattn ask`",
     },
     "CrossAttentionVQA": {
         "figure": "",
@@ -402,7 +402,7 @@ MODELS: dict[str, dict[str, str]] = {
         "figure": "",
         "caption": "",
         "configs": "sort_of_clevr_mac",
-        "works": "questions, attention over cells and words of each step, hop supervision, pages of "
+        "works": "questions, attention over cells and words per step, hop supervision, pages of "
         "`visattn ask`",
     },
     "RelationNetwork": {

@@ -108,7 +108,7 @@ def test_a_processor_that_crops_is_refused() -> None:
         va.ask(model, photo(), "w1", processor=processor)
 
 
-def test_generative_models_are_asked_through_their_prompt() -> None:
+def test_the_prompt_of_generative_models_is_the_question() -> None:
     model, processor = build("git")
     model.eval()
     options: dict[str, Any] = {"processor": processor, "max_new_tokens": 3}

@@ -43,6 +43,6 @@ def pairwise_layer(
             f"the weight must have {expected} columns, for two objects of {width} and a question "
             f"of {question.shape[-1]}, got {weight.shape[-1]}"
         )
-    first, second, asking = weight.split((width, width, question.shape[-1]), -1)
+    first, second, rest = weight[:, :width], weight[:, width : 2 * width], weight[:, 2 * width :]
     pairs = linear(objects, first, bias)[:, :, None] + linear(objects, second)[:, None]
-    return pairs[:, None] + linear(question, asking)[:, :, None, None]
+    return pairs[:, None] + linear(question, rest)[:, :, None, None]

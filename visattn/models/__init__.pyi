@@ -298,7 +298,7 @@ from .vqa.mac import (
 from .vqa.question_encoders import (
     EncodedQuestions as EncodedQuestions,
     QuestionEncoder as QuestionEncoder,
-    WordLayer as WordLayer,
+    QuestionEncoderLayer as QuestionEncoderLayer,
     word_positions as word_positions,
 )
 from .vqa.question_groups import (

@@ -71,14 +71,14 @@ def ask(
 ) -> list[Answer]:
     """Ask questions about images; return answers with the attention map of each hop.
 
-    Models of transformers that answer questions (ViLT, BLIP) or generate text are asked by
+    Models of transformers that answer questions (ViLT, BLIP) or generate text are run by
     `ask_with_transformers`. The training mode of the model is restored.
 
     Args:
         model: A trained model that answers questions, as `load` or `load_model` returns it; or a
             model of transformers with its `processor`.
         images: One image or several, or folders, as for `visattn.caption`.
-        questions: One question or several; each is asked about each image.
+        questions: One question or several; each goes with each image.
         num_answers: Largest number of answers that are returned for a question.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
             ignores the aspect ratio, `crop` takes the center.
@@ -110,23 +110,23 @@ def ask(
         (('what', 'color'), ('hop 1', 'hop 2'), torch.Size([2, 2, 3]))
     """
     model = model.model if isinstance(model, LoadedModel) else model
-    asked = [questions] if isinstance(questions, str) else list(questions)
-    if not asked or num_answers < 1:
+    texts = [questions] if isinstance(questions, str) else list(questions)
+    if not texts or num_answers < 1:
         raise ValueError(
             "there must be at least one question, and num_answers at least 1, got "
-            f"{len(asked)} questions and {num_answers}"
+            f"{len(texts)} questions and {num_answers}"
         )
     if not isinstance(model, VQAModel):
         from visattn.pipelines.question_answering_transformers import ask_with_transformers
 
         options = {"num_answers": num_answers, "processor": processor, **generate_kwargs}
         with torch.enable_grad():  # places of image tokens are found by gradients
-            return ask_with_transformers(model, images, asked, **options)
+            return ask_with_transformers(model, images, texts, **options)
     if processor is not None or generate_kwargs:
         names = ", ".join(["processor"] * (processor is not None) + list(generate_kwargs))
         raise TypeError(f"{names} is for models of transformers, not for {type(model).__name__}")
     vocabulary = Vocabulary(model.words)
-    notes = [check_question(question, vocabulary) for question in asked]
+    notes = [check_question(question, vocabulary) for question in texts]
     for each in notes:
         if each:
             warnings.warn("; ".join(each), stacklevel=2)
@@ -136,7 +136,7 @@ def ask(
             answer
             for image in read_images(images)
             for answer in _ask_about_image(
-                model, image, asked, vocabulary, notes, spec, num_answers
+                model, image, texts, vocabulary, notes, spec, num_answers
             )
         ]
 

@@ -36,13 +36,13 @@ def ask_with_transformers(
       from which the answer is predicted, to the patches of the image; mean over the heads.
     - BLIP for question answering writes the answer from the encoded question, which attends to the
       image. There is a map per layer of the question encoder: the mean over words and heads.
-    - Other models that generate text are asked by `caption_with_transformers`, with the question as
+    - Other models that generate text are run by `caption_with_transformers`, with the question as
       their prompt; there is a map per word of the answer.
 
     Args:
         model: The model.
         images: One image or several, as for `visattn.caption`.
-        questions: The questions; each is asked about each image.
+        questions: The questions; each goes with each image.
         processor: Its processor, or a pair of image processor and tokenizer.
         num_answers: Largest number of answers of models that choose.
         generate_kwargs: Options of `generate`, and for the last group of
@@ -233,12 +233,12 @@ def _check_resized_only(
         ramp = torch.linspace(0, 255, image_size[axis]).round().to(torch.uint8)
         ramp = ramp[:, None] if axis == 0 else ramp[None]
         pixels = ramp.expand(image_size)[..., None].expand(-1, -1, 3).contiguous().numpy()
-        seen = prepare([Image.fromarray(pixels)])["pixel_values"][0].float().mean(0).cpu()
+        pixels_out = prepare([Image.fromarray(pixels)])["pixel_values"][0].float().mean(0).cpu()
         ends = [
             prepare([Image.fromarray((0 * pixels + value).astype("uint8"))])["pixel_values"].mean()
             for value in (0, 255)
         ]
-        line = (seen.mean(1 - axis) - ends[0].float().cpu()) / float(ends[1] - ends[0])
+        line = (pixels_out.mean(1 - axis) - ends[0].float().cpu()) / float(ends[1] - ends[0])
         # Pixel centers lie at half integers, the ramp is 0 and 1 at the outermost centers.
         centers = (torch.arange(size[axis]) + 0.5) * image_size[axis] / size[axis] - 0.5
         expected = (centers / max(1, image_size[axis] - 1)).clamp(0, 1)

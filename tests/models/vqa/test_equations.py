@@ -5,7 +5,8 @@ from torch import Tensor
 
 from tests.models.vqa.test_models import ANSWERS, GRID, WORDS, encoder
 from visattn.functional.attention.scores import additive_scores
-from visattn.models.vqa.mac import ReadUnit
+from visattn.models.vqa.mac import ControlUnit, ReadUnit, WriteUnit
+from visattn.models.vqa.question_encoders import EncodedQuestions
 from visattn.models.vqa.question_groups import QuestionGroups
 from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import AttentionHop, StackedAttentionNetwork
@@ -96,6 +97,23 @@ def test_the_read_unit_of_mac_equals_its_equations() -> None:
     expected = torch.stack(scores).softmax(-1)
     torch.testing.assert_close(weights[0], expected)
     torch.testing.assert_close(read[0], expected @ places[0])
+
+
+@torch.no_grad()
+def test_the_control_and_write_units_of_mac_equal_their_equations() -> None:
+    torch.manual_seed(0)
+    unit, write = ControlUnit(4).double(), WriteUnit(4).double()
+    control, query, words = numbers(1, 4, seed=1), numbers(1, 4, seed=2), numbers(1, 3, 4, seed=3)
+    mask = torch.tensor([[True, True, False]])
+    read, weights = unit(control, query, EncodedQuestions(query, words, mask))
+    joined = unit.join.weight @ torch.cat((control[0], query[0])) + unit.join.bias
+    scores = torch.stack([unit.score.weight[0] @ (joined * word) for word in words[0, :2]])
+    expected = scores.softmax(-1)
+    torch.testing.assert_close(weights[0, :2], expected)
+    assert weights[0, 2] == 0
+    torch.testing.assert_close(read[0], expected @ words[0, :2])
+    memory = write.join.weight @ torch.cat((read[0], control[0])) + write.join.bias
+    torch.testing.assert_close(write(control, read)[0], memory)
 
 
 @torch.no_grad()

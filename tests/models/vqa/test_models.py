@@ -1,4 +1,4 @@
-"""What holds for all models that answer questions about images."""
+"""Laws of all models that answer questions about images."""
 
 import copy
 
@@ -29,22 +29,22 @@ def encoder() -> SmallEncoder:
 def models() -> dict[str, VQAModel]:
     """Return one model of each kind, and each question encoder once, in float64."""
     torch.manual_seed(0)
-    given = (WORDS, ANSWERS, encoder())
+    parts = (WORDS, ANSWERS, encoder())
     built = {
-        "san": StackedAttentionNetwork(*given, dim=12, attention_dim=7),
-        "san as the code": StackedAttentionNetwork(*given, dim=12, hops=3, tanh_scores=True),
+        "san": StackedAttentionNetwork(*parts, dim=12, attention_dim=7),
+        "san as the code": StackedAttentionNetwork(*parts, dim=12, hops=3, tanh_scores=True),
         "san with grid layers": StackedAttentionNetwork(
-            *given, dim=12, grid_layers=1, positions=True, question_encoder="ngram", hidden_size=7
+            *parts, dim=12, grid_layers=1, positions=True, question_encoder="ngram", hidden_size=7
         ),
-        "parallel": HierarchicalCoAttention(*given, dim=12),
+        "parallel": HierarchicalCoAttention(*parts, dim=12),
         "alternating": HierarchicalCoAttention(
-            *given, dim=12, mode="alternating", grid_layers=1, positions=True
+            *parts, dim=12, mode="alternating", grid_layers=1, positions=True
         ),
-        "cross": CrossAttentionVQA(*given, dim=12, num_heads=3, question_encoder="transformer"),
-        "cross, question only": CrossAttentionVQA(*given, dim=12, num_heads=3, read_words=False),
-        "mac": MAC(*given, dim=12, steps=3),
-        "relation network": RelationNetwork(*given, dim=12, num_layers=2, pool=2),
-        "cnn": CNNMLP(*given, dim=12, question_encoder="bag"),
+        "cross": CrossAttentionVQA(*parts, dim=12, num_heads=3, question_encoder="transformer"),
+        "cross, question only": CrossAttentionVQA(*parts, dim=12, num_heads=3, read_words=False),
+        "mac": MAC(*parts, dim=12, steps=3),
+        "relation network": RelationNetwork(*parts, dim=12, num_layers=2, pool=2),
+        "cnn": CNNMLP(*parts, dim=12, question_encoder="bag"),
     }
     return {name: copy.deepcopy(model).double().eval() for name, model in built.items()}
 

@@ -25,9 +25,9 @@ def page(*questions: PageQuestion) -> str:
 
 
 def page_data(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', text)
-    assert found is not None
-    return json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', text)
+    assert match is not None
+    return json.loads(match[1])
 
 
 def test_page_data_has_exact_maps_on_one_scale() -> None:

@@ -84,9 +84,10 @@ class CrossAttentionVQA(VQAModel):
             encoder.channels, dim, encoder.grid_size, num_layers=grid_layers, num_heads=num_heads
         )
         self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
-        self.layers = nn.ModuleList(
+        layers = (
             ReadingLayer(dim, num_heads, read_words=read_words) for _ in range(reading_layers)
         )
+        self.layers = cast("Sequence[ReadingLayer]", nn.ModuleList(layers))
         self.norm = nn.LayerNorm(dim)
         self.head = answer_head(dim, len(answers), hidden_size)
 

@@ -1,7 +1,7 @@
 """Hierarchical co-attention: words, phrases and the question attend to the image and back."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -89,7 +89,8 @@ class HierarchicalCoAttention(VQAModel):
         )
         self.hierarchy = QuestionHierarchy(len(words), dim)
         build = ParallelLevel if mode == "parallel" else AlternatingLevel
-        self.levels = nn.ModuleList(build(dim) for _ in self.hop_names)
+        levels = nn.ModuleList(build(dim) for _ in self.hop_names)
+        self.levels = cast("Sequence[ParallelLevel | AlternatingLevel]", levels)
         widths = (dim, 2 * dim, 2 * dim)
         self.joins = nn.ModuleList(nn.Linear(width, dim) for width in widths)
         self.drop = nn.Dropout(dropout)

@@ -1,6 +1,7 @@
 """Question encoders: GRU, transformer, bag of words and n-gram convolutions."""
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -121,7 +122,7 @@ class _Transformer(nn.Module):
     def __init__(self, dim: int, num_layers: int, num_heads: int) -> None:
         super().__init__()
         self.dim = dim
-        self.layers = nn.ModuleList(WordLayer(dim, num_heads) for _ in range(num_layers))
+        self.layers = nn.ModuleList(QuestionEncoderLayer(dim, num_heads) for _ in range(num_layers))
         self.norm = nn.LayerNorm(dim)
 
     def forward(
@@ -134,7 +135,7 @@ class _Transformer(nn.Module):
         return _masked_mean(words, mask), words
 
 
-class WordLayer(nn.Module):
+class QuestionEncoderLayer(nn.Module):
     """Pre-norm transformer layer among the words of a question; padding is masked.
 
     Args:
@@ -166,9 +167,8 @@ class _Ngrams(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         widths = (dim - 2 * (dim // 3), dim // 3, dim // 3)
-        self.convs = nn.ModuleList(
-            nn.Conv1d(dim, width, size) for size, width in enumerate(widths, 1)
-        )
+        convs = (nn.Conv1d(dim, width, size) for size, width in enumerate(widths, 1))
+        self.convs = cast("Sequence[nn.Conv1d]", nn.ModuleList(convs))
 
     def forward(
         self, embedded: Float[Tensor, "r t d"], mask: Bool[Tensor, "r t"]

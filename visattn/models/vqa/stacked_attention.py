@@ -1,6 +1,7 @@
 """Stacked attention network: a question looks at an image several times, each time knowing more."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -86,9 +87,8 @@ class StackedAttentionNetwork(VQAModel):
             num_layers=grid_layers,
         )
         self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
-        self.layers = nn.ModuleList(
-            AttentionHop(dim, attention_dim or dim, bounded=tanh_scores) for _ in range(hops)
-        )
+        layers = (AttentionHop(dim, attention_dim or dim, bounded=tanh_scores) for _ in range(hops))
+        self.layers = cast("Sequence[AttentionHop]", nn.ModuleList(layers))
         self.head = nn.Sequential(nn.Dropout(dropout), answer_head(dim, len(answers), hidden_size))
 
     def answer(
