@@ -71,16 +71,16 @@ def test_photos_are_resized_and_begin_again(tmp_path: Path) -> None:
 
 def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
     questions, annotations = write_vqa(tmp_path)
-    one = [{"image_id": 9, "question": "Is it red?", "question_id": 9001}]
+    entries = [{"image_id": 9, "question": "Is it red?", "question_id": 9001}]
     for content, message in (
         ([], "must hold an object, got a list"),
         ({}, "must have a list of questions"),
         ({"questions": [3]}, r"questions\[0\] must be an object, got 3"),
-        ({"questions": [{**one[0], "question": ""}]}, "question must be a str"),
-        ({"questions": [{**one[0], "image_id": None}]}, "image_id must be a int or str"),
-        ({"questions": [{**one[0], "question_id": 7}]}, "has no answers to question 7"),
+        ({"questions": [{**entries[0], "question": ""}]}, "question must be a str"),
+        ({"questions": [{**entries[0], "image_id": None}]}, "image_id must be a int or str"),
+        ({"questions": [{**entries[0], "question_id": 7}]}, "has no answers to question 7"),
         (
-            {"questions": [{**one[0], "image_id": "x"}]},
+            {"questions": [{**entries[0], "image_id": "x"}]},
             "does not fit the id 'x'",
         ),
     ):
@@ -91,7 +91,7 @@ def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
         tmp_path, "empty.json", {"annotations": [{"question_id": 9001, "answers": []}]}
     )
     with pytest.raises(ValueError, match="answers to question 9001 must be a list of objects"):
-        read_vqa(write_json(tmp_path, "one.json", {"questions": one}), empty, NAME)
+        read_vqa(write_json(tmp_path, "one.json", {"questions": entries}), empty, NAME)
     with pytest.raises(FileNotFoundError, match="no question file"):
         read_gqa(tmp_path / "absent.json", "{id}.jpg")
     with pytest.raises(ValueError, match=r"gqa.json, question '1' must be an object"):

@@ -98,11 +98,11 @@ def test_referent_scores_equal_loops_over_questions() -> None:
                     if types[row] != kind or not len(own):
                         continue
                     coverage = box_coverage(own, grid)
-                    one = attention[row, hop]
+                    hop_map = attention[row, hop]
                     values.append(
                         [
-                            float(pointing_hit(one, own)),
-                            float(attention_correctness(one, coverage)),
+                            float(pointing_hit(hop_map, own)),
+                            float(attention_correctness(hop_map, coverage)),
                             float(uniform_baseline(coverage)),
                         ]
                     )
