@@ -428,6 +428,45 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "read_digits",
         "works": "reading, attention per digit, alignment matrix, beam search",
     },
+    "StackedAttentionNetwork": {
+        "figure": "StackedAttentionNetwork.png",
+        "caption": "The same scores of 196 cells, scaled by 1, 4 and 16, then a softmax: as in the "
+        "paper (above), and with the tanh around the score of the authors' code (below), on one "
+        "color scale. See [Why tanh scores cannot look sharply](../../tanh_scores.md).",
+        "configs": "sort_of_clevr_san, scenes_questions, vqa2_san",
+        "works": "questions, attention of each hop, hop supervision, pages of `visattn ask`",
+    },
+    "HierarchicalCoAttention": {
+        "figure": "",
+        "caption": "",
+        "configs": "",
+        "works": "questions, attention over cells and words per level, pages of `visattn ask`",
+    },
+    "CrossAttentionVQA": {
+        "figure": "",
+        "caption": "",
+        "configs": "sort_of_clevr_cross",
+        "works": "questions, attention of each layer, hop supervision, pages of `visattn ask`",
+    },
+    "MAC": {
+        "figure": "",
+        "caption": "",
+        "configs": "sort_of_clevr_mac",
+        "works": "questions, attention over cells and words per step, hop supervision, pages of "
+        "`visattn ask`",
+    },
+    "RelationNetwork": {
+        "figure": "",
+        "caption": "",
+        "configs": "sort_of_clevr_rn",
+        "works": "questions; it has no attention map",
+    },
+    "CNNMLP": {
+        "figure": "",
+        "caption": "",
+        "configs": "sort_of_clevr_cnn",
+        "works": "questions; it has no attention map",
+    },
     "RecurrentAttentionModel": {
         "figure": "../../scan.png",
         "caption": "Six glimpses at a digit (`ram_mnist`).",
@@ -480,6 +519,8 @@ def model_figure(name: str) -> np.ndarray | None:
     """Return the figure of a model; None if the page shows a committed picture."""
     if name in _MODEL_METHODS:
         return method_figure(_MODEL_METHODS[name])
+    if name == "StackedAttentionNetwork":
+        return sharpness_figure()
     if name != "SwinTransformer":
         return None
     from visattn.models import create_swin
@@ -488,6 +529,44 @@ def model_figure(name: str) -> np.ndarray | None:
     images, _ = photos()
     maps = va.explain(create_swin("tiny", SHAPES).eval(), images, "input_gradient", target="circle")
     return tiled([overlays(images, maps)])
+
+
+def sharpness_figure() -> np.ndarray:
+    """Return maps of the same scores as in the paper of stacked attention, and as in its code.
+
+    A score is the similarity of the color of a cell to that of the object, from -1 to 1, times 1, 4
+    or 16. The code has a tanh around the score, and its maps stay diffuse.
+    """
+    images, [(x, y), *_] = photos()
+    image = torch.from_numpy(images[0]).permute(2, 0, 1)[None].float() / 255
+    cells = nn.functional.adaptive_avg_pool2d(nn.functional.interpolate(image, (224, 224)), 14)[0]
+    color = image[0, :, int(y * SIZE), int(x * SIZE)]
+    similarity = 1 - 2 * (cells - color[:, None, None]).norm(dim=0).div(0.5).clamp(max=1)
+    rows = []
+    for bounded in (False, True):
+        scores = [factor * similarity for factor in (1, 4, 16)]
+        scores = [each.tanh() if bounded else each for each in scores]
+        rows.append([each.flatten().softmax(0).view(14, 14) for each in scores])
+    vmax = max(float(values.max()) for row in rows for values in row)
+    place = va.Geometry.identity((SIZE, SIZE))
+    return tiled(
+        [
+            [
+                enlarged(
+                    np.asarray(
+                        va.overlay(
+                            images[0],
+                            va.AttentionMap(values, "hop", "tokens", place),
+                            vmax=vmax,
+                            smooth=False,
+                        )
+                    )
+                )
+                for values in row
+            ]
+            for row in rows
+        ]
+    )
 
 
 def model_page(name: str) -> str:

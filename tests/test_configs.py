@@ -16,6 +16,7 @@ from classification_data import (
     write_photo_folders,
 )
 from detection_data import write_coco_instances
+from question_data import write_vqa
 from safetensors.torch import save_file
 from segmentation_data import write_instances
 from shard_data import write_caption_shards, write_class_shards
@@ -41,6 +42,11 @@ SMALL = {
     "CocoDetectionDataModule": "--data.batch_size=2 --data.num_workers=0",
     "SceneSegmentationDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
     "CocoSegmentationDataModule": "--data.batch_size=2 --data.num_workers=0",
+    "SortOfClevrDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
+    " --data.questions=2",
+    "SceneQuestionsDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
+    " --data.questions=3 --data.num_workers=0",
+    "VQADataModule": "--data.batch_size=2 --data.num_workers=0",
     "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
 }
 # Further options, so that the tests run on a slow CPU.
@@ -62,13 +68,17 @@ SLOW_CPU = {
     "coco_unet": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
+    "vqa2_san": "--trainer.accelerator=cpu --trainer.precision=32-true"
+    " --model.vqa_model.encoder.pretrained=false --model.vqa_model.encoder.name=resnet18"
+    " --model.vqa_model.encoder.img_size=[64,64] --model.vqa_model.dim=32",
 }
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
     "cifar10_resnet20_none", "coco_detr", "dram_sequences", "flickr8k_soft",
     "flowers_mobilenetv2_cbam", "ram_scenes", "ram_translated60", "read_digits", "scenes_detr",
-    "scenes_transformer", "scenes_unet_supervised", "stn_mnist", "vit_cifar10",
+    "scenes_questions", "scenes_transformer", "scenes_unet_supervised", "sort_of_clevr_san",
+    "stn_mnist", "vit_cifar10", "vqa2_san",
 }  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
@@ -90,6 +100,10 @@ TEST_METRICS = {
     "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
     "SequenceRecognitionTask": {
         f"test/{name}" for name in ("sequence_error", "digit_error", "pointing_game", "loss")
+    },
+    "QuestionTask": {
+        f"test/{name}"
+        for name in ("mean_accuracy", "majority", "other_image_accuracy", "blank_image_accuracy")
     },
     "SegmentationTask": {
         f"test/{name}" for name in ("miou", "miou_foreground", "dice", "boundary_iou", "loss")
@@ -129,6 +143,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_coco_instances(folder / "coco")
     for split in ("train", "val"):
         write_instances(folder / "coco", f"{split}2017", count=3)
+        write_vqa(folder / "vqa2", split)
     (folder / "weights").mkdir()
     write_digits(folder)
     write_cifar(folder)
@@ -167,8 +182,12 @@ def test_each_class_is_trained() -> None:
     trained = (class_names(path.read_text()) for path in CONFIGS if path.stem in TRAINED)
     elsewhere = {
         "CocoSegmentationDataModule",
+        "CNNMLP",
+        "CrossAttentionVQA",
         "HardAttentionTask",
         "KnowingWhenToLook",
+        "MAC",
+        "RelationNetwork",
         "SCSTTask",
         "ShardCaptionDataModule",
         "ShardClassificationDataModule",

@@ -49,6 +49,9 @@ from .pipelines.model_io import (
     load_model as load_model,
     save as save,
 )
+from .pipelines.question_answering import (
+    ask as ask,
+)
 from .pipelines.segmentation import (
     segment as segment,
 )

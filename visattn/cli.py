@@ -30,6 +30,10 @@ COMMANDS = {
         "classify images with a glimpse model, with its scan paths",
         "visattn.commands.glimpse",
     ),
+    "ask": (
+        "answer questions about images, with the attention of each hop",
+        "visattn.commands.ask",
+    ),
     "detect": (
         "find objects in images, with the attention of each query",
         "visattn.commands.detect",

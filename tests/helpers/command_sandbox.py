@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from detection_data import small_detector
 from PIL import Image
+from question_models import small_mac
 from torch import nn
 
 import visattn
@@ -85,6 +86,7 @@ def _add_models(folder: Path) -> None:
     )
     cnn = AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40))
     models = {"captioner": captioner, "eye": eye, "cnn": cnn, "boxes": small_detector()}
+    models["asks"] = small_mac()
     for name, model in models.items():
         visattn.save(model, folder / f"{name}.safetensors")
     add_run(folder / "runs" / "tried" / "1", captioner)

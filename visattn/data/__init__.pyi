@@ -164,6 +164,56 @@ from .phrases.samples import (
     coco_photos as coco_photos,
     scene_photos as scene_photos,
 )
+from .questions.batch import (
+    Question as Question,
+    QuestionBatch as QuestionBatch,
+    QuestionSample as QuestionSample,
+    collate_questions as collate_questions,
+    encode_questions as encode_questions,
+    vqa_accuracy as vqa_accuracy,
+)
+from .questions.erasure import (
+    Erasure as Erasure,
+    erase_objects as erase_objects,
+)
+from .questions.scene_grammar import (
+    Description as Description,
+    SceneQuery as SceneQuery,
+    parse_scene_question as parse_scene_question,
+    scene_answers as scene_answers,
+    scene_question_words as scene_question_words,
+    scene_referents as scene_referents,
+    solve_scene_question as solve_scene_question,
+)
+from .questions.scene_questions import (
+    SceneQuestions as SceneQuestions,
+    planted_world as planted_world,
+    scene_question as scene_question,
+    scene_sample as scene_sample,
+)
+from .questions.sort_of_clevr import (
+    PairFacts as PairFacts,
+    SortOfClevrFacts as SortOfClevrFacts,
+    SortOfClevrLayout as SortOfClevrLayout,
+    draw_layouts as draw_layouts,
+    layout_boxes as layout_boxes,
+    layout_facts as layout_facts,
+    left_margin as left_margin,
+    pair_facts as pair_facts,
+    sample_layouts as sample_layouts,
+)
+from .questions.sort_of_clevr_questions import (
+    SortOfClevr as SortOfClevr,
+    sort_of_clevr_texts as sort_of_clevr_texts,
+)
+from .questions.vqa_files import (
+    QuestionPhoto as QuestionPhoto,
+    QuestionPhotos as QuestionPhotos,
+    frequent_answers as frequent_answers,
+    normalize_answer as normalize_answer,
+    read_gqa as read_gqa,
+    read_vqa as read_vqa,
+)
 from .regions.coco_instances import (
     CocoImage as CocoImage,
     CocoObject as CocoObject,

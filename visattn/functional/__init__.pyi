@@ -3,6 +3,11 @@ from .attention.cnn import (
     criss_cross_attention as criss_cross_attention,
     double_attention as double_attention,
 )
+from .attention.coattention import (
+    CoattentionOutput as CoattentionOutput,
+    guided_attention as guided_attention,
+    parallel_coattention as parallel_coattention,
+)
 from .attention.deformable import (
     deformable_attention as deformable_attention,
     deformable_splat as deformable_splat,
@@ -50,6 +55,7 @@ from .attention.reformer import (
 )
 from .attention.scores import (
     additive_scores as additive_scores,
+    bounded_additive_scores as bounded_additive_scores,
     concat_scores as concat_scores,
     content_scores as content_scores,
     context_vector as context_vector,
@@ -267,6 +273,9 @@ from .reinforce import (
     self_critical_advantages as self_critical_advantages,
     update_moving_average as update_moving_average,
     value_baseline_loss as value_baseline_loss,
+)
+from .relations import (
+    pairwise_layer as pairwise_layer,
 )
 from .saliency.filters import (
     center_surround as center_surround,

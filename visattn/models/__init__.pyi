@@ -100,6 +100,7 @@ from .classifier import (
 from .dense import (
     BACKGROUND as BACKGROUND,
     DenseModel as DenseModel,
+    encoder_decoder_parameters as encoder_decoder_parameters,
 )
 from .detection.decoder import (
     CrossAttention as CrossAttention,
@@ -127,6 +128,7 @@ from .detection.queries import (
 from .encoder import (
     ImageEncoder as ImageEncoder,
     SmallEncoder as SmallEncoder,
+    cell_coordinates as cell_coordinates,
 )
 from .normalization import (
     check_normalization as check_normalization,
@@ -266,4 +268,50 @@ from .vit.presets import (
 )
 from .vit.vision_transformer import (
     VisionTransformer as VisionTransformer,
+)
+from .vqa.cnn_mlp import (
+    CNNMLP as CNNMLP,
+)
+from .vqa.cross_attention import (
+    CrossAttentionVQA as CrossAttentionVQA,
+    ReadingLayer as ReadingLayer,
+)
+from .vqa.grid_tokens import (
+    GridTokens as GridTokens,
+    answer_head as answer_head,
+)
+from .vqa.hierarchical_coattention import (
+    AlternatingLevel as AlternatingLevel,
+    GuidedStep as GuidedStep,
+    HierarchicalCoAttention as HierarchicalCoAttention,
+    LevelOutput as LevelOutput,
+    ParallelLevel as ParallelLevel,
+    QuestionHierarchy as QuestionHierarchy,
+)
+from .vqa.mac import (
+    MAC as MAC,
+    ControlUnit as ControlUnit,
+    MACState as MACState,
+    ReadUnit as ReadUnit,
+    WriteUnit as WriteUnit,
+)
+from .vqa.question_encoders import (
+    EncodedQuestions as EncodedQuestions,
+    QuestionEncoder as QuestionEncoder,
+    QuestionEncoderLayer as QuestionEncoderLayer,
+    word_positions as word_positions,
+)
+from .vqa.question_groups import (
+    QuestionGroups as QuestionGroups,
+)
+from .vqa.relation_network import (
+    RelationNetwork as RelationNetwork,
+)
+from .vqa.stacked_attention import (
+    AttentionHop as AttentionHop,
+    StackedAttentionNetwork as StackedAttentionNetwork,
+)
+from .vqa_model import (
+    AnswerOutput as AnswerOutput,
+    VQAModel as VQAModel,
 )

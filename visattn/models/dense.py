@@ -62,11 +62,25 @@ class DenseModel(nn.Module, ABC):
 
     def parameter_groups(self) -> Mapping[DensePart, list[nn.Parameter]]:
         """Return the parameters of the encoder, and all others; each belongs to one group."""
-        encoder = list(self.encoder.parameters())
-        known = {id(parameter) for parameter in encoder}
-        others = [parameter for parameter in self.parameters() if id(parameter) not in known]
-        return {"encoder": encoder, "decoder": others}
+        return encoder_decoder_parameters(self, self.encoder)
 
     def no_weight_decay_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that are excluded from weight decay, as in `ImageClassifier`."""
         return unregularized_parameters(self)
+
+
+def encoder_decoder_parameters(
+    model: nn.Module, encoder: nn.Module
+) -> Mapping[DensePart, list[nn.Parameter]]:
+    """Return the parameters of the encoder of a model, and all others as those of the decoder.
+
+    Example:
+        >>> encoder = nn.Linear(2, 2)
+        >>> model = nn.Sequential(encoder, nn.Linear(2, 2, bias=False))
+        >>> {part: len(group) for part, group in encoder_decoder_parameters(model, encoder).items()}
+        {'encoder': 2, 'decoder': 1}
+    """
+    first = list(encoder.parameters())
+    known = {id(parameter) for parameter in first}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    return {"encoder": first, "decoder": others}

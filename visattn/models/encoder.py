@@ -213,7 +213,7 @@ class SmallEncoder(ImageEncoder):
         stem = self.stem[2](quarter)
         grid = stem + self.refine(stem)
         if self.coord_scale:
-            grid = grid + self.coord_proj(self.coord_scale * _coordinates(grid))
+            grid = grid + self.coord_proj(self.coord_scale * cell_coordinates(grid))
         return (half, quarter, grid) if self.stride == 8 else (half, grid)
 
 
@@ -238,8 +238,13 @@ def _resize(grid: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tens
     return interpolate(grid, size, mode="bilinear", align_corners=False)
 
 
-def _coordinates(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]:
-    """Return the y and x coordinates of each cell of a grid, in [-1, 1]."""
+def cell_coordinates(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]:
+    """Return the y and x coordinates of each cell of a grid, from -1 to 1.
+
+    Example:
+        >>> cell_coordinates(torch.zeros(1, 5, 1, 3))[0, 1]
+        tensor([[-1.,  0.,  1.]])
+    """
     y = torch.linspace(-1, 1, grid.shape[-2], device=grid.device, dtype=grid.dtype)
     x = torch.linspace(-1, 1, grid.shape[-1], device=grid.device, dtype=grid.dtype)
     return torch.stack(torch.meshgrid(y, x, indexing="ij")).unsqueeze(0)

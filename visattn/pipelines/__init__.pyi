@@ -28,6 +28,9 @@ from .detector_attention import (
     DetectorAttention as DetectorAttention,
     detector_attention as detector_attention,
 )
+from .draw_answers import (
+    answer_html as answer_html,
+)
 from .draw_captions import (
     alignment_figure as alignment_figure,
     caption_figure as caption_figure,
@@ -56,6 +59,10 @@ from .draw_pages import (
 )
 from .draw_queries import (
     query_figure as query_figure,
+)
+from .draw_questions import (
+    question_panels as question_panels,
+    rows_of_types as rows_of_types,
 )
 from .draw_scanpaths import (
     Coverage as Coverage,
@@ -114,6 +121,15 @@ from .model_io import (
     load as load,
     load_model as load_model,
     save as save,
+)
+from .question_answering import (
+    MAX_WORDS as MAX_WORDS,
+    Answer as Answer,
+    ask as ask,
+    check_question as check_question,
+)
+from .question_answering_transformers import (
+    ask_with_transformers as ask_with_transformers,
 )
 from .scale import (
     MapScale as MapScale,

@@ -116,6 +116,11 @@ from .data.fallback import (
 from .data.folder import (
     FolderDataModule as FolderDataModule,
 )
+from .data.questions import (
+    QuestionDataModule as QuestionDataModule,
+    SceneQuestionsDataModule as SceneQuestionsDataModule,
+    SortOfClevrDataModule as SortOfClevrDataModule,
+)
 from .data.scenes import (
     ScenesDataModule as ScenesDataModule,
     SingleObjectDataModule as SingleObjectDataModule,
@@ -134,6 +139,9 @@ from .data.shards import (
 )
 from .data.torchvision import (
     TorchvisionDataModule as TorchvisionDataModule,
+)
+from .data.vqa import (
+    VQADataModule as VQADataModule,
 )
 from .data.webdataset import (
     WebDatasetCaptionDataModule as WebDatasetCaptionDataModule,
@@ -189,6 +197,12 @@ from .metrics.detection import (
 )
 from .metrics.grounding import (
     PhraseScores as PhraseScores,
+)
+from .metrics.questions import (
+    QuestionScores as QuestionScores,
+    ReferentScores as ReferentScores,
+    answer_scores as answer_scores,
+    referent_boxes as referent_boxes,
 )
 from .metrics.segmentation import (
     FOREGROUND_METRIC as FOREGROUND_METRIC,
@@ -284,6 +298,12 @@ from .tasks.glimpse_supervision import (
     digit_scanpaths as digit_scanpaths,
     supervised_policy_loss as supervised_policy_loss,
     supervised_rollout as supervised_rollout,
+)
+from .tasks.questions import (
+    QuestionEvaluation as QuestionEvaluation,
+    QuestionTask as QuestionTask,
+    answer_loss as answer_loss,
+    hop_targets as hop_targets,
 )
 from .tasks.segmentation import (
     SegmentationTask as SegmentationTask,

@@ -49,6 +49,10 @@ from .html.index_page import (
 from .html.photo_page import (
     photo_page as photo_page,
 )
+from .html.question_page import (
+    PageQuestion as PageQuestion,
+    question_page as question_page,
+)
 from .html.safe_text import (
     has_rtl_letters as has_rtl_letters,
     sanitize_text as sanitize_text,

@@ -32,9 +32,85 @@ from visattn.models.serialization.config import (
 from visattn.models.serialization.meta_shapes import weight_shapes
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.vqa.cross_attention import CrossAttentionVQA
+from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
+from visattn.models.vqa.mac import MAC
+from visattn.models.vqa.relation_network import RelationNetwork
+from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
+
+VQA_WORDS, VQA_ANSWERS = (*SPECIAL_TOKENS, "red", "blue"), ("yes", "no")
 
 # One of each class, with every argument different from its default.
 EXAMPLES: dict[str, nn.Module] = {
+    "StackedAttentionNetwork": StackedAttentionNetwork(
+        VQA_WORDS,
+        VQA_ANSWERS,
+        SmallEncoder((16, 40), channels=12),
+        dim=12,
+        attention_dim=7,
+        hops=3,
+        question_encoder="ngram",
+        tanh_scores=True,
+        positions=True,
+        grid_layers=1,
+        hidden_size=5,
+        dropout=0.3,
+    ),
+    "HierarchicalCoAttention": HierarchicalCoAttention(
+        VQA_WORDS,
+        VQA_ANSWERS,
+        SmallEncoder((16, 40), channels=12),
+        mode="alternating",
+        dim=12,
+        positions=True,
+        grid_layers=1,
+        dropout=0.3,
+    ),
+    "CrossAttentionVQA": CrossAttentionVQA(
+        VQA_WORDS,
+        VQA_ANSWERS,
+        SmallEncoder((16, 40), channels=12),
+        dim=12,
+        num_heads=3,
+        grid_layers=1,
+        reading_layers=2,
+        question_encoder="transformer",
+        read_words=False,
+        hidden_size=5,
+    ),
+    "MAC": MAC(
+        VQA_WORDS,
+        VQA_ANSWERS,
+        SmallEncoder((16, 40), channels=12),
+        dim=12,
+        steps=3,
+        question_encoder="bag",
+        positions=False,
+        grid_layers=1,
+        dropout=0.3,
+    ),
+    "RelationNetwork": RelationNetwork(
+        VQA_WORDS,
+        VQA_ANSWERS,
+        SmallEncoder((16, 40), channels=12),
+        dim=12,
+        num_layers=2,
+        pool=2,
+        reduce="sum",
+        question_encoder="bag",
+        dropout=0.3,
+    ),
+    "CNNMLP": CNNMLP(
+        VQA_WORDS,
+        VQA_ANSWERS,
+        SmallEncoder((16, 40), channels=12),
+        dim=12,
+        num_layers=3,
+        pool=2,
+        question_encoder="bag",
+        dropout=0.3,
+    ),
     "UNet": UNet(
         ("background", "cat"),
         SmallEncoder((16, 40), channels=12),

@@ -27,12 +27,14 @@ def mask_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[
     return fractions.to(torch.get_default_dtype())
 
 
-def box_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tensor, "gy gx"]:
+def box_coverage(
+    boxes: Float[Tensor, "*b n 4"], grid: tuple[int, int]
+) -> Float[Tensor, "*b gy gx"]:
     """Return the exact fraction of the area of each cell inside the union of the boxes.
 
     Args:
         boxes: Left, top, right, bottom as fractions of the network input, such as from
-            `Geometry.boxes_to_input`; boxes are clipped to 0 and 1.
+            `Geometry.boxes_to_input`; boxes are clipped to 0 and 1. Boxes of zeros cover nothing.
         grid: Number of rows and columns of cells.
 
     Example:
@@ -44,13 +46,13 @@ def box_coverage(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Te
     x0, y0, x1, y1 = boxes.double().clamp(0, 1).unbind(-1)
     # A tile between consecutive edges lies in a single cell, and is either inside a box or outside.
     x, y = _edges(x0, x1, columns), _edges(y0, y1, rows)
-    center_x, center_y = (x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2
-    inside_x = (x0[:, None] < center_x) & (center_x < x1[:, None])
-    inside_y = (y0[:, None] < center_y) & (center_y < y1[:, None])
-    covered = (inside_y.double().T @ inside_x.double() > 0).double()
+    center_x, center_y = (x[..., 1:] + x[..., :-1]) / 2, (y[..., 1:] + y[..., :-1]) / 2
+    inside_x = (x0[..., None] < center_x[..., None, :]) & (center_x[..., None, :] < x1[..., None])
+    inside_y = (y0[..., None] < center_y[..., None, :]) & (center_y[..., None, :] < y1[..., None])
+    covered = (inside_y.double().mT @ inside_x.double() > 0).double()
     heights = _tile_lengths(y, center_y, rows)
     widths = _tile_lengths(x, center_x, columns)
-    return (heights @ covered @ widths.T * (rows * columns)).clamp(0, 1).to(boxes)
+    return (heights @ covered @ widths.mT * (rows * columns)).clamp(0, 1).to(boxes)
 
 
 def box_target(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tensor, "gy gx"]:
@@ -160,13 +162,14 @@ def paper_correctness(
 
 
 def pointing_hit(
-    weights: Float[Tensor, "*b gy gx"], boxes: Float[Tensor, "n 4"]
+    weights: Float[Tensor, "*b gy gx"], boxes: Float[Tensor, "*#b n 4"]
 ) -> Bool[Tensor, "*b"]:
     """Return whether the center of the maximum cell lies inside a box or on its edge.
 
     Args:
         weights: Attention over the cells; of several maxima the first in row-major order counts.
-        boxes: Left, top, right, bottom as fractions of the network input.
+        boxes: Left, top, right, bottom as fractions of the network input: those of each map, or
+            one set for all. Boxes of zeros contain nothing.
 
     Example:
         >>> pointing_hit(torch.tensor([[0.1, 0.9]]), torch.tensor([[0.5, 0.0, 1.0, 1.0]]))
@@ -199,16 +202,17 @@ def _bicubic_matrix(cells: int) -> Float[Tensor, "pixels cells"]:
 
 
 def _edges(
-    starts: Float[Tensor, " n"], ends: Float[Tensor, " n"], cells: int
-) -> Float[Tensor, " edges"]:
+    starts: Float[Tensor, "*b n"], ends: Float[Tensor, "*b n"], cells: int
+) -> Float[Tensor, "*b edges"]:
     cell_edges = torch.arange(cells + 1, dtype=torch.float64, device=starts.device) / cells
-    return torch.cat([starts, ends, cell_edges]).unique()
+    edges = torch.cat([starts, ends, cell_edges.expand(*starts.shape[:-1], -1)], -1)
+    return edges.sort(-1).values
 
 
 def _tile_lengths(
-    edges: Float[Tensor, " edges"], centers: Float[Tensor, " tiles"], cells: int
-) -> Float[Tensor, "cells tiles"]:
+    edges: Float[Tensor, "*b edges"], centers: Float[Tensor, "*b tiles"], cells: int
+) -> Float[Tensor, "*b cells tiles"]:
     """Return the length of each tile in the row of the cell that contains it, along one axis."""
-    cell_indices = (centers * cells).long().clamp(max=cells - 1)
-    lengths = edges.new_zeros(cells, len(centers))
-    return lengths.scatter_(0, cell_indices[None], edges.diff()[None])
+    cell_indices = (centers * cells).long().clamp(max=cells - 1).unsqueeze(-2)
+    lengths = edges.new_zeros(*centers.shape[:-1], cells, centers.shape[-1])
+    return lengths.scatter_(-2, cell_indices, edges.diff(dim=-1).unsqueeze(-2))

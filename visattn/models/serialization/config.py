@@ -33,6 +33,13 @@ from visattn.models.serialization.meta_shapes import check_forward_memory, weigh
 from visattn.models.serialization.weight_files import Shapes
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.vqa.cross_attention import CrossAttentionVQA
+from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
+from visattn.models.vqa.mac import MAC
+from visattn.models.vqa.relation_network import RelationNetwork
+from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
+from visattn.models.vqa_model import VQAModel
 
 ModelConfig = dict[str, Any]
 
@@ -55,6 +62,12 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         SwinTransformer,
         DETR,
         UNet,
+        StackedAttentionNetwork,
+        HierarchicalCoAttention,
+        CrossAttentionVQA,
+        MAC,
+        RelationNetwork,
+        CNNMLP,
     )
 }
 
@@ -219,6 +232,9 @@ def _forward_one_image(model: nn.Module) -> None:
         size = model.encoder.img_size
         state = model.start(model.encoder(torch.zeros(1, 3, *size)))
         model.step(state, torch.zeros(1, 1, dtype=torch.long))
+    elif isinstance(model, VQAModel):
+        features = model.encoder(torch.zeros(1, 3, *model.img_size))
+        model.answer(features, torch.ones(1, 1, dtype=torch.long))
     elif isinstance(model, ImageClassifier):
         model.classify(torch.zeros(1, len(model.mean), *model.img_size))
     elif isinstance(model, ImageEncoder | DenseModel):

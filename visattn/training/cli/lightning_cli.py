@@ -26,10 +26,12 @@ import visattn.training.data.cluttered_mnist
 import visattn.training.data.detection
 import visattn.training.data.digit_sequences
 import visattn.training.data.folder
+import visattn.training.data.questions
 import visattn.training.data.scenes
 import visattn.training.data.segmentation
 import visattn.training.data.shards
 import visattn.training.data.torchvision
+import visattn.training.data.vqa
 import visattn.training.data.webdataset
 import visattn.training.tasks.caption_hard
 import visattn.training.tasks.caption_scst
@@ -37,6 +39,7 @@ import visattn.training.tasks.captioning
 import visattn.training.tasks.classification
 import visattn.training.tasks.detection
 import visattn.training.tasks.glimpse
+import visattn.training.tasks.questions
 import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
 from visattn.io.run_directory import checkpoint_run

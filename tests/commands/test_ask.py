@@ -1,0 +1,100 @@
+"""`visattn ask`: rows, pages and JSON in the coordinates of the photo, and errors."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from question_models import bright_vilt, small_mac
+
+import visattn as va
+from visattn.cli import main
+from visattn.geometry.affine import Geometry
+
+Capsys = pytest.CaptureFixture[str]
+QUESTIONS = ("what color is the ring?", "is the rng on the left")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
+    va.save(small_mac(), path)
+    return str(path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for seed, (name, size) in enumerate({"tall": (59, 29), "wide": (23, 101)}.items()):
+        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    return folder
+
+
+def test_files_hold_what_the_library_returns(
+    weights: str, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "out"
+    assert main(["ask", str(photos), *QUESTIONS, "--weights", weights, "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.count("'rng': did you mean ring?") == 1
+    rows = dict(line.split("\t") for line in printed.out.splitlines())
+    assert {path.name for path in out.iterdir()} == {
+        "tall.html", "tall.json", "wide.html", "wide.json", "index.html",
+    }  # fmt: skip
+    model = va.load(weights)
+    for name in ("tall", "wide"):
+        with pytest.warns(UserWarning, match="rng"):
+            answers = va.ask(model, photos / f"{name}.png", QUESTIONS)
+        record = json.loads((out / f"{name}.json").read_text())
+        for entry, answer in zip(record["questions"], answers, strict=True):
+            best, probability = answer.answers[0]
+            row = rows[f"{name}: {answer.question}"]
+            assert re.fullmatch(rf"{best} \(\d+ %\)", row)
+            assert entry["answers"][0]["answer"] == best
+            assert entry["answers"][0]["probability"] == pytest.approx(probability, abs=1e-5)
+            assert answer.maps is not None
+            torch.testing.assert_close(torch.tensor(entry["maps"]), answer.maps.values)
+            assert Geometry.from_dict(entry["geometry"]) == answer.maps.geometry
+            assert entry["unknown"] == list(answer.unknown)
+
+
+def test_a_model_of_transformers_is_loaded_with_its_processor(
+    photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    model, processor = bright_vilt()
+    model.save_pretrained(tmp_path / "vilt")
+    processor.save_pretrained(tmp_path / "vilt")
+    spec = f"hf:{tmp_path / 'vilt'}"
+    assert main(["ask", str(photos / "tall.png"), "w1 w2?", "--model", spec]) == 0
+    assert re.search(r"tall: w1 w2\?\t(red|blue|yes) \(\d+ %\)", capsys.readouterr().out)
+
+
+def test_a_dry_run_names_the_files(
+    weights: str, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["ask", str(photos), "the ring", "--weights", weights, "--out", str(out)]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "tall.html" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    va.save(small_mac().encoder, tmp_path / "encoder.safetensors")
+    photo, encoder = str(photos / "tall.png"), str(tmp_path / "encoder.safetensors")
+    cases = (
+        ([photo, "the ring"], 2, "a model is missing"),
+        ([photo, "the ring", "--model", "timm:x"], 2, "--model must be hf:DIRECTORY, got 'timm:x'"),
+        ([photo, "the ring", "--model", "hf:x", "--weights", weights], 2, "pass one model"),
+        ([photo, "", "--weights", weights], 1, "a question must have at least one word"),
+        ([photo, "wo ist er", "--weights", weights], 1, "knows none of the words"),
+        ([photo, "the ring", "--weights", encoder], 1, "which does not answer questions"),
+    )
+    for arguments, code, message in cases:
+        assert main(["ask", *arguments]) == code, arguments
+        assert message in capsys.readouterr().err

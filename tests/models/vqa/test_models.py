@@ -1,0 +1,178 @@
+"""Laws of all models that answer questions about images."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import visattn as va
+from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.models.encoder import SmallEncoder
+from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.vqa.cross_attention import CrossAttentionVQA
+from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
+from visattn.models.vqa.mac import MAC
+from visattn.models.vqa.relation_network import RelationNetwork
+from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
+from visattn.models.vqa_model import VQAModel
+
+WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
+ANSWERS = ("red", "blue", "2")
+SIZE, GRID = (16, 40), (2, 5)
+
+
+def encoder() -> SmallEncoder:
+    return SmallEncoder(SIZE, channels=12)
+
+
+def models() -> dict[str, VQAModel]:
+    """Return one model of each kind, and each question encoder once, in float64."""
+    torch.manual_seed(0)
+    parts = (WORDS, ANSWERS, encoder())
+    built = {
+        "san": StackedAttentionNetwork(*parts, dim=12, attention_dim=7),
+        "san as the code": StackedAttentionNetwork(*parts, dim=12, hops=3, tanh_scores=True),
+        "san with grid layers": StackedAttentionNetwork(
+            *parts, dim=12, grid_layers=1, positions=True, question_encoder="ngram", hidden_size=7
+        ),
+        "parallel": HierarchicalCoAttention(*parts, dim=12),
+        "alternating": HierarchicalCoAttention(
+            *parts, dim=12, mode="alternating", grid_layers=1, positions=True
+        ),
+        "cross": CrossAttentionVQA(*parts, dim=12, num_heads=3, question_encoder="transformer"),
+        "cross, question only": CrossAttentionVQA(*parts, dim=12, num_heads=3, read_words=False),
+        "mac": MAC(*parts, dim=12, steps=3),
+        "relation network": RelationNetwork(*parts, dim=12, num_layers=2, pool=2),
+        "cnn": CNNMLP(*parts, dim=12, question_encoder="bag"),
+    }
+    return {name: copy.deepcopy(model).double().eval() for name, model in built.items()}
+
+
+def questions() -> tuple[Tensor, Tensor]:
+    """Return five questions of 1 to 4 words, padded, and the images they are about."""
+    rows = torch.tensor([[4, 5, 6, 7], [8, 0, 0, 0], [4, 5, 6, 7], [9, 10, 0, 0], [12, 3, 4, 0]])
+    return rows, torch.tensor([1, 0, 1, 1, 2])
+
+
+def images(count: int = 3) -> Tensor:
+    random = torch.Generator().manual_seed(1)
+    return torch.rand(count, 3, *SIZE, generator=random, dtype=torch.float64) * 2 - 1
+
+
+@torch.no_grad()
+def test_maps_are_distributions_with_one_name_each() -> None:
+    rows, index = questions()
+    for name, model in models().items():
+        output = model(images(), rows, index)
+        assert output.logits.shape == (5, 3), name
+        if output.attention is None:
+            assert model.hop_names == (), name
+            continue
+        assert output.attention.shape == (5, len(model.hop_names), GRID[0] * GRID[1]), name
+        assert output.attention.min() >= 0, name
+        torch.testing.assert_close(
+            output.attention.sum(-1), torch.ones(5, len(model.hop_names)).double()
+        )
+        if output.words is not None:
+            assert output.words.shape == (5, len(model.hop_names), 4), name
+            padding = (rows == 0)[:, None].expand_as(output.words)
+            assert not output.words[padding].any(), name
+            torch.testing.assert_close(
+                output.words.sum(-1), torch.ones(5, len(model.hop_names)).double()
+            )
+
+
+@torch.no_grad()
+def test_five_pads_more_change_nothing() -> None:
+    rows, index = questions()
+    longer = torch.nn.functional.pad(rows, (0, 5))
+    for name, model in models().items():
+        plain, padded = model(images(), rows, index), model(images(), longer, index)
+        for short, long in zip(plain, padded, strict=True):
+            if short is not None:
+                assert (short - long[..., : short.shape[-1]]).abs().max() < 1e-6, name
+
+
+@torch.no_grad()
+def test_questions_that_share_an_image_are_answered_as_if_alone() -> None:
+    rows, index = questions()
+    paired = torch.tensor([0, 0, 1, 1, 2, 2])
+    for name, model in models().items():
+        together = model(images(), rows, index)
+        alone = [model(images()[i : i + 1], row[None]) for row, i in zip(rows, index, strict=True)]
+        regular = model(images(), rows[[0, 1, 2, 3, 4, 0]], paired)
+        again = model(images(), rows[[0]], torch.tensor([2]))
+        for part, *singles in zip(together, *alone, strict=True):
+            if part is not None:
+                torch.testing.assert_close(part, torch.cat(singles), msg=name)
+        torch.testing.assert_close(regular.logits[5], again.logits[0], msg=name)
+
+
+@torch.no_grad()
+def test_another_image_and_another_question_change_the_answer() -> None:
+    rows, _ = questions()
+    for name, model in models().items():
+        output = model(images(2), rows[[0, 0]]).logits
+        other = model(images(2), rows[[3, 3]]).logits
+        assert (output[0] - output[1]).abs().max() > 1e-6, name
+        assert (output[0] - other[0]).abs().max() > 1e-6, name
+
+
+@torch.no_grad()
+def test_recorded_maps_are_those_of_the_hops() -> None:
+    rows, _ = questions()
+    for name, model in models().items():
+        if not model.hop_names:
+            continue
+        with va.record(model) as recording:
+            output = model(images(1), rows[:1])
+        hops = [
+            entry.values.flatten(-2)
+            for entry in recording.maps
+            if entry.values.shape[-2:] == GRID and "tokens.layers" not in entry.site
+        ]
+        # Cross-attention records each head and token: the first token is the answer.
+        hops = [hop.mean(1)[:, 0] if hop.ndim == 4 else hop for hop in hops]
+        torch.testing.assert_close(torch.stack(hops, 1), output.attention, msg=name)
+
+
+@torch.no_grad()
+def test_saved_models_answer_as_before(tmp_path: object) -> None:
+    rows, index = questions()
+    for name in ("san with grid layers", "mac"):
+        model = models()[name].float()
+        va.save(model, f"{tmp_path}/model.safetensors")
+        loaded = va.load(f"{tmp_path}/model.safetensors")
+        assert isinstance(loaded, VQAModel)
+        assert (loaded.words, loaded.answers) == (WORDS, ANSWERS)
+        before, after = (m(images().float(), rows, index).logits for m in (model, loaded))
+        torch.testing.assert_close(before, after)
+
+
+def test_gradients_reach_every_parameter() -> None:
+    rows, index = questions()
+    for name, model in models().items():
+        model.train()
+        model(images(), rows, index).logits.square().sum().backward()
+        without = [key for key, weight in model.named_parameters() if weight.grad is None]
+        assert without == [], name
+
+
+def test_bad_input_is_refused() -> None:
+    model = models()["cnn"]
+    rows, _ = questions()
+    with pytest.raises(ValueError, match="got 3 images and 5 questions; pass the index"):
+        model(images(), rows)
+    with pytest.raises(ValueError, match="words must begin with <pad>"):
+        CNNMLP(("a", "b"), ANSWERS, encoder())
+    with pytest.raises(ValueError, match="answers must be distinct, at least two, got 2, 1 of"):
+        CNNMLP(WORDS, ("red", "red"), encoder())
+    for build in (
+        lambda: StackedAttentionNetwork(WORDS, ANSWERS, encoder(), hops=0),
+        lambda: MAC(WORDS, ANSWERS, encoder(), steps=0),
+        lambda: CrossAttentionVQA(WORDS, ANSWERS, encoder(), reading_layers=0),
+        lambda: RelationNetwork(WORDS, ANSWERS, encoder(), pool=0),
+    ):
+        with pytest.raises(ValueError, match="must be at least 1, got"):
+            build()

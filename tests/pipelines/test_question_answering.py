@@ -1,0 +1,158 @@
+"""Asking models of visattn and of transformers: answers, places of the maps, refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from question_models import (
+    QUESTION_WORDS,
+    bright_blip,
+    bright_vilt,
+    brightest_cell,
+    small_mac,
+)
+from tiny_vlms import build
+from torch import nn
+
+import visattn as va
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.pipelines.question_answering import MAX_WORDS, Answer, check_question
+
+SIZE = (48, 72)
+BLOCK = (slice(24, 36), slice(36, 72))  # rows and columns, whole cells of grids of 4 x 4 and 4 x 6
+
+
+def photo(block: tuple[slice, slice] = BLOCK) -> np.ndarray:
+    pixels = np.zeros((*SIZE, 3), np.uint8)
+    pixels[block] = 255
+    return pixels
+
+
+def peak_is_in_block(answer: Answer, hop: int = 0) -> bool:
+    assert answer.maps is not None
+    drawn = answer.maps[hop].resize_to_image(SIZE, smooth=False).nan_to_num()
+    row, column = divmod(int(drawn.argmax()), SIZE[1])
+    inside = drawn[BLOCK].sum() / drawn.sum()
+    return 24 <= row < 36 and column >= 36 and bool(inside > 0.5)
+
+
+def test_the_map_lies_on_the_block_that_was_attended_to() -> None:
+    for mode in ("pad", "squash"):
+        [answer] = va.ask(brightest_cell(), photo(), "the ring", resize_mode=mode)
+        assert peak_is_in_block(answer), mode
+
+
+def test_answers_are_those_of_the_model() -> None:
+    model, questions = small_mac(), ["What color is the ring?", "is the ring on the left"]
+    model.train()
+    first, second = va.ask(model, photo(), questions, num_answers=2)
+    assert model.training
+    model.eval()
+    loaded = va.read_image(photo())
+    pixels, _ = resize_to_input(loaded, ResizeSpec(model.img_size, mode="pad"))
+    tokens = torch.tensor(
+        [[QUESTION_WORDS.index(w) for w in ("what", "color", "is", "the", "ring")]]
+    )
+    with torch.no_grad():
+        output = model(pixels[None], tokens)
+    best = output.logits.softmax(-1)[0].topk(2)
+    assert [text for text, _ in first.answers] == [model.answers[i] for i in best.indices]
+    torch.testing.assert_close(torch.tensor([p for _, p in first.answers]), best.values)
+    assert first.maps is not None
+    assert first.word_weights is not None
+    torch.testing.assert_close(first.maps.values.flatten(1), output.attention[0])
+    torch.testing.assert_close(first.word_weights, output.words[0])
+    assert first.maps.labels == ("step 1", "step 2")
+    assert second.words == ("is", "the", "ring", "on", "the", "left")
+    assert second.word_weights is not None
+    assert second.word_weights.shape == (2, 6)
+    assert repr(first).startswith("Answer('What color is the ring?': ")
+
+
+def test_vilt_shuffles_its_patches_and_the_map_stays() -> None:
+    model, processor = bright_vilt()
+    maps = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        [answer] = va.ask(model, photo(), "w1 w2", processor=processor)
+        assert peak_is_in_block(answer)
+        maps.append(answer.maps.values)
+    torch.testing.assert_close(maps[0], maps[1])
+    assert answer.maps.labels == ("layer 1", "layer 2")
+    assert {text for text, _ in answer.answers} == {"red", "blue", "yes"}
+    assert "visual_embed" not in vars(model.vilt.embeddings)
+
+
+def test_the_maps_of_blip_lie_on_the_block() -> None:
+    model, processor = bright_blip()
+    [answer] = va.ask(model, photo(), "w1 w2 w3", processor=processor, max_new_tokens=3)
+    assert all(peak_is_in_block(answer, hop) for hop in range(2))
+    assert 0 <= answer.answers[0][1] <= 1
+    with pytest.raises(TypeError, match="num_beams is not supported for BLIP"):
+        va.ask(model, photo(), "w1", processor=processor, num_beams=2)
+
+
+def test_a_processor_that_crops_is_refused() -> None:
+    model, processor = bright_blip()
+    image_processor: Any = processor.image_processor
+    original = image_processor.preprocess
+
+    def cropped(images: Any, **kwargs: Any) -> Any:
+        crops = [image.crop((10, 0, 72, 48)) for image in images]
+        return original(crops, **kwargs)
+
+    image_processor.preprocess = cropped
+    with pytest.raises(ValueError, match="crops or pads it"):
+        va.ask(model, photo(), "w1", processor=processor)
+
+
+def test_the_prompt_of_generative_models_is_the_question() -> None:
+    model, processor = build("git")
+    model.eval()
+    options: dict[str, Any] = {"processor": processor, "max_new_tokens": 3}
+    [answer] = va.ask(model, photo(), "w1 w2", **options)
+    [written] = va.caption(model, photo(), prompt="w1 w2", **options)
+    assert answer.maps is not None
+    torch.testing.assert_close(answer.maps.values, written.maps.values)
+    assert answer.maps.labels == written.words
+
+
+def test_unknown_words_are_reported_with_similar_ones() -> None:
+    with pytest.warns(UserWarning, match="'rng': did you mean ring"):
+        [answer] = va.ask(small_mac(), photo(), "what color is the rng")
+    assert answer.unknown == ("rng",)
+    assert len(answer.notes) == 1
+    vocabulary = Vocabulary(QUESTION_WORDS)
+    notes = check_question("why does the ring shine?", vocabulary)
+    assert "knows only 2 of the 5 words" in notes[-1]
+    assert "was not trained on such questions" in notes[-1]
+
+
+def test_bad_questions_and_models_are_refused() -> None:
+    cases = (
+        ("", "at least one word, got ''"),
+        (" ?! ", "at least one word"),
+        ("Wo ist der rote Kreis?", "knows none of the words of 'Wo ist der rote Kreis.'"),
+        ("the " * 500, f"at most {MAX_WORDS} words, got 500"),
+    )
+    for question, message in cases:
+        with pytest.raises(ValueError, match=message):
+            va.ask(small_mac(), photo(), question)
+    with pytest.raises(ValueError, match="at least one question"):
+        va.ask(small_mac(), photo(), [])
+    with pytest.raises(TypeError, match="max_new_tokens is for models of transformers"):
+        va.ask(small_mac(), photo(), "the ring", max_new_tokens=2)
+    with pytest.raises(TypeError, match="must answer questions: .* got Linear"):
+        va.ask(nn.Linear(1, 1), photo(), "the ring")
+    model, processor = bright_vilt()
+    with pytest.raises(TypeError, match="needs its processor"):
+        va.ask(model, photo(), "w1")
+    with pytest.raises(ValueError, match="1 to 100 words, got 0"):
+        va.ask(model, photo(), " ", processor=processor)
+    damaged = small_mac()
+    with torch.no_grad():
+        next(damaged.head.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="its weights are damaged"):
+        va.ask(damaged, photo(), "the ring")

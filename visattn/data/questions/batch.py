@@ -1,0 +1,227 @@
+"""Samples and batches of images with questions."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.models.captioner import PAD
+
+_BLANK = 127  # value of the pixels of an image that shows nothing: gray
+
+
+class Question(NamedTuple):
+    """A question about an image, with its answer."""
+
+    text: str
+    answer: str
+    """The correct answer; the most frequent one if several people answered."""
+    type: str
+    """Kind of question, such as `shape` or `closest`; scores are given per type."""
+    group: str = ""
+    """Group of types, such as `relational`; empty if types are not grouped."""
+    referents: tuple[tuple[int, ...], ...] = ()
+    """For each step of reasoning, the indices of the objects to look at; empty if unknown."""
+    answers: tuple[str, ...] = ()
+    """The answers of several people, for the VQA accuracy; empty if there is one answer."""
+
+
+class QuestionSample(NamedTuple):
+    """An image with questions about it."""
+
+    id: str
+    image: UInt8[Tensor, "3 y x"]
+    questions: tuple[Question, ...]
+    boxes: Float[Tensor, "o 4"] | None = None
+    """Left, top, right and bottom of each object in pixels of `image`; None if unknown."""
+    world: object | None = None
+    """Ground truth of a rendered image."""
+
+
+class QuestionBatch(NamedTuple):
+    """A batch of images with tokenized questions, in the order of the images."""
+
+    samples: tuple[QuestionSample, ...]
+    images: UInt8[Tensor, "b 3 y x"]
+    questions: Int[Tensor, "r t"]
+    """Words of each question as indices of the vocabulary, without start and end, padded with 0."""
+    answers: Int[Tensor, " r"]
+    """Index of the correct answer; -1 if it is not among the answers of the model."""
+    image_indices: Int[Tensor, " r"]
+    """For each question, the index of its image in the batch."""
+    question_indices: tuple[int, ...]
+    """For each question, its index among the questions of its image."""
+    boxes: Float[Tensor, "b o 4"] | None = None
+    """Boxes of the objects of each image, filled up with empty boxes; None if unknown."""
+    referents: Bool[Tensor, "r s o"] | None = None
+    """Objects to look at in each step of reasoning; no object in steps that a question does not
+    have. None if no question has referents."""
+    soft_scores: Float[Tensor, "r k"] | None = None
+    """VQA accuracy of each answer of the model; None if each question has one answer."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch with its tensors on another device."""
+        moved = {
+            name: value.to(device, non_blocking=True)
+            for name, value in self._asdict().items()
+            if isinstance(value, Tensor)
+        }
+        return self._replace(**moved)
+
+    def rows(self) -> list[Question]:
+        """Return the question of each row."""
+        pairs = zip(self.image_indices.tolist(), self.question_indices, strict=True)
+        return [self.samples[image].questions[question] for image, question in pairs]
+
+    @property
+    def num_paired(self) -> int:
+        """Number of images that have a partner: all, or all but the last."""
+        return len(self.samples) // 2 * 2
+
+    def swap_images(self) -> Self:
+        """Return the batch with the images of each pair swapped, as a control for scores.
+
+        Images 0 and 1 change places, 2 and 3, and so on; an unpaired last image stays.
+
+        Example:
+            >>> images = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1, 2)]
+            >>> question = Question("is it red ?", "yes", "exists")
+            >>> samples = [QuestionSample(str(n), images[n], (question,)) for n in (0, 1, 2)]
+            >>> batch = collate_questions(samples, Vocabulary.from_captions(["is it red"]), ["yes"])
+            >>> batch.swap_images().images[:, 0, 0, 0]
+            tensor([1, 0, 2], dtype=torch.uint8)
+        """
+        partners = torch.arange(len(self.samples), device=self.images.device)
+        partners[: self.num_paired] ^= 1
+        return self._replace(images=self.images[partners])
+
+    def without_images(self) -> Self:
+        """Return the batch with gray images that show nothing, as a control for scores."""
+        return self._replace(images=torch.full_like(self.images, _BLANK))
+
+
+def collate_questions(
+    samples: Sequence[QuestionSample], vocabulary: Vocabulary, answers: Sequence[str]
+) -> QuestionBatch:
+    """Collate samples into one batch.
+
+    Args:
+        samples: Images of the same size, each with at least one question.
+        vocabulary: Tokenizes the questions.
+        answers: The answers between which a model chooses.
+
+    Raises:
+        ValueError: If a sample has no question, or a question no words.
+
+    Example:
+        >>> image = torch.zeros(3, 2, 2, dtype=torch.uint8)
+        >>> questions = (Question("is it red ?", "no", "exists"), Question("red ?", "1", "count"))
+        >>> vocabulary = Vocabulary.from_captions(["is it red"])
+        >>> batch = collate_questions([QuestionSample("0", image, questions)], vocabulary, ["no"])
+        >>> batch.questions, batch.answers
+        (tensor([[4, 5, 6],
+                [6, 0, 0]]), tensor([ 0, -1]))
+    """
+    if without := [sample.id for sample in samples if not sample.questions]:
+        raise ValueError(f"every sample needs a question, these have none: {without[:5]}")
+    questions = [question for sample in samples for question in sample.questions]
+    counts = torch.tensor([len(sample.questions) for sample in samples])
+    answer_indices = {answer: index for index, answer in enumerate(answers)}
+    boxes = _pad_boxes(samples)
+    return QuestionBatch(
+        samples=tuple(samples),
+        images=torch.stack([sample.image for sample in samples]),
+        questions=encode_questions([question.text for question in questions], vocabulary),
+        answers=torch.tensor([answer_indices.get(question.answer, -1) for question in questions]),
+        image_indices=torch.arange(len(samples)).repeat_interleave(counts),
+        question_indices=tuple(i for sample in samples for i in range(len(sample.questions))),
+        boxes=boxes,
+        referents=None if boxes is None else _mark_referents(questions, boxes.shape[1]),
+        soft_scores=_soft_scores(questions, answer_indices),
+    )
+
+
+def encode_questions(questions: Sequence[str], vocabulary: Vocabulary) -> Int[Tensor, "r t"]:
+    """Return the words of questions as indices of a vocabulary, padded with 0.
+
+    Start and end are left out, so that position t is the t-th word of `split_words`.
+
+    Raises:
+        ValueError: If a question has no words.
+
+    Example:
+        >>> encode_questions(["is it red ?", "red ?"], Vocabulary.from_captions(["is it red"]))
+        tensor([[4, 5, 6],
+                [6, 0, 0]])
+    """
+    tokens = {text: vocabulary.encode(text)[1:-1] for text in set(questions)}
+    if empty := [text for text, row in tokens.items() if not row]:
+        raise ValueError(f"a question must have at least one word, got {empty[0]!r}")
+    longest = max(map(len, tokens.values()))
+    padded = {text: row + [PAD] * (longest - len(row)) for text, row in tokens.items()}
+    return torch.tensor([padded[text] for text in questions])
+
+
+def vqa_accuracy(answers: Sequence[str], predicted: str) -> float:
+    """Return the VQA accuracy: min(n / 3, 1), averaged over all subsets that leave one answer out.
+
+    n counts the people of the subset whose answer is the predicted one.
+
+    Source:
+        "VQA: Visual Question Answering", arXiv 1505.00468, section 3 ("Answers"); the averaging is
+        that of the evaluation code, https://visualqa.org/evaluation.html.
+
+    Example:
+        >>> round(vqa_accuracy(["red"] * 3 + ["blue"] * 7, "red"), 6)
+        0.9
+    """
+    total, count = len(answers), answers.count(predicted)
+    if total < 2:
+        return float(count)
+    matching = count * min((count - 1) / 3, 1) + (total - count) * min(count / 3, 1)
+    return matching / total
+
+
+def _soft_scores(
+    questions: Sequence[Question], indices: dict[str, int]
+) -> Float[Tensor, "r k"] | None:
+    """Return the VQA accuracy of each answer of the model, or None without several answers."""
+    if not any(question.answers for question in questions):
+        return None
+    scores = torch.zeros(len(questions), len(indices))
+    for row, question in zip(scores, questions, strict=True):
+        answers = question.answers or (question.answer,)
+        for answer in Counter(answers):
+            if (index := indices.get(answer)) is not None:
+                row[index] = vqa_accuracy(answers, answer)
+    return scores
+
+
+def _pad_boxes(samples: Sequence[QuestionSample]) -> Float[Tensor, "b o 4"] | None:
+    """Return the boxes of all samples, or None if a sample has none."""
+    boxes = [sample.boxes for sample in samples if sample.boxes is not None]
+    if len(boxes) < len(samples):
+        return None
+    return torch.nn.utils.rnn.pad_sequence(boxes, batch_first=True)
+
+
+def _mark_referents(
+    questions: Sequence[Question], num_objects: int
+) -> Bool[Tensor, "r s o"] | None:
+    """Return the referents of each question and step as a mask over the objects."""
+    places = [
+        (row, step, index)
+        for row, question in enumerate(questions)
+        for step, indices in enumerate(question.referents)
+        for index in indices
+    ]
+    if not places:
+        return None
+    rows, steps, objects = torch.tensor(places).T
+    mask = torch.zeros(len(questions), int(steps.max()) + 1, num_objects, dtype=torch.bool)
+    mask[rows, steps, objects] = True
+    return mask

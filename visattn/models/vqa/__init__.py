@@ -1,0 +1,1 @@
+"""Visual question answering models and their question encoders."""

@@ -1,0 +1,216 @@
+"""MAC network: each step attends to words of the question, then to cells of the image."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from visattn.blocks.tap import Tap
+from visattn.functional.attention.scores import context_vector
+from visattn.functional.attention.softmax import masked_softmax
+from visattn.models.encoder import ImageEncoder
+from visattn.models.vqa.grid_tokens import GridTokens, answer_head
+from visattn.models.vqa.question_encoders import (
+    EncodedQuestions,
+    QuestionEncoder,
+    QuestionEncoderType,
+)
+from visattn.models.vqa.question_groups import QuestionGroups
+from visattn.models.vqa_model import AnswerOutput, VQAModel
+
+
+class MACState(NamedTuple):
+    """State of a MAC network between steps."""
+
+    control: Float[Tensor, "r d"]
+    """What the current step is about."""
+    memory: Float[Tensor, "r d"]
+    """What was read from the image up to now."""
+
+
+class MAC(VQAModel):
+    """Memory, attention and composition: a chain of steps with a control and a memory.
+
+    Each step has a map over the cells and weights over the words.
+
+    Args:
+        words: Vocabulary of the questions.
+        answers: The answers.
+        encoder: Encoder of images into a grid of features.
+        dim: Dimension of control, memory, cells and words.
+        steps: Number of steps; with fewer, maps are easier to read.
+        question_encoder: `gru`, `transformer`, `bag` or `ngram`.
+        positions: Whether cells contain their place.
+        grid_layers: Number of self-attention layers among the cells.
+        dropout: Dropout rate of the memory and before the classifier.
+
+    Raises:
+        ValueError: If `steps` is below 1.
+
+    Example:
+        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.models.encoder import SmallEncoder
+        >>> encoder = SmallEncoder((24, 40), channels=8)
+        >>> words = (*SPECIAL_TOKENS, "what", "color")
+        >>> model = MAC(words, ("red", "blue"), encoder, dim=16).eval()
+        >>> output = model(torch.zeros(1, 3, 24, 40, dtype=torch.uint8), torch.tensor([[4, 5]]))
+        >>> output.attention.shape, output.words.shape
+        (torch.Size([1, 4, 15]), torch.Size([1, 4, 2]))
+
+    Source:
+        Hudson and Manning 2018, arXiv:1803.03067, section 3.2. Deviation: a GRU instead of an LSTM;
+        no self-attention among memories and no memory gate, which the paper has as options. Grid
+        layers and learned positions are not in the paper.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        answers: Sequence[str],
+        encoder: ImageEncoder,
+        *,
+        dim: int = 128,
+        steps: int = 4,
+        question_encoder: QuestionEncoderType = "gru",
+        positions: bool = True,
+        grid_layers: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(words, answers, encoder)
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        self.dim, self.steps, self.dropout = dim, steps, dropout
+        self.question_encoder: QuestionEncoderType = question_encoder
+        self.positions, self.grid_layers = positions, grid_layers
+        self.hop_names = tuple(f"step {index}" for index in range(1, steps + 1))
+        self.tokens = GridTokens(
+            encoder.channels, dim, encoder.grid_size, positions=positions, num_layers=grid_layers
+        )
+        self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
+        self.first_control, self.first_memory = (nn.Parameter(torch.zeros(dim)) for _ in range(2))
+        self.step_queries = nn.ModuleList(nn.Linear(dim, dim) for _ in range(steps))
+        self.control, self.read, self.write = ControlUnit(dim), ReadUnit(dim), WriteUnit(dim)
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Sequential(self.drop, answer_head(2 * dim, len(answers), dim))
+
+    def answer(
+        self,
+        features: Float[Tensor, "b c y x"],
+        questions: Int[Tensor, "r t"],
+        image_indices: Int[Tensor, " r"] | None = None,
+    ) -> AnswerOutput:
+        """Answer questions about images whose features are known; see `VQAModel.answer`."""
+        groups = QuestionGroups.from_indices(image_indices, len(features))
+        places, question = self.tokens(features), self.questions(questions)
+        rows = len(questions)
+        state = MACState(self.first_control.expand(rows, -1), self.first_memory.expand(rows, -1))
+        maps, words = list[Tensor](), list[Tensor]()
+        self.read.tap.grid = self.grid_size
+        for step_query in self.step_queries:
+            control, word_weights = self.control(
+                state.control, step_query(question.vector), question
+            )
+            read, weights = self.read(control, self.drop(state.memory), places, groups)
+            state = MACState(control, self.write(state.memory, read))
+            maps.append(weights)
+            words.append(word_weights)
+        logits = self.head(torch.cat((question.vector, state.memory), -1))
+        return AnswerOutput(logits, torch.stack(maps, 1), torch.stack(words, 1))
+
+
+class ControlUnit(nn.Module):
+    """Chooses what a step is about: attention to the words of the question.
+
+    Args:
+        dim: Dimension of the control.
+
+    Source:
+        Hudson and Manning 2018, arXiv:1803.03067, equations c1 to c2.3.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.join = nn.Linear(2 * dim, dim)
+        self.score = nn.Linear(dim, 1, bias=False)
+
+    def forward(
+        self,
+        control: Float[Tensor, "r d"],
+        query: Float[Tensor, "r d"],
+        question: EncodedQuestions,
+    ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r t"]]:
+        """Return the next control, and the weights of the words."""
+        joined = self.join(torch.cat((control, query), -1))
+        scores = context_vector(joined * self.score.weight[0], question.words.mT)
+        weights = masked_softmax(scores, question.mask)
+        return context_vector(weights, question.words), weights
+
+
+class ReadUnit(nn.Module):
+    """Reads from the image: attention to the cells, from the memory and the control.
+
+    With I = (W_m m + b_m) * (W_k k + b_k) and I' = W [I; k], the score of a cell is w · (c * I').
+    It is linear in I', hence equal to (W₁ᵀ (w * c) * (W_m m + b_m)) · (W_k k + b_k) +
+    W₂ᵀ (w * c) · k up to a number that is the same for all cells. Computed like this, no array has
+    a vector per question and cell.
+
+    Args:
+        dim: Dimension of memory, control and cells.
+
+    Source:
+        Hudson and Manning 2018, arXiv:1803.03067, equations r1 to r3.2.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.memory, self.knowledge = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.join = nn.Linear(2 * dim, dim, bias=False)
+        self.score = nn.Linear(dim, 1, bias=False)
+        self.tap = Tap("tokens", single_query=True)
+
+    def forward(
+        self,
+        control: Float[Tensor, "r d"],
+        memory: Float[Tensor, "r d"],
+        places: Float[Tensor, "b n d"],
+        groups: QuestionGroups,
+    ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r n"]]:
+        """Return what is read, and the weights of the cells."""
+        scores = self.scores(control, memory, places, groups)
+        weights = self.tap(groups.by_question(scores).softmax(-1))
+        return groups.by_question(groups.by_image(weights) @ places), weights
+
+    def scores(
+        self,
+        control: Float[Tensor, "r d"],
+        memory: Float[Tensor, "r d"],
+        places: Float[Tensor, "b n d"],
+        groups: QuestionGroups,
+    ) -> Float[Tensor, "b m n"]:
+        """Return the score of each cell for each question, by image."""
+        interaction, direct = ((control * self.score.weight[0]) @ self.join.weight).chunk(2, -1)
+        queries = groups.by_image(torch.cat((interaction * self.memory(memory), direct), -1))
+        return queries @ torch.cat((self.knowledge(places), places), -1).mT
+
+
+class WriteUnit(nn.Module):
+    """Joins what was read with the memory.
+
+    Args:
+        dim: Dimension of the memory.
+
+    Source:
+        Hudson and Manning 2018, arXiv:1803.03067, equation w1.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.join = nn.Linear(2 * dim, dim)
+
+    def forward(
+        self, memory: Float[Tensor, "r d"], read: Float[Tensor, "r d"]
+    ) -> Float[Tensor, "r d"]:
+        """Return the next memory."""
+        return self.join(torch.cat((read, memory), -1))

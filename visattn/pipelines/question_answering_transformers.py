@@ -1,0 +1,269 @@
+"""Answers of question-answering models of transformers, with where they looked on the photo."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor, nn
+
+from visattn.data.images.reader import ImageLike, LoadedImage
+from visattn.geometry.affine import Geometry
+from visattn.pipelines.captioning import caption, read_images
+from visattn.pipelines.question_answering import MAX_WORDS, Answer
+from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.recording.attention_map import AttentionMap, truncate_text
+from visattn.recording.frozen_model import eval_mode
+
+_RAMP_ERROR = 0.05  # of the range of a ramp: rounding and the resampling filter
+
+
+def ask_with_transformers(
+    model: nn.Module,
+    images: Iterable[ImageLike] | ImageLike,
+    questions: Sequence[str],
+    *,
+    processor: Any,
+    num_answers: int = 5,
+    **generate_kwargs: Any,
+) -> list[Answer]:
+    """Ask a model of transformers questions about images.
+
+    - ViLT chooses among its answers. There is a map per layer: the attention of the first token,
+      from which the answer is predicted, to the patches of the image; mean over the heads.
+    - BLIP for question answering writes the answer from the encoded question, which attends to the
+      image. There is a map per layer of the question encoder: the mean over words and heads.
+    - Other models that generate text are run by `caption_with_transformers`, with the question as
+      their prompt; there is a map per word of the answer.
+
+    Args:
+        model: The model.
+        images: One image or several, as for `visattn.caption`.
+        questions: The questions; each goes with each image.
+        processor: Its processor, or a pair of image processor and tokenizer.
+        num_answers: Largest number of answers of models that choose.
+        generate_kwargs: Options of `generate`, and for the last group of
+            `caption_with_transformers`.
+
+    Raises:
+        TypeError: If the model answers no questions, or has no processor.
+        ValueError: If a question is empty or too long, or the maps cannot be placed on the photo.
+
+    Source:
+        Kim et al. 2021, arXiv:2102.03334 (ViLT); Li et al. 2022, arXiv:2201.12086 (BLIP).
+    """
+    name = type(model).__name__
+    if name not in _ASK and not callable(getattr(model, "generate", None)):
+        raise TypeError(
+            f"the model must answer questions: a model of visattn such as StackedAttentionNetwork, "
+            f"or of transformers, {', '.join(_ASK)} or one that generates text; got {name}"
+        )
+    if processor is None:
+        raise TypeError(
+            f"{name} needs its processor: pass processor=AutoProcessor.from_pretrained(DIRECTORY), "
+            "or a pair of image processor and tokenizer"
+        )
+    for question in questions:
+        count = len(question.split())
+        if not 1 <= count <= MAX_WORDS:
+            raise ValueError(
+                f"a question must have 1 to {MAX_WORDS} words, got {count}: "
+                f"{truncate_text(question, 80)!r}"
+            )
+    ask_one = _ASK.get(name, _ask_generator)
+    with eval_mode(model):
+        return [
+            ask_one(model, processor, image, question, num_answers, generate_kwargs)
+            for image in read_images(images)
+            for question in questions
+        ]
+
+
+def _ask_vilt(
+    model: Any,
+    processor: Any,
+    image: LoadedImage,
+    question: str,
+    num_answers: int,
+    generate_kwargs: dict[str, Any],
+) -> Answer:
+    """Ask ViLT: the answer is a class, and each answer has its own sigmoid."""
+    if generate_kwargs:
+        raise TypeError(f"{', '.join(generate_kwargs)} is for models that generate text, not ViLT")
+    inputs, geometry = _prepare(model, processor, image, question)
+    num_words = inputs["input_ids"].shape[1]
+    with torch.no_grad(), _patch_places(model.vilt.embeddings) as places:
+        output = model(**inputs, output_attentions=True)
+    [(cells, grid)] = places
+    if sorted(map(tuple, cells.tolist())) != [
+        (y, x) for y in range(grid[0]) for x in range(grid[1])
+    ]:
+        raise ValueError(
+            f"the {len(cells)} image tokens of ViLT are not the {grid[0]} x {grid[1]} patches of "
+            "the photo, so that its maps cannot be placed: set max_image_length=-1 in its config"
+        )
+    # Text, a token for the image as a whole, and the patches, in random order.
+    rows = torch.stack([layer[0].mean(0)[0] for layer in output.attentions]).float().cpu()
+    maps = torch.zeros(len(rows), *grid)
+    maps[:, cells[:, 0], cells[:, 1]] = rows[:, num_words + 1 :]
+    best = output.logits[0].float().sigmoid().topk(min(num_answers, output.logits.shape[1]))
+    labels = model.config.id2label
+    answers = tuple(
+        (str(labels[index]), value)
+        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    )
+    note = (
+        "each map is the attention of the first token in one layer, mean over the heads; the rest "
+        "of its attention lies on the words. Each answer has its own probability."
+    )
+    return _answer(model, image, question, answers, maps, geometry, note)
+
+
+def _ask_blip(
+    model: Any,
+    processor: Any,
+    image: LoadedImage,
+    question: str,
+    num_answers: int,  # noqa: ARG001 (it writes one answer)
+    generate_kwargs: dict[str, Any],
+) -> Answer:
+    """Ask BLIP: the encoded question has attended to the image; the answer is written from it."""
+    if beams := sorted({"num_beams", "num_return_sequences"} & set(generate_kwargs)):
+        raise TypeError(f"{', '.join(beams)} is not supported for BLIP, which writes one answer")
+    inputs, geometry = _prepare(model, processor, image, question)
+    options = {"max_new_tokens": 20, **generate_kwargs}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
+    with torch.no_grad():
+        output = model.generate(**inputs, **options)
+        pixels = model.vision_model(inputs["pixel_values"])[0]
+        encoded = model.text_encoder(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs.get("attention_mask"),
+            encoder_hidden_states=pixels,
+            encoder_attention_mask=torch.ones(pixels.shape[:2], dtype=torch.long).to(pixels.device),
+            output_attentions=True,
+            return_dict=True,
+        )
+    patch = model.config.vision_config.patch_size
+    grid = tuple(side // patch for side in inputs["pixel_values"].shape[-2:])
+    rows = torch.stack([layer[0].mean((0, 1)) for layer in encoded.cross_attentions]).float().cpu()
+    if rows.shape[1] != 1 + math.prod(grid):
+        raise ValueError(
+            f"the {rows.shape[1]} image tokens of BLIP are not a class token and {grid[0]} x "
+            f"{grid[1]} patches, so that its maps cannot be placed on the photo"
+        )
+    tokens = output.sequences[0][len(output.sequences[0]) - len(output.logits) :]
+    scores = torch.stack(output.logits)[:, 0].log_softmax(-1).gather(1, tokens[:, None])
+    text = PhotoProcessor(model, processor).tokenizer.decode(tokens, skip_special_tokens=True)
+    probability = float(scores.sum().exp())
+    note = (
+        "each map is the attention of the question's words to the patches in one layer of the "
+        "question encoder, mean over words and heads; the answer is written from these words."
+    )
+    answers = ((text.strip() or "(no answer)", probability),)
+    return _answer(model, image, question, answers, rows[:, 1:].unflatten(1, grid), geometry, note)
+
+
+def _ask_generator(
+    model: nn.Module,
+    processor: Any,
+    image: LoadedImage,
+    question: str,
+    num_answers: int,  # noqa: ARG001 (it writes one answer)
+    generate_kwargs: dict[str, Any],
+) -> Answer:
+    """Ask a model that continues a prompt; each word of the answer has a map."""
+    [written] = caption(model, image, processor=processor, prompt=question, **generate_kwargs)
+    probability = math.exp(sum(written.log_probs))
+    note = "each map is the attention of one word of the answer. " + written.notes
+    return Answer(
+        question,
+        tuple(question.split()),
+        ((written.text or "(no answer)", probability),),
+        written.maps,
+        None,
+        (),
+        image.name,
+        (note.strip(),),
+    )
+
+
+_ASK = {"ViltForQuestionAnswering": _ask_vilt, "BlipForQuestionAnswering": _ask_blip}
+
+
+def _answer(
+    model: nn.Module,
+    image: LoadedImage,
+    question: str,
+    answers: tuple[tuple[str, float], ...],
+    maps: Float[Tensor, "l y x"],
+    geometry: Geometry,
+    note: str,
+) -> Answer:
+    metadata = {"model": type(model).__name__, "heads": "mean", "image": image.name}
+    labels = tuple(f"layer {index}" for index in range(1, len(maps) + 1))
+    placed = AttentionMap(maps, type(model).__name__, "tokens", geometry, metadata, labels)
+    words = tuple(question.split())
+    return Answer(question, words, answers, placed, None, (), image.name, (note,))
+
+
+def _prepare(
+    model: nn.Module, processor: Any, image: LoadedImage, question: str
+) -> tuple[dict[str, Any], Geometry]:
+    """Return the inputs of a model for one photo, and its geometry.
+
+    Raises:
+        ValueError: If the processor does more than resizing the whole photo.
+    """
+    prepare = PhotoProcessor(model, processor, question)
+    inputs = prepare([Image.fromarray(image.pixels)])
+    size = tuple(inputs["pixel_values"].shape[-2:])
+    _check_resized_only(prepare, image.size, size)
+    return inputs, Geometry.identity(image.size).resized(size)
+
+
+def _check_resized_only(
+    prepare: PhotoProcessor, image_size: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """Check with ramps that the whole photo covers the whole input, without crop and padding."""
+    for axis in (0, 1):
+        ramp = torch.linspace(0, 255, image_size[axis]).round().to(torch.uint8)
+        ramp = ramp[:, None] if axis == 0 else ramp[None]
+        pixels = ramp.expand(image_size)[..., None].expand(-1, -1, 3).contiguous().numpy()
+        pixels_out = prepare([Image.fromarray(pixels)])["pixel_values"][0].float().mean(0).cpu()
+        ends = [
+            prepare([Image.fromarray((0 * pixels + value).astype("uint8"))])["pixel_values"].mean()
+            for value in (0, 255)
+        ]
+        line = (pixels_out.mean(1 - axis) - ends[0].float().cpu()) / float(ends[1] - ends[0])
+        # Pixel centers lie at half integers, the ramp is 0 and 1 at the outermost centers.
+        centers = (torch.arange(size[axis]) + 0.5) * image_size[axis] / size[axis] - 0.5
+        expected = (centers / max(1, image_size[axis] - 1)).clamp(0, 1)
+        if (line - expected).abs().max() > _RAMP_ERROR:
+            raise ValueError(
+                "the image processor does not just resize the whole photo (it crops or pads it), "
+                "so that the maps cannot be placed: set do_center_crop=False and do_pad=False"
+            )
+
+
+@contextmanager
+def _patch_places(
+    embeddings: Any,
+) -> Iterator[list[tuple[Int[Tensor, "n 2"], tuple[int, int]]]]:
+    """Collect row and column of each patch token of ViLT, which shuffles them at every call."""
+    places: list[tuple[Tensor, tuple[int, int]]] = []
+    original = embeddings.visual_embed
+
+    def visual_embed(*args: Any, **kwargs: Any) -> Any:
+        embedded, mask, (index, grid) = original(*args, **kwargs)
+        places.append((index[0].cpu(), (int(grid[0]), int(grid[1]))))
+        return embedded, mask, (index, grid)
+
+    embeddings.visual_embed = visual_embed
+    try:
+        yield places
+    finally:
+        del embeddings.visual_embed

@@ -1,0 +1,112 @@
+"""Data module of photos with questions: VQA v2 and GQA."""
+
+from pathlib import Path
+
+from torch.utils.data import Dataset
+
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.images.resize import ResizeMode, ResizeSpec
+from visattn.data.loading.fallback import OnError
+from visattn.data.questions.batch import QuestionSample
+from visattn.data.questions.vqa_files import (
+    QuestionPhoto,
+    QuestionPhotos,
+    frequent_answers,
+    read_gqa,
+    read_vqa,
+)
+from visattn.data.scenes.dataset import Split
+from visattn.training.data.fallback import ReadFallbackDataModule
+from visattn.training.data.questions import QuestionDataModule
+
+
+class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
+    """Photos with questions in the format of VQA (v1 and v2) or GQA.
+
+    Paths may contain `{split}`, which becomes `train` or `val`; validation photos are also the test
+    photos, since the answers of the test questions are not public. Words and answers are those of
+    the training questions.
+
+    Args:
+        questions: Question file, such as
+            `v2_OpenEnded_mscoco_{split}2014_questions.json` or `{split}_balanced_questions.json`.
+        images: Folder of the photos.
+        annotations: Answers of VQA, such as `v2_mscoco_{split}2014_annotations.json`; null for GQA,
+            whose question files have the answers.
+        image_name: Name of the photo of an image id, such as `COCO_{split}2014_{id:012}.jpg` of
+            VQA or `{id}.jpg` of GQA.
+        max_answers: Number of answers between which the model chooses, the most frequent ones.
+            Questions with another answer are not trained on, and count as wrong in the test.
+        min_word_freq: Words that occur less often in the training questions are unknown.
+        resize_mode: How a photo is resized to the input of the network: `crop` takes the center
+            crop, `pad` adds margins, `squash` ignores the aspect ratio.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        batch_size: Photos per training batch and process; each brings all of its questions.
+        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
+            model trained like this knows the questions only, and is the control of others.
+        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        seed: Seed of the order of the photos.
+    """
+
+    num_steps = 0
+
+    def __init__(
+        self,
+        questions: str,
+        images: str,
+        *,
+        annotations: str | None = None,
+        image_name: str = "COCO_{split}2014_{id:012}.jpg",
+        max_answers: int = 3000,
+        min_word_freq: int = 1,
+        resize_mode: ResizeMode = "squash",
+        on_error: OnError = "raise",
+        batch_size: int = 64,
+        blank_images: bool = False,
+        num_workers: int = 4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            batch_size=batch_size, blank_images=blank_images, num_workers=num_workers, seed=seed
+        )
+        self.questions, self.images, self.annotations = questions, images, annotations
+        self.image_name = image_name
+        self.resize_mode: ResizeMode = resize_mode
+        self.on_error: OnError = on_error
+        self._photos = {split: self._read(split) for split in ("train", "val")}
+        train = self._photos["train"]
+        self.answers = frequent_answers(train, max_answers)
+        self.vocabulary = Vocabulary.from_captions(
+            (question.text for photo in train for question in photo.questions),
+            min_word_freq=min_word_freq,
+        )
+        types = {q.type for photos in self._photos.values() for photo in photos for q in photo[1]}
+        self.types = dict.fromkeys(sorted(types), "")
+
+    def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
+        """Return the photos of a split with their questions.
+
+        Raises:
+            TypeError: If the task does not know the size of its images.
+        """
+        if self.input_spec is None:
+            raise TypeError(
+                "VQADataModule needs a task whose input_spec has the size of its images"
+            )
+        name = "train" if split == "train" else "val"
+        photos, fallback = self._photos[name], None
+        if split == "train":
+            fallback = self.train_fallback(len(photos), lambda index: photos[index].file)
+        folder = Path(self.images.replace("{split}", name))
+        resize = ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
+        return QuestionPhotos(photos, folder, resize, fallback=fallback)
+
+    def _read(self, split: str) -> list[QuestionPhoto]:
+        questions, name = (
+            text.replace("{split}", split) for text in (self.questions, self.image_name)
+        )
+        if self.annotations is None:
+            return read_gqa(Path(questions), name)
+        annotations = self.annotations.replace("{split}", split)
+        return read_vqa(Path(questions), Path(annotations), name)

@@ -1,0 +1,276 @@
+"""Metrics of visual question answering: accuracy per type, majority, and maps on referents."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torchmetrics import Metric
+
+from visattn.metrics.maps.grounding import (
+    attention_correctness,
+    box_coverage,
+    pointing_hit,
+    uniform_baseline,
+)
+
+REFERENT_METRICS = ("pointing", "mass", "area")
+
+
+class QuestionScores(Metric):
+    """Accuracy of answers per type of question, and that of the most frequent answer of each type.
+
+    `accuracy` is the mean over all questions, `mean_accuracy` the mean over the types; then that of
+    each group and of each type. With several answers per question, an answer counts by its VQA
+    accuracy. `majority` is the accuracy of always giving the most frequent answer of a type, the
+    mean over the types; a model that ignores the images reaches no more. `off_type_answers` is the
+    fraction of answers that are correct for no question of that type. `num_questions` counts them.
+
+    All states are sums, so that the result is exact for any batch size and number of processes.
+
+    Args:
+        types: Types of questions, with the group of each; an empty group is none.
+        num_answers: Number of answers between which the model chooses.
+
+    Example:
+        >>> scores = QuestionScores({"shape": "", "side": ""}, 3)
+        >>> available = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+        >>> predictions, types = torch.tensor([0, 2, 1, 1]), torch.tensor([0, 0, 0, 1])
+        >>> scores.update(predictions, available, types)
+        >>> {name: round(float(value), 2) for name, value in scores.compute().items()}
+        {'accuracy': 0.5, 'mean_accuracy': 0.33, 'accuracy_shape': 0.67, 'accuracy_side': 0.0,
+         'majority': 0.83, 'off_type_answers': 0.5, 'num_questions': 4.0}
+    """
+
+    full_state_update = False
+    correct: Tensor
+    count: Tensor
+    available: Tensor
+    predicted: Tensor
+
+    def __init__(self, types: Mapping[str, str], num_answers: int) -> None:
+        super().__init__()
+        self.types = dict(types)
+        self.groups = list(dict.fromkeys(group for group in types.values() if group))
+        for name, shape in (
+            ("correct", (len(types),)),
+            ("count", (len(types),)),
+            ("available", (len(types), num_answers)),
+            ("predicted", (len(types), num_answers)),
+        ):
+            zeros = torch.zeros(shape, dtype=torch.float64)
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        parts = [f"accuracy_{name}" for name in (*self.groups, *self.types)]
+        return (
+            "accuracy",
+            "mean_accuracy",
+            *parts,
+            "majority",
+            *(f"majority_{group}" for group in self.groups),
+            "off_type_answers",
+            "num_questions",
+        )
+
+    def update(
+        self,
+        predictions: Int[Tensor, " r"],
+        available: Float[Tensor, "r k"],
+        types: Int[Tensor, " r"],
+    ) -> None:
+        """Add answers.
+
+        Args:
+            predictions: Index of the answer of the model.
+            available: Accuracy of each possible answer; see `answer_scores`.
+            types: Index of the type of each question.
+        """
+        available = available.double()
+        self.correct.index_add_(0, types, available.gather(1, predictions[:, None])[:, 0])
+        self.count.index_add_(0, types, torch.ones_like(types, dtype=torch.float64))
+        self.available.index_add_(0, types, available)
+        chosen = one_hot(predictions, available.shape[1]).double()
+        self.predicted.index_add_(0, types, chosen)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return all metrics by name; NaN for types without questions."""
+        per_type, best = self.correct / self.count, self.available.amax(1)
+        values: dict[str, Tensor] = {
+            "accuracy": self.correct.sum() / self.count.sum(),
+            "mean_accuracy": per_type.nanmean(),
+        }
+        for group in self.groups:
+            values[f"accuracy_{group}"] = self._of_group(self.correct, group)
+        values |= {f"accuracy_{name}": per_type[i] for i, name in enumerate(self.types)}
+        values["majority"] = (best / self.count).nanmean()
+        for group in self.groups:
+            values[f"majority_{group}"] = self._of_group(best, group)
+        off_type = (self.predicted * (self.available == 0)).sum()
+        values["off_type_answers"] = off_type / self.count.sum()
+        values["num_questions"] = self.count.sum()
+        return {name: value.float() for name, value in values.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return accuracy and majority of each type that has questions."""
+        pairs = zip(self.types.items(), self.count.tolist(), strict=True)
+        best = self.available.amax(1).tolist()
+        return [
+            {
+                "type": name,
+                "group": group,
+                "num_questions": int(count),
+                "accuracy": float(self.correct[index]) / count,
+                "majority": best[index] / count,
+            }
+            for index, ((name, group), count) in enumerate(pairs)
+            if count
+        ]
+
+    def _of_group(self, amounts: Float[Tensor, " types"], group: str) -> Float[Tensor, ""]:
+        members = torch.tensor([own == group for own in self.types.values()], device=amounts.device)
+        return amounts[members].sum() / self.count[members].sum()
+
+
+def answer_scores(
+    answers: Int[Tensor, " r"], soft_scores: Float[Tensor, "r k"] | None, num_answers: int
+) -> Float[Tensor, "r k"]:
+    """Return the accuracy of each possible answer: 1 for the correct one, or the VQA accuracy.
+
+    Args:
+        answers: Index of the correct answer; -1 if the model does not know it.
+        soft_scores: The VQA accuracy of each answer; None if each question has one answer.
+        num_answers: Number of possible answers.
+
+    Example:
+        >>> answer_scores(torch.tensor([1, -1]), None, 2)
+        tensor([[0., 1.],
+                [0., 0.]])
+    """
+    if soft_scores is not None:
+        return soft_scores
+    return one_hot(answers + 1, num_answers + 1)[:, 1:].float()
+
+
+class ReferentScores(Metric):
+    """How well the map of each hop lies on the objects of each step of reasoning.
+
+    `pointing`: how often the center of the maximum cell lies in the box of such an object; `mass`:
+    attention inside of the boxes, by the exact area of each cell; `area`: their share of the image,
+    which is the mass of uniform attention. Each combination of type, step and hop is counted apart.
+
+    Args:
+        types: Types of questions.
+        num_steps: Largest number of steps of reasoning.
+        num_hops: Number of maps of the model.
+
+    Example:
+        >>> scores = ReferentScores(["shape"], num_steps=1, num_hops=1)
+        >>> boxes = torch.tensor([[[[0.0, 0.0, 0.5, 1.0]]]])
+        >>> scores.update(torch.tensor([[[[0.75, 0.25]]]]), boxes, torch.tensor([0]))
+        >>> scores.rows()[0]["pointing"], scores.rows()[0]["mass"], scores.rows()[0]["area"]
+        (1.0, 0.75, 0.5)
+    """
+
+    full_state_update = False
+    sums: Tensor
+    count: Tensor
+
+    def __init__(self, types: Sequence[str], *, num_steps: int, num_hops: int) -> None:
+        super().__init__()
+        self.types, self.num_steps, self.num_hops = tuple(types), num_steps, num_hops
+        shape = (len(types), num_steps, num_hops)
+        zeros = torch.zeros(len(REFERENT_METRICS), *shape, dtype=torch.float64)
+        self.add_state("sums", zeros, dist_reduce_fx="sum")
+        counts = torch.zeros(len(types), num_steps, dtype=torch.float64)
+        self.add_state("count", counts, dist_reduce_fx="sum")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(
+            f"hop_{hop}_step_{step}_{name}"
+            for hop in range(1, self.num_hops + 1)
+            for step in range(1, self.num_steps + 1)
+            for name in REFERENT_METRICS
+        )
+
+    def update(
+        self,
+        attention: Float[Tensor, "r hops gy gx"],
+        boxes: Float[Tensor, "r s o 4"],
+        types: Int[Tensor, " r"],
+    ) -> None:
+        """Add the maps of questions.
+
+        Args:
+            attention: Map of each hop; sums to one.
+            boxes: Boxes of the objects of each step as fractions of the image; zeros for others.
+            types: Index of the type of each question.
+        """
+        grid = (attention.shape[-2], attention.shape[-1])
+        maps = attention.double()
+        for step, step_boxes in enumerate(boxes.double().unbind(1)):
+            rows = (step_boxes[..., 2:] > step_boxes[..., :2]).all(-1).any(-1)
+            inside = step_boxes[rows][:, None]
+            coverage = box_coverage(inside, grid)
+            values = (
+                pointing_hit(maps[rows], inside).double(),
+                attention_correctness(maps[rows], coverage),
+                uniform_baseline(coverage).expand(-1, self.num_hops),
+            )
+            for sums, value in zip(self.sums, values, strict=True):
+                sums[:, step].index_add_(0, types[rows], value)
+            self.count[:, step] += torch.bincount(types[rows], minlength=len(self.types))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return all metrics by name, over all types; NaN without such steps."""
+        means = self.sums.sum(1) / self.count.sum(0)[:, None]
+        values = means.permute(2, 1, 0).flatten().float()
+        return dict(zip(self.names, values.unbind(), strict=True))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the metrics of each type, step and hop that has questions."""
+        return [
+            {
+                "type": name,
+                "step": step + 1,
+                "hop": hop + 1,
+                "num_questions": int(self.count[index, step]),
+                **{
+                    metric: float(self.sums[m, index, step, hop] / self.count[index, step])
+                    for m, metric in enumerate(REFERENT_METRICS)
+                },
+            }
+            for index, name in enumerate(self.types)
+            for step in range(self.num_steps)
+            for hop in range(self.num_hops)
+            if self.count[index, step]
+        ]
+
+
+def referent_boxes(
+    boxes: Float[Tensor, "b o 4"],
+    referents: Bool[Tensor, "r s o"],
+    image_indices: Int[Tensor, " r"],
+    size: tuple[int, int],
+) -> Float[Tensor, "r s o 4"]:
+    """Return the boxes of the objects of each step as fractions of the image; zeros for others.
+
+    Args:
+        boxes: Boxes of the objects of each image in pixels.
+        referents: Objects of each step of each question.
+        image_indices: Image of each question.
+        size: Height and width of the images in pixels.
+
+    Example:
+        >>> boxes, chosen = torch.tensor([[[2.0, 0.0, 4.0, 4.0]]]), torch.ones(1, 1, 1) > 0
+        >>> referent_boxes(boxes, chosen, torch.tensor([0]), (4, 8))
+        tensor([[[[0.2500, 0.0000, 0.5000, 1.0000]]]])
+    """
+    sides = boxes.new_tensor([size[1], size[0], size[1], size[0]])
+    return (boxes / sides)[image_indices][:, None] * referents[..., None]

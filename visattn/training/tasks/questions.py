@@ -1,0 +1,391 @@
+"""Training of visual question answering models."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import AdamW
+
+from visattn.data.questions.batch import QuestionBatch
+from visattn.data.questions.erasure import Erased
+from visattn.functional.captioning.losses import attention_mass_loss
+from visattn.metrics.maps.grounding import box_coverage
+from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.pipelines.draw_questions import question_panels, rows_of_types
+from visattn.training.base import InputSpec, Task
+from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data.questions import QuestionDataModule
+from visattn.training.metrics.questions import (
+    QuestionScores,
+    ReferentScores,
+    answer_scores,
+    referent_boxes,
+)
+from visattn.training.metrics.weighted_mean import WeightedMean
+from visattn.training.optim import (
+    OptimizerFactory,
+    OptimizerGroup,
+    Schedule,
+    cosine,
+    trapezoid,
+    weight_decay_groups,
+)
+
+CONTROLS = ("other_image", "blank_image")
+ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")
+_NUM_ERASED = 128  # images per split in which objects are erased
+_ADAMW = partial(AdamW, lr=1e-3, weight_decay=1e-2)
+
+
+class QuestionTask(Task):
+    """Train a visual question answering model.
+
+    The loss is the cross-entropy of the answer; against the VQA accuracies of the answers, divided
+    by their sum, if several people answered.
+
+    Metrics are those of `QuestionScores` and, where the data know the objects that a question is
+    about, of `ReferentScores`. The test adds two controls: `other_image_...`, the same questions
+    with the images of each pair swapped, and `blank_image_...`, with a gray image. A model that
+    answers from the images falls to the level of the questions alone; that level is reached best by
+    a model trained with `blank_images: true`. A second test set is logged as `novel/...`.
+
+    On rendered scenes the test also erases objects from the first 128 images:
+    `erased_referent_changed` is how often a correct answer changes where it must, and
+    `erased_distractor_unchanged` how often it stays where it must.
+
+    Args:
+        vqa_model: The model; it gets the words of the questions and the answers from the data.
+        data_info: Values that the data module provides: `words`, `answers`, `question_types` and
+            `num_steps`.
+        hop_loss_weight: Weight of the supervision of maps: minus the log of the attention inside
+            the objects that the question is about. Hop k is supervised by step k of the reasoning;
+            hops beyond the last step by the last step.
+        label_smoothing: Label smoothing of the cross-entropy.
+        optimizer: The optimizer; by default AdamW with a learning rate of 1e-3 and a weight decay
+            of 1e-2.
+        encoder_lr_mult: Learning rate of the image encoder, as a multiple of the optimizer's.
+        schedule: Learning-rate schedule after the warmup: `cosine` annealing, or constant and then
+            linear decay (`trapezoid`).
+        warmup_steps: Steps of linear warmup.
+        decay_start: Fraction of the run after which the learning rate of `trapezoid` decays.
+        num_panels: Number of test images per test set that are written as figures to `panels/` of
+            the run: questions, answers and the map of each hop.
+        monitor: The validation metric that selects the best checkpoint.
+
+    Raises:
+        ValueError: If a number is out of range, or maps are supervised although the model has none
+            or the data do not know the objects.
+    """
+
+    model: VQAModel
+    idle_parameters = True  # timm backbones may have layers after their last stage
+
+    def __init__(
+        self,
+        vqa_model: Callable[[list[str], list[str]], VQAModel],
+        data_info: dict[str, Any],
+        *,
+        hop_loss_weight: float = 0.0,
+        label_smoothing: float = 0.0,
+        optimizer: OptimizerFactory | None = None,
+        encoder_lr_mult: float = 1.0,
+        schedule: Literal["cosine", "trapezoid"] = "trapezoid",
+        warmup_steps: int = 100,
+        decay_start: float = 0.5,
+        num_panels: int = 8,
+        monitor: str = "val/mean_accuracy",
+    ) -> None:
+        if min(hop_loss_weight, encoder_lr_mult) < 0 or not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "hop_loss_weight and encoder_lr_mult must be at least 0, label_smoothing at least "
+                f"0 and below 1; got {hop_loss_weight}, {encoder_lr_mult} and {label_smoothing}"
+            )
+        super().__init__(vqa_model(data_info["words"], data_info["answers"]))
+        self.types = {name: index for index, name in enumerate(data_info["question_types"])}
+        num_hops, num_steps = len(self.model.hop_names), data_info["num_steps"]
+        if hop_loss_weight and not (num_hops and num_steps):
+            raise ValueError(
+                "hop_loss_weight supervises the maps of hops by the objects that a question is "
+                "about: it needs a model with maps, and data that know the objects; this model has "
+                f"{num_hops} maps, the data {num_steps} steps of reasoning"
+            )
+        self.hop_loss_weight, self.label_smoothing = hop_loss_weight, label_smoothing
+        self.optimizer, self.encoder_lr_mult = optimizer or _ADAMW, encoder_lr_mult
+        self.schedule: Literal["cosine", "trapezoid"] = schedule
+        self.warmup_steps, self.decay_start = warmup_steps, decay_start
+        self.num_panels = num_panels
+        self.monitor = monitor_with_mode(monitor)
+        self.evaluations = nn.ModuleDict(
+            {
+                name: QuestionEvaluation(
+                    data_info["question_types"], len(self.model.answers), num_steps, num_hops
+                )
+                for name in ("main", "novel")
+            }
+        )
+        self.val_scores = tuple(f"val/{name}" for name in self._evaluation("val").names)
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the encoder."""
+        encoder = self.model.encoder
+        return InputSpec(encoder.img_size, encoder.mean, encoder.std)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights that were trained for other words or answers, even if there are as many.
+
+        Raises:
+            ValueError: If they differ.
+        """
+        super().on_load_checkpoint(checkpoint)
+        arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
+        for name in ("words", "answers"):
+            trained, own = arguments.get(name), getattr(self.model, name)
+            if trained is not None and tuple(trained) != own:
+                raise ValueError(
+                    f"the checkpoint was trained with other {name}; use the same data options. "
+                    f"Only one of the two has {sorted(set(trained) ^ set(own))[:5]}"
+                )
+
+    def parameter_groups(self) -> list[OptimizerGroup]:
+        """Return the encoder and the rest, each with and without weight decay."""
+        encoder = list(self.model.encoder.parameters())
+        encoder_ids = {id(weight) for weight in encoder}
+        rest = [weight for weight in self.model.parameters() if id(weight) not in encoder_ids]
+        return weight_decay_groups(
+            {"encoder": encoder, "rest": rest},
+            {"encoder": self.encoder_lr_mult, "rest": 1.0},
+            self.model.no_weight_decay_parameters(),
+        )
+
+    def lr_schedule(self) -> Schedule:
+        """Return the schedule with its warmup."""
+        if self.schedule == "cosine":
+            return partial(cosine, warmup_steps=self.warmup_steps)
+        return partial(trapezoid, warmup_steps=self.warmup_steps, decay_start=self.decay_start)
+
+    def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+        output = self._answer(batch)
+        loss = answer_loss(output.logits, batch, label_smoothing=self.label_smoothing)
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(batch.answers))
+        if self.hop_loss_weight and output.attention is not None and batch.boxes is not None:
+            hop_loss = self._hop_loss(output.attention, batch)
+            self.log("train/hop_loss", hop_loss.detach(), batch_size=len(batch.answers))
+            loss = loss + self.hop_loss_weight * hop_loss
+        return loss
+
+    def validation_step(self, batch: QuestionBatch, batch_idx: int) -> None:
+        """Update the metrics; controls outside of `fit` only."""
+        self._update_metrics(batch, "val", controls=self.trainer.state.fn != "fit")
+
+    def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metrics and controls; draw panels of the first images."""
+        split = "novel" if dataloader_idx else "test"
+        output = self._update_metrics(batch, split, controls=True)
+        if not batch_idx and self.num_panels and self.trainer.is_global_zero:
+            rows = rows_of_types(batch, self.num_panels)
+            panels = question_panels(self.model, batch, output, rows)
+            self.notes |= {f"panels/{split}_{i}": panel for i, panel in enumerate(panels)}
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics of the validation images."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics of the test images, and store those of each type and step."""
+        for split in ("test", "novel"):
+            if self._evaluation(split).scores.update_called:
+                self._log_metrics(split)
+
+    def _answer(self, batch: QuestionBatch) -> AnswerOutput:
+        return self.model(batch.images, batch.questions, batch.image_indices)
+
+    def _hop_loss(
+        self, attention: Float[Tensor, "r hops n"], batch: QuestionBatch
+    ) -> Float[Tensor, ""]:
+        """Return the mean loss of the maps of all hops against the objects of their steps."""
+        targets = hop_targets(batch, self.model.grid_size, attention.shape[1])
+        supervised = targets.sum(-1) > 0
+        return attention_mass_loss(
+            attention.flatten(0, 1), targets.flatten(0, 1), supervised.flatten()
+        )
+
+    def _evaluation(self, split: str) -> "QuestionEvaluation":
+        return cast("QuestionEvaluation", self.evaluations["novel" if split == "novel" else "main"])
+
+    def _update_metrics(self, batch: QuestionBatch, split: str, *, controls: bool) -> AnswerOutput:
+        evaluation, output = self._evaluation(split), self._answer(batch)
+        loss, count = answer_loss(output.logits, batch), len(batch.answers)
+        evaluation.loss.update(loss * count, count)
+        types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
+        available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
+        evaluation.scores.update(output.logits.argmax(1), available, types)
+        referents = batch.referents
+        if output.attention is not None and batch.boxes is not None and referents is not None:
+            size = (batch.images.shape[2], batch.images.shape[3])
+            boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
+            maps = output.attention.unflatten(2, self.model.grid_size)
+            evaluation.referents.update(maps, boxes, types)
+        if controls:
+            paired = batch.image_indices < batch.num_paired
+            for name, other in zip(
+                CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
+            ):
+                predictions = self._answer(other).logits.argmax(1)[paired]
+                evaluation.control(name).update(predictions, available[paired], types[paired])
+            self._update_erasures(batch, output.logits.argmax(1), evaluation)
+        return output
+
+    def _update_erasures(
+        self, batch: QuestionBatch, predictions: Int[Tensor, " r"], evaluation: "QuestionEvaluation"
+    ) -> None:
+        """Ask correctly answered questions again, about images without one of their objects."""
+        data = getattr(self.trainer, "datamodule", None)
+        if not isinstance(data, QuestionDataModule) or evaluation.num_erased >= _NUM_ERASED:
+            return
+        evaluation.num_erased += len(batch.samples)
+        for erased, metric in evaluation.erasures():
+            rows, other = data.erasures(batch, erased)
+            if other is None:
+                continue
+            answers = self._answer(other.to(self.device)).logits.argmax(1)
+            before = predictions[rows]
+            correct = before == batch.answers[rows]
+            same = (answers == before) == (erased == "distractor")
+            metric.update((same & correct).sum(), correct.sum())
+
+    def _log_metrics(self, split: str) -> None:
+        evaluation = self._evaluation(split)
+        for name, value in evaluation.compute().items():
+            self.log(f"{split}/{name}", value, prog_bar=name == "mean_accuracy", sync_dist=True)
+        if self.trainer.state.fn != "fit":
+            self.notes[f"{split}_types"] = evaluation.type_rows()
+            if evaluation.referents.update_called:
+                self.notes[f"{split}_referents"] = evaluation.referents.rows()
+        evaluation.reset()
+
+
+class QuestionEvaluation(nn.Module):
+    """Metrics of a split: answers, the loss, referents, and the controls.
+
+    Args:
+        types: Types of questions, with the group of each.
+        num_answers: Number of possible answers.
+        num_steps: Largest number of steps of reasoning.
+        num_hops: Number of maps of the model.
+    """
+
+    def __init__(
+        self, types: dict[str, str], num_answers: int, num_steps: int, num_hops: int
+    ) -> None:
+        super().__init__()
+        self.scores, self.loss = QuestionScores(types, num_answers), WeightedMean()
+        self.referents = ReferentScores(list(types), num_steps=num_steps, num_hops=num_hops)
+        self.controls = nn.ModuleDict(
+            {name: QuestionScores(types, num_answers) for name in CONTROLS}
+        )
+        self.erased_referent, self.erased_distractor = WeightedMean(), WeightedMean()
+        self.num_erased = 0
+        self.names = (*self.scores.names, "loss", *self.referents.names)
+
+    def control(self, name: str) -> QuestionScores:
+        """Return the scores of a control."""
+        return cast("QuestionScores", self.controls[name])
+
+    def erasures(self) -> tuple[tuple[Erased, WeightedMean], ...]:
+        """Return the metrics of images without an object."""
+        return ("referent", self.erased_referent), ("distractor", self.erased_distractor)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return all metrics by name; controls if they were updated."""
+        values = {**self.scores.compute(), "loss": self.loss.compute()}
+        if self.referents.update_called:
+            values |= self.referents.compute()
+        for name in CONTROLS:
+            if self.control(name).update_called:
+                results = self.control(name).compute()
+                values |= {f"{name}_{key}": results[key] for key in self._control_names}
+        for (_, metric), name in zip(self.erasures(), ERASURES, strict=True):
+            if metric.update_called:
+                values[name] = metric.compute()
+        return values
+
+    def type_rows(self) -> list[dict[str, Any]]:
+        """Return accuracy, majority and controls of each type."""
+        rows = self.scores.rows()
+        for name in CONTROLS:
+            accuracies = {row["type"]: row["accuracy"] for row in self.control(name).rows()}
+            for row in rows:
+                row[name] = accuracies.get(row["type"])
+        return rows
+
+    @property
+    def _control_names(self) -> tuple[str, ...]:
+        groups = [f"accuracy_{group}" for group in self.scores.groups]
+        return ("accuracy", "mean_accuracy", *groups)
+
+    def reset(self) -> None:
+        """Reset all metrics."""
+        self.num_erased = 0
+        controls = (self.control(name) for name in CONTROLS)
+        erasures = (metric for _, metric in self.erasures())
+        for metric in (self.scores, self.loss, self.referents, *controls, *erasures):
+            metric.reset()
+
+
+def answer_loss(
+    logits: Float[Tensor, "r k"], batch: QuestionBatch, *, label_smoothing: float = 0.0
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy of answers; against soft labels if several people answered.
+
+    Questions without an answer that the model knows are left out.
+
+    Args:
+        logits: Logits of the answers.
+        batch: The questions with their answers.
+        label_smoothing: Label smoothing.
+    """
+    if batch.soft_scores is None:
+        targets: Tensor = batch.answers
+        known: Int[Tensor, " q"] = (batch.answers >= 0).nonzero()[:, 0]
+    else:
+        totals = batch.soft_scores.sum(1, keepdim=True)
+        targets = batch.soft_scores / totals.clamp(min=1e-9)
+        known = (totals[:, 0] > 0).nonzero()[:, 0]
+    if not len(known):
+        return logits.sum() * 0
+    return cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
+
+
+def hop_targets(
+    batch: QuestionBatch, grid: tuple[int, int], num_hops: int
+) -> Float[Tensor, "r {num_hops} n"]:
+    """Return how much of each cell is covered by the objects that each hop should look at.
+
+    Hop k should look at the objects of step k, and hops beyond the last step at those of the last
+    step. A cell counts by the object that covers most of it.
+
+    Args:
+        batch: Questions with boxes and referents.
+        grid: Rows and columns of cells.
+        num_hops: Number of hops.
+
+    Returns:
+        Zeros for questions without referents.
+    """
+    boxes, referents = batch.boxes, batch.referents
+    if boxes is None or referents is None:
+        return torch.zeros(len(batch.answers), num_hops, grid[0] * grid[1])
+    height, width = batch.images.shape[2:]
+    sides = boxes.new_tensor([width, height, width, height])
+    covered = box_coverage((boxes / sides)[:, :, None], grid).flatten(-2)[batch.image_indices]
+    last_step = referents.any(-1).sum(1).clamp(min=1) - 1
+    hops = torch.arange(num_hops, device=boxes.device)
+    steps = torch.minimum(hops, last_step[:, None])
+    chosen = referents.gather(1, steps[..., None].expand(-1, -1, referents.shape[2]))
+    return (covered[:, None] * chosen[..., None]).amax(2)
