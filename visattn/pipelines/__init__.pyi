@@ -1,3 +1,7 @@
+from .attention_history import (
+    AttentionHistory as AttentionHistory,
+    MapRecord as MapRecord,
+)
 from .attribution_maps import (
     check_method_args as check_method_args,
     compute_maps as compute_maps,

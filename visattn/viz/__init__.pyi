@@ -30,6 +30,7 @@ from .html.document import (
     escape_text as escape_text,
     file_url as file_url,
     image_data_url as image_data_url,
+    jpeg_data_url as jpeg_data_url,
     render_page as render_page,
 )
 from .html.explorer_page import (
@@ -37,6 +38,10 @@ from .html.explorer_page import (
     ExplorerMap as ExplorerMap,
     explorer_page as explorer_page,
     quantize_weights as quantize_weights,
+)
+from .html.history_page import (
+    HistoryRow as HistoryRow,
+    history_page as history_page,
 )
 from .html.index_page import (
     IndexEntry as IndexEntry,
