@@ -50,8 +50,10 @@ def test_the_maximum_follows_the_quadrant_that_the_model_reads(tmp_path: Path) -
     followed.log(model, 500, force=True)
     first, _, second, tall = followed.records
     assert (first.x < 32, first.y < 24, second.x > 32, second.y > 24) == (True,) * 4
-    assert tall.x > 20 and tall.y > 32  # in pixels of the portrait
-    assert first.target == "b" and math.isnan(first.correlation)
+    assert tall.x > 20
+    assert tall.y > 32
+    assert first.target == "b"
+    assert math.isnan(first.correlation)
     assert second.correlation < 0.5
 
 
@@ -73,7 +75,8 @@ def test_the_folder_has_a_table_a_page_and_all_maps(tmp_path: Path) -> None:
         path = tmp_path / "step-0000000" / f"{row['image']}.jpg"
         assert path.read_bytes().startswith(b"\xff\xd8")  # a JPEG
     page = (tmp_path / "index.html").read_text()
-    assert page.count("<img") == 4 and "step 0" in page
+    assert page.count("<img") == 4
+    assert "step 0" in page
 
 
 def test_maps_are_drawn_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +105,8 @@ def test_the_model_is_returned_as_it_was_under_inference_mode(tmp_path: Path) ->
     with torch.inference_mode():
         history(tmp_path).log(model, 0)
         assert torch.is_inference_mode_enabled()
-    assert model.training and all(p.grad is None for p in model.parameters())
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_an_empty_map_is_recorded_with_its_reason(tmp_path: Path) -> None:
@@ -110,7 +114,8 @@ def test_an_empty_map_is_recorded_with_its_reason(tmp_path: Path) -> None:
     nn.init.zeros_(model.conv.weight)
     followed = history(tmp_path)
     followed.log(model, 0)
-    assert followed.records[0].note and math.isnan(followed.records[0].x)
+    assert followed.records[0].note
+    assert math.isnan(followed.records[0].x)
     assert "no map" in (tmp_path / "index.html").read_text()
 
 
@@ -127,7 +132,8 @@ def test_the_page_shows_evenly_spaced_steps() -> None:
     assert (len(steps), steps[0], steps[-1]) == (24, 0, 990)
     row = HistoryRow("<b>", "data:,", ["data:,"], ["a 0.5"])
     page = history_page([row], [0], num_steps=100, method="gradcam")
-    assert "1 of 100 logged steps" in page and "&lt;b&gt;" in page
+    assert "1 of 100 logged steps" in page
+    assert "&lt;b&gt;" in page
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,10 @@ def register_models() -> list[str]:
         >>> "visattn_cct_7_3x1" in register_models()
         True
         >>> model = timm.create_model("visattn_cct_7_3x1", num_classes=10)
-        >>> model(torch.zeros(1, 3, 32, 32)).shape, timm.data.resolve_model_data_config(model)["mean"]
-        (torch.Size([1, 10]), (0.485, 0.456, 0.406))
+        >>> timm.data.resolve_model_data_config(model)["mean"]
+        (0.485, 0.456, 0.406)
+        >>> model(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
     """
     return [_register(f"visattn_{_timm_name(preset)}", preset) for preset in VIT_PRESETS]
 

@@ -42,15 +42,15 @@ class AttentionCallback(TrainerCallback):
     def __init__(self, history: AttentionHistory) -> None:
         self.history = history
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Draw the maps before the first step, so that a wrong argument stops the run here."""
         self._log(state, kwargs, force=True)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Draw the maps if they are due."""
         self._log(state, kwargs)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Draw the maps after the last step."""
         self._log(state, kwargs, force=True)
 

@@ -115,8 +115,10 @@ from .layer_attention import (
 )
 from .model_io import (
     load as load,
+    load_blocks as load_blocks,
     load_model as load_model,
     save as save,
+    save_blocks as save_blocks,
 )
 from .scale import (
     MapScale as MapScale,

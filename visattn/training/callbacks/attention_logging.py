@@ -40,8 +40,8 @@ class AttentionLogger(Callback):
             `layer` and others.
 
     Raises:
-        ValueError: If the method does not fit the model, the LightningModule has no such module,
-            or a strategy splits the model.
+        TypeError: If the strategy splits the model.
+        ValueError: If the method does not fit the model, or the LightningModule has no such module.
 
     Example:
         >>> from lightning import LightningModule, Trainer
@@ -79,9 +79,9 @@ class AttentionLogger(Callback):
         """Read the images and draw the first maps."""
         strategy = trainer.strategy
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-            raise ValueError(
-                f"AttentionLogger needs the whole model on one device, but {type(strategy).__name__}"
-                " splits it; explain a checkpoint with visattn overlay instead"
+            raise TypeError(
+                f"AttentionLogger needs the whole model on one device; {type(strategy).__name__} "
+                "splits it: explain a checkpoint with visattn overlay instead"
             )
         if not trainer.is_global_zero:
             return
