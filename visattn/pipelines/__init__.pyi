@@ -142,6 +142,15 @@ from .sequence_maps import (
     sequence_maps as sequence_maps,
     sequence_methods as sequence_methods,
 )
+from .video import (
+    ExplainedFrame as ExplainedFrame,
+    Mp4Writer as Mp4Writer,
+    VideoOverlay as VideoOverlay,
+    contact_sheet as contact_sheet,
+    find_shots as find_shots,
+    overlay_video as overlay_video,
+    smooth_maps as smooth_maps,
+)
 from .words.captions import (
     caption_with_transformers as caption_with_transformers,
 )
