@@ -33,10 +33,10 @@ def rotate_mp4(path: Path, degrees: int) -> Path:
     """Write a rotation into the track header of an MP4, as phones do."""
     content = bytearray(path.read_bytes())
     start = content.index(b"tkhd") + 4 + 40  # version 0: the matrix follows 40 bytes
-    one = 1 << 16
+    unit = 1 << 16
     matrix = {
-        90: (0, one, 0, -one, 0, 0, 0, 0, 1 << 30),
-        180: (-one, 0, 0, 0, -one, 0, 0, 0, 1 << 30),
+        90: (0, unit, 0, -unit, 0, 0, 0, 0, 1 << 30),
+        180: (-unit, 0, 0, 0, -unit, 0, 0, 0, 1 << 30),
     }[degrees]
     content[start : start + 36] = struct.pack(">9i", *matrix)
     path.write_bytes(content)

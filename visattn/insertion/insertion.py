@@ -235,10 +235,7 @@ def insert(
         >>> torch.equal(model(x), before)
         True
     """
-    if trainable and not freeze:
-        raise ValueError(f"trainable goes with freeze=True, got {list(trainable)} without it")
-    if init not in get_args(Init):
-        raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
+    _check_options(init, freeze, trainable)
     check_modifiable(model)
     trace = trace_model(model, example)
     selection = select_sites(model, trace, position, stages)
@@ -277,6 +274,13 @@ def insert(
         num_skipped=num_skipped if position == "residual" else 0,
         notes=selection.notes,
     )
+
+
+def _check_options(init: str, freeze: bool, trainable: Sequence[str]) -> None:
+    if trainable and not freeze:
+        raise ValueError(f"trainable goes with freeze=True, got {list(trainable)} without it")
+    if init not in get_args(Init):
+        raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
 
 
 def check_modifiable(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""How attention changes while a model trains: maps of the same images, every few hundred steps."""
+"""Maps of the same images every few hundred steps of a training, with a page."""
 
 import csv
 import io

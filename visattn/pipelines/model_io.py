@@ -123,6 +123,11 @@ def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If the file is damaged, or its blocks are not those of the model.
+
+    Example:
+        >>> load_blocks(nn.Linear(2, 2), "nowhere.safetensors")
+        Traceback (most recent call last):
+        FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
     """
     weights, description = safetensors_file.read_safetensors(path)
     own = model.state_dict()

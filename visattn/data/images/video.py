@@ -132,7 +132,7 @@ def is_video(path: str | os.PathLike[str]) -> bool:
 def _open(source: str | os.PathLike[str] | int) -> Any:
     """Return an open capture; files are opened by FFmpeg alone, never as a pattern or address."""
     if isinstance(source, int):
-        capture = cv2.VideoCapture(source)
+        capture = _quiet_capture(source)
         if not capture.isOpened():
             raise VideoError(f"camera {source} cannot be opened; 0 is usually the first one")
         return capture
@@ -140,7 +140,7 @@ def _open(source: str | os.PathLike[str] | int) -> Any:
     with open_regular_file(path) as file:
         if file.read(8).startswith(_PLAYLISTS):
             raise VideoError(f"{source} is a playlist; pass the video files that it names")
-    capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
+    capture = _quiet_capture(str(path), cv2.CAP_FFMPEG)
     if not capture.isOpened():
         raise VideoError(
             f"{source} cannot be read as a video: it is damaged, or of a kind that OpenCV does not "
@@ -148,6 +148,16 @@ def _open(source: str | os.PathLike[str] | int) -> Any:
         )
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
     return capture
+
+
+def _quiet_capture(*arguments: Any) -> Any:
+    """Open a capture without the log of OpenCV; the error says what matters."""
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        return cv2.VideoCapture(*arguments)
+    finally:
+        cv2.utils.logging.setLogLevel(level)
 
 
 def _to_rgb(pixels: UInt8[np.ndarray, "..."]) -> UInt8[np.ndarray, "y x 3"]:
