@@ -137,3 +137,20 @@ def test_a_folder_of_images_is_read(tmp_path: Path) -> None:
         Image.fromarray(photo()).save(tmp_path / name)
     listed = AttentionLogger(tmp_path).images
     assert [path.name for path in listed] == ["a.png", "b.png"]
+
+
+def test_a_config_can_name_it(tiny: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from visattn.cli import main
+
+    Image.fromarray(photo()).save("photo.png")
+    callback = "{images: photo.png, method: words, every_n_steps: 2, max_cost: 1.0}"
+    text = tiny.read_text().replace(
+        "  callbacks:\n",
+        f"  callbacks:\n    - class_path: AttentionLogger\n      init_args: {callback}\n",
+    )
+    Path("config.yaml").write_text(text)
+    assert main(["fit", "--config", "config.yaml", "--run", "run"]) == 0
+    lines = Path("run/attention/maps.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "2", "4"]
