@@ -15,6 +15,7 @@ from .captioner_words import (
 from .captioning import (
     Caption as Caption,
     caption as caption,
+    make_thumbnail as make_thumbnail,
     read_images as read_images,
 )
 from .dense import (

@@ -51,6 +51,9 @@ from .html.index_page import (
     thumbnail as thumbnail,
     tile_images as tile_images,
 )
+from .html.notebook_caption import (
+    notebook_caption as notebook_caption,
+)
 from .html.photo_page import (
     photo_page as photo_page,
 )
