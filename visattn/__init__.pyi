@@ -46,8 +46,10 @@ from .pipelines.explainer import (
 )
 from .pipelines.model_io import (
     load as load,
+    load_blocks as load_blocks,
     load_model as load_model,
     save as save,
+    save_blocks as save_blocks,
 )
 from .pipelines.question_answering import (
     ask as ask,

@@ -126,6 +126,13 @@ from .images.rgb import (
     from_array as from_array,
     to_rgb as to_rgb,
 )
+from .images.video import (
+    VIDEO_SUFFIXES as VIDEO_SUFFIXES,
+    VideoError as VideoError,
+    VideoFrame as VideoFrame,
+    VideoReader as VideoReader,
+    is_video as is_video,
+)
 from .loading.fallback import (
     ReadFallback as ReadFallback,
 )

@@ -20,6 +20,10 @@ from .feature_layout import (
     infer_channels_last as infer_channels_last,
     spatial_size as spatial_size,
 )
+from .freezing import (
+    freeze_except_blocks as freeze_except_blocks,
+    trained_tensors as trained_tensors,
+)
 from .gating_signal import (
     GatingSignal as GatingSignal,
     accepts_signal as accepts_signal,

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.registry import block_class, block_name, create_block
+from visattn.insertion.freezing import freeze_except_blocks
 from visattn.insertion.gating_signal import accepts_signal
 from visattn.insertion.inserted_block import InsertedBlock, attach, detach, named_modules
 from visattn.insertion.signal_source import (
@@ -184,6 +185,8 @@ def insert(
     stages: Iterable[int] | None = None,
     signal: str | None = None,
     init: Init = "identity",
+    freeze: bool = False,
+    trainable: Sequence[str] = (),
     **options: Any,
 ) -> Insertion:
     """Insert attention blocks after modules of a model, in place.
@@ -212,6 +215,8 @@ def insert(
         init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the output of the
             model does not change; a block that starts as the identity gets no scale (`stn` then
             differs by rounding, 1e-7). `paper`: the block as published.
+        freeze: Train the blocks alone: see `freeze_except_blocks`; `save_blocks` saves them.
+        trainable: With `freeze`, names of further modules that are trained, such as `fc`.
         options: Arguments of the blocks, such as `reduction`.
 
     Raises:
@@ -230,8 +235,7 @@ def insert(
         >>> torch.equal(model(x), before)
         True
     """
-    if init not in get_args(Init):
-        raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
+    _check_options(init, freeze, trainable)
     check_modifiable(model)
     trace = trace_model(model, example)
     selection = select_sites(model, trace, position, stages)
@@ -251,6 +255,8 @@ def insert(
         attach(host, _match_host(inserted_block, host, model, site.device))
     try:
         _check_forward(model, inserted, example)
+        if freeze:
+            freeze_except_blocks(model, trainable)
     except BaseException:
         for site in inserted:
             detach(model.get_submodule(site.name))
@@ -268,6 +274,13 @@ def insert(
         num_skipped=num_skipped if position == "residual" else 0,
         notes=selection.notes,
     )
+
+
+def _check_options(init: str, freeze: bool, trainable: Sequence[str]) -> None:
+    if trainable and not freeze:
+        raise ValueError(f"trainable goes with freeze=True, got {list(trainable)} without it")
+    if init not in get_args(Init):
+        raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")
 
 
 def check_modifiable(model: nn.Module) -> None:

@@ -1,3 +1,7 @@
+from .attention_history import (
+    AttentionHistory as AttentionHistory,
+    MapRecord as MapRecord,
+)
 from .attribution_maps import (
     check_method_args as check_method_args,
     compute_maps as compute_maps,
@@ -11,6 +15,7 @@ from .captioner_words import (
 from .captioning import (
     Caption as Caption,
     caption as caption,
+    make_thumbnail as make_thumbnail,
     read_images as read_images,
 )
 from .dense import (
@@ -119,8 +124,10 @@ from .layer_attention import (
 )
 from .model_io import (
     load as load,
+    load_blocks as load_blocks,
     load_model as load_model,
     save as save,
+    save_blocks as save_blocks,
 )
 from .question_answering import (
     MAX_WORDS as MAX_WORDS,
@@ -153,6 +160,15 @@ from .segmentation import (
 from .sequence_maps import (
     sequence_maps as sequence_maps,
     sequence_methods as sequence_methods,
+)
+from .video import (
+    ExplainedFrame as ExplainedFrame,
+    Mp4Writer as Mp4Writer,
+    VideoOverlay as VideoOverlay,
+    contact_sheet as contact_sheet,
+    find_shots as find_shots,
+    overlay_video as overlay_video,
+    smooth_maps as smooth_maps,
 )
 from .words.captions import (
     caption_with_transformers as caption_with_transformers,

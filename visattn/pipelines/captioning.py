@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
+from PIL import Image
 from torch import nn
 
 from visattn.data.images.reader import (
@@ -31,6 +34,9 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
 from visattn.viz.html.index_page import is_result_folder
+from visattn.viz.html.notebook_caption import notebook_caption
+
+_THUMBNAIL = 640  # pixels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +64,8 @@ class Caption:
     the photo, where words also attend text and padding."""
     notes: str = ""
     """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
+    thumbnail: UInt8[np.ndarray, "y x 3"] | None = None
+    """The photo at up to 640 pixels, for notebooks."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
@@ -65,6 +73,14 @@ class Caption:
         name = f", {self.image}" if self.image else ""
         text = truncate_text(self.text, 100)
         return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
+
+    def _repr_html_(self) -> str | None:
+        """Return the photo and the words for notebooks; hovering a word shows its map."""
+        if self.thumbnail is None or not self.words:
+            return None
+        maps = self.maps.resize_to_image(self.thumbnail.shape[:2], smooth=self.smooth)
+        top = self.maps.display_range()[1]
+        return notebook_caption(self.thumbnail, self.words, maps.numpy(), vmax=top)
 
     @property
     def smooth(self) -> bool:
@@ -171,16 +187,19 @@ def caption(
     _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
     batch_size = _checked_batch_size(16 if batch_size is None else batch_size)
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
-    inputs = ((image.name, *resize_to_input(image, spec)) for image in read_images(images))
+    inputs = (
+        (image.name, make_thumbnail(image), *resize_to_input(image, spec))
+        for image in read_images(images)
+    )
     metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
     device, captions = next(model.parameters()).device, list[Caption]()
     with eval_mode(model), _selected_places(model, places, metadata), _kept_random_state(device):
         batch_size = 1 if metadata.get("places") == "sample" else batch_size
         while batch := list(itertools.islice(inputs, batch_size)):
             if metadata.get("places") == "sample":
-                torch.manual_seed(zlib.crc32(batch[0][1].numpy().tobytes(), seed))
+                torch.manual_seed(zlib.crc32(batch[0][2].numpy().tobytes(), seed))
             output = model.search(
-                model.encoder(torch.stack([pixels for _, pixels, _ in batch]).to(device)),
+                model.encoder(torch.stack([pixels for *_, pixels, _ in batch]).to(device)),
                 beam_size=beam_size,
                 num_captions=num_captions,
                 max_length=max_length,
@@ -188,10 +207,24 @@ def caption(
                 length_penalty=length_penalty,
             )
             captions += [
-                _captions(model, output, index, geometry, {**metadata, "image": name})
-                for index, (name, _, geometry) in enumerate(batch)
+                replace(
+                    _captions(model, output, index, geometry, {**metadata, "image": name}),
+                    thumbnail=thumbnail,
+                )
+                for index, (name, thumbnail, _, geometry) in enumerate(batch)
             ]
     return captions
+
+
+def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
+    """Return an image at up to 640 pixels, for notebooks.
+
+    Example:
+        >>> make_thumbnail(LoadedImage(np.zeros((900, 1300, 3), np.uint8))).shape
+        (300, 434, 3)
+    """
+    factor = -(-max(image.size) // _THUMBNAIL)
+    return np.asarray(Image.fromarray(image.pixels).reduce(factor))
 
 
 def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from visattn.insertion.freezing import trained_tensors
 from visattn.io.messages import did_you_mean
 from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.models.backbones.huggingface import load_huggingface_model
@@ -29,7 +30,7 @@ from visattn.models.serialization.config import (
 )
 from visattn.models.serialization.weight_files import check_loaded_weights
 
-__all__ = ["LoadedModel", "load", "load_model", "save"]
+__all__ = ["LoadedModel", "load", "load_blocks", "load_model", "save", "save_blocks"]
 
 _FORMS = (
     "timm:NAME, torchvision:NAME, hf:DIRECTORY, run:DIRECTORY, FILE.py:NAME, package.module:NAME "
@@ -86,6 +87,59 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     model = build_with_weights(config, weights)
     check_loaded_weights(model, path)
     return model
+
+
+def save_blocks(
+    model: nn.Module, path: str | os.PathLike[str], trainable: Sequence[str] = ()
+) -> None:
+    """Write the weights of the inserted blocks to a safetensors file, without those of the model.
+
+    Args:
+        model: Any network with inserted blocks; see `visattn.insert(..., freeze=True)`.
+        path: The file.
+        trainable: Names of further modules that were trained, such as `fc`.
+
+    Raises:
+        ValueError: If there are no blocks, a name matches nothing, or the name of the file does
+            not end in .safetensors.
+
+    Example:
+        >>> import torch, visattn
+        >>> file, x = getfixture("tmp_path") / "se.safetensors", torch.randn(1, 3, 11, 13)
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+        >>> _ = visattn.insert(model, "se", position="0", example=x, freeze=True)
+        >>> save_blocks(model, file)
+        >>> load_blocks(model, file)
+    """
+    tensors = trained_tensors(model, trainable)
+    if not tensors:
+        raise ValueError(f"{type(model).__name__} has no inserted blocks to save")
+    safetensors_file.write_safetensors(path, tensors, {"blocks": sorted(tensors)})
+
+
+def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Read weights of inserted blocks into a model that has the same blocks inserted.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is damaged, or its blocks are not those of the model.
+
+    Example:
+        >>> load_blocks(nn.Linear(2, 2), "nowhere.safetensors")
+        Traceback (most recent call last):
+        FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
+    """
+    weights, description = safetensors_file.read_safetensors(path)
+    own = model.state_dict()
+    wrong = [name for name in weights if name not in own or own[name].shape != weights[name].shape]
+    absent = sorted(trained_tensors(model).keys() - weights.keys())
+    if "blocks" not in description or wrong or absent:
+        raise ValueError(
+            f"{path} must hold the weights of the blocks inserted into this model; it differs in "
+            f"{', '.join([*wrong, *absent][:3]) or 'its kind'}: insert the same blocks, with the "
+            "same arguments, before loading"
+        )
+    model.load_state_dict(weights, strict=False)
 
 
 def load_model(

@@ -1,8 +1,9 @@
 """Scan paths of glimpse models, placed on the original images."""
 
+import io
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -60,6 +61,20 @@ class ScanPath:
             f"ScanPath({truncate_text(self.prediction)}, probability {self.probability:.3f}, "
             f"{len(self.locations)} glimpses)"
         )
+
+    def _repr_png_(self) -> bytes:
+        """Return the scan path on the network's input for notebooks."""
+        from visattn.pipelines.draw_scanpaths import glimpse_panel
+
+        geometry = Geometry.identity((self.pixels.shape[-2], self.pixels.shape[-1]))
+        corners, boxes = self.boxes.view(-1, 2), self.boxes
+        if self.maps.geometry is not None:
+            boxes = self.maps.geometry.to_input(corners).view(self.boxes.shape)
+        shown = replace(self, boxes=boxes, maps=self.maps.with_geometry(geometry))
+        buffer = io.BytesIO()
+        panel = glimpse_panel(self.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy(), shown)
+        Image.fromarray(panel).save(buffer, "png")
+        return buffer.getvalue()
 
     @property
     def labels(self) -> list[ReadLabel]:

@@ -49,6 +49,9 @@ from .gradient_graph import (
     num_positions as num_positions,
     preserves_rows as preserves_rows,
 )
+from .heatmap_png import (
+    heatmap_png as heatmap_png,
+)
 from .internal_resize import (
     internal_geometry as internal_geometry,
     internal_transform as internal_transform,

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from visattn.blocks.tap import MapKind
 from visattn.geometry.affine import Geometry
+from visattn.recording.heatmap_png import heatmap_png
+
+_NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,6 +83,27 @@ class AttentionMap:
             position = "on {} x {}".format(*self.geometry.image_size)
         parts = [self.site, self.kind, shape, limits, truncate_text(str(label)), position]
         return f"AttentionMap({', '.join(filter(None, parts))})"
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the maps as an image for notebooks: as they lie on the image, on one scale.
+
+        `visattn.overlay(photo, attention_map)` draws one of them on its photo.
+
+        Example:
+            >>> AttentionMap(torch.eye(2), "layer4", "gradient")._repr_png_()[1:4]
+            b'PNG'
+        """
+        if self.kind == "channel" or not self.values.numel():
+            return None
+        vmin, vmax = self.display_range()
+        if self.geometry is None:
+            placed = self.values
+        else:
+            height, width = self.geometry.image_size
+            share = min(1.0, _NOTEBOOK_SIDE / max(height, width))
+            size = (max(1, round(height * share)), max(1, round(width * share)))
+            placed = self.resize_to_image(size)
+        return heatmap_png(placed.flatten(0, -3) if placed.ndim > 2 else placed[None], vmin, vmax)
 
     @property
     def _map_ndim(self) -> int:

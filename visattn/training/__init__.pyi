@@ -4,6 +4,9 @@ from .base import (
     Task as Task,
     check_class_names as check_class_names,
 )
+from .callbacks.attention_logging import (
+    AttentionLogger as AttentionLogger,
+)
 from .callbacks.best_checkpoint import (
     BestCheckpoint as BestCheckpoint,
     relocate_checkpoint_paths as relocate_checkpoint_paths,

@@ -30,6 +30,7 @@ from .html.document import (
     escape_text as escape_text,
     file_url as file_url,
     image_data_url as image_data_url,
+    jpeg_data_url as jpeg_data_url,
     render_page as render_page,
 )
 from .html.explorer_page import (
@@ -38,6 +39,10 @@ from .html.explorer_page import (
     explorer_page as explorer_page,
     quantize_weights as quantize_weights,
 )
+from .html.history_page import (
+    HistoryRow as HistoryRow,
+    history_page as history_page,
+)
 from .html.index_page import (
     IndexEntry as IndexEntry,
     index_page as index_page,
@@ -45,6 +50,9 @@ from .html.index_page import (
     parse_index_page as parse_index_page,
     thumbnail as thumbnail,
     tile_images as tile_images,
+)
+from .html.notebook_caption import (
+    notebook_caption as notebook_caption,
 )
 from .html.photo_page import (
     photo_page as photo_page,

@@ -215,14 +215,20 @@ def add_resize_mode(parser: argparse.ArgumentParser, *, default: str | None = "c
     )
 
 
-def add_images(parser: argparse.ArgumentParser) -> None:
-    """Add the positional arguments `images` and the option `--strict`."""
+def add_images(parser: argparse.ArgumentParser, *, videos: bool = False) -> None:
+    """Add the positional arguments `images` and the option `--strict`.
+
+    Args:
+        parser: The parser.
+        videos: Whether videos, or a camera instead, can be given too.
+    """
+    kinds = "image files, or folders that are searched recursively"
     parser.add_argument(
         "images",
-        nargs="+",
+        nargs="*" if videos else "+",
         type=Path,
         metavar="IMAGE_OR_FOLDER",
-        help="image files, or folders that are searched recursively",
+        help=f"{kinds}; or video files" if videos else kinds,
     )
     parser.add_argument(
         "--strict", action="store_true", help="stop at the first unreadable image (default: skip)"

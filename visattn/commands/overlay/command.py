@@ -21,13 +21,15 @@ from visattn.commands.options.models import add_model
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.overlay.dense_target import add_dense_target
 from visattn.commands.overlay.queries import overlay_queries
+from visattn.commands.overlay.videos import add_video
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
   visattn overlay dog.jpg --model timm:resnet50 --pretrained --method gradcam --out maps
   visattn overlay photos --model timm:deit_tiny_patch16_224 --pretrained --method rollout --out maps
   visattn overlay dog.jpg --model torchvision:fasterrcnn_resnet50_fpn --pretrained --box best
-  visattn overlay dog.jpg --maps maps.npy --out dog_maps.png"""
+  visattn overlay dog.jpg --maps maps.npy --out dog_maps.png
+  visattn overlay clip.mp4 --model timm:resnet50 --pretrained --every 5 --out maps"""
 
 _EPILOG = """\
 Prints a line per image and method: the names of both, the explained class, its probability, and
@@ -59,13 +61,14 @@ def build_parser() -> argparse.ArgumentParser:
         description="Draw attention maps and attribution maps of a model on photos.",
         epilog=_EPILOG,
     )
-    add_images(parser)
+    add_images(parser, videos=True)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     add_model(parser, required=False)
     _add_methods(parser)
     add_dense_target(parser)
     _add_drawing(parser)
     _add_saved_maps(parser)
+    add_video(parser)
     parser.add_argument(
         "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
     )
@@ -224,12 +227,18 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
+    if not args.images and args.camera is None:
+        parser.error("name the photos or videos: files, folders, or --camera 0")
     if (args.model is None) == (args.maps is None):
         parser.error(_NO_SOURCE)
     if args.text and (args.maps or args.target or args.classes):
         parser.error("--text names what to explain: --target, --classes and --maps have no use")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
+    if args.maps is None and _has_videos(args):
+        from visattn.commands.overlay.videos import overlay_videos
+
+        return overlay_videos(args)
     if isinstance(args.query, str | list) and args.maps is None:
         return overlay_queries(args)
     if args.shard and (args.maps is not None or args.normalize == "global"):
@@ -249,3 +258,22 @@ def main(argv: Sequence[str]) -> int:
         return print_dry_run(reads, paths[0].parent, [path.name for path in paths])
     print_lines(map(str, paths))
     return 0
+
+
+def _has_videos(args: argparse.Namespace) -> bool:
+    """Return whether a camera or videos are given.
+
+    Raises:
+        ValueError: If photos are given too.
+    """
+    from visattn.data.images.video import is_video
+
+    videos = [path for path in args.images if is_video(path)]
+    others = len(args.images) - len(videos)
+    if sum((others > 0, len(videos) > 0, args.camera is not None)) > 1:
+        raise ValueError(
+            "photos, videos and a camera take separate commands, got "
+            f"{others} photos or folders and {len(videos)} videos"
+            + (" and a camera" if args.camera is not None else "")
+        )
+    return bool(videos) or args.camera is not None

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
-from visattn.pipelines.captioning import Caption, read_images
+from visattn.pipelines.captioning import Caption, make_thumbnail, read_images
 from visattn.pipelines.words.checks import check_captioner, check_prompt_length
 from visattn.pipelines.words.controls import Controls, find_sinks, relative_rows, select_indices
 from visattn.pipelines.words.generation import (
@@ -207,6 +207,7 @@ class WordReplay:
             words=self.words, log_probs=log_probs, gates=shares, maps=maps,
             score=float(self.log_probs.sum()), finished=self.finished, image=self.image.name,
             gate_symbol="on photo", notes=self.describe(details),
+            thumbnail=make_thumbnail(self.image),
         )  # fmt: skip
 
     def describe(self, details: Mapping[str, Any]) -> str:

@@ -106,7 +106,17 @@ def image_data_url(
     # No chroma subsampling for small images, which the page enlarges.
     sampling = 2 if share < 1 or max(size) > 640 else 0
     content = _jpeg(Image.fromarray(resize_image(image, size)), quality, sampling)
-    return "data:image/jpeg;base64," + base64.b64encode(content).decode(), size
+    return jpeg_data_url(content), size
+
+
+def jpeg_data_url(content: bytes) -> str:
+    """Return a JPEG file as a data URL.
+
+    Example:
+        >>> jpeg_data_url(b"")
+        'data:image/jpeg;base64,'
+    """
+    return "data:image/jpeg;base64," + base64.b64encode(content).decode()
 
 
 def file_url(name: str) -> str:

@@ -1,0 +1,55 @@
+"""Blocks inside timm's networks, and our models in timm's factory."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import visattn as va
+from visattn.blocks import CBAM
+from visattn.integrations.timm import attn_layer, register_models
+
+
+@pytest.mark.parametrize("name", ["se", "eca", "cbam", "coordinate", "simam"])
+def test_a_block_is_built_into_each_residual_unit(name: str) -> None:
+    model = timm.create_model("resnet18", block_args={"attn_layer": attn_layer(name)}).eval()
+    blocks = [unit.se for stage in (model.layer1, model.layer4) for unit in stage]
+    assert {type(block) for block in blocks} == {type(va.create_block(name, 64))}
+    images = torch.rand(1, 3, 64, 64)
+    with va.record(model) as recording:
+        model(images)
+    assert len(recording.maps) >= 8
+
+
+def test_options_and_device_arguments_arrive() -> None:
+    block = attn_layer("cbam", reduction=4)(64, device="cpu", dtype=torch.float64)
+    assert isinstance(block, CBAM)
+    assert {parameter.dtype for parameter in block.parameters()} == {torch.float64}
+
+
+def test_an_unknown_block_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="cbam"):
+        attn_layer("cbma")
+
+
+def test_models_are_registered_once_and_equal_ours() -> None:
+    names = register_models()
+    assert names == register_models()
+    assert set(names) <= set(timm.list_models("visattn_*"))
+    model = timm.create_model("visattn_vit_lite_6_4", num_classes=7, img_size=24).eval()
+    own = va.models.create_vit("vit_lite_6_4", [str(k) for k in range(7)], img_size=(24, 24)).eval()
+    own.load_state_dict(model.state_dict())
+    images = torch.rand(2, 3, 24, 24)
+    assert torch.equal(model(images), own(images))
+    assert timm.data.resolve_model_data_config(model)["input_size"] == (3, 24, 24)
+
+
+def test_pretrained_weights_are_refused() -> None:
+    with pytest.raises((ValueError, RuntimeError), match="no pretrained weights"):
+        timm.create_model("visattn_vit_tiny", pretrained=True)
+
+
+def test_a_registered_model_has_maps() -> None:
+    model = timm.create_model("visattn_cct_2_3x2", num_classes=3).eval()
+    assert isinstance(model, nn.Module)
+    assert "rollout" in va.methods_for(model) or "attention" in va.methods_for(model)

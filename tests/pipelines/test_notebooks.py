@@ -1,0 +1,51 @@
+"""What results show in notebooks."""
+
+import io
+import re
+
+import numpy as np
+from PIL import Image
+
+import visattn as va
+from visattn.models import SPECIAL_TOKENS, RecurrentAttentionModel, ShowAttendTell, SmallEncoder
+from visattn.pipelines import glimpses
+
+
+def photo(height: int = 700, width: int = 900) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
+
+
+def test_a_caption_shows_the_map_of_the_word_under_the_mouse() -> None:
+    words = (*SPECIAL_TOKENS, "red", "<ring>")
+    model = ShowAttendTell(words, SmallEncoder((32, 32), channels=8))
+    [caption] = va.caption(model, photo(), max_length=3)
+    html = caption._repr_html_()
+    assert html is not None
+    count = len(caption.words)
+    assert html.count("data:image/jpeg") == count + 1
+    assert len(re.findall(r":has\(\.w\d:hover\) \.m\d", html)) == count
+    assert "<script" not in html
+    assert "<ring>" not in html
+    assert len(html) < 1_000_000
+
+
+def test_a_caption_without_a_photo_shows_its_text() -> None:
+    words = (*SPECIAL_TOKENS, "red")
+    model = ShowAttendTell(words, SmallEncoder((32, 32), channels=8))
+    [caption] = va.caption(model, photo(), max_length=1)
+    assert caption.thumbnail is not None
+    assert max(caption.thumbnail.shape) <= 640
+    plain = type(caption)(
+        caption.words, caption.log_probs, caption.gates, caption.maps, caption.score, finished=True
+    )
+    assert plain._repr_html_() is None
+
+
+def test_a_scan_path_shows_its_panel_for_color_and_gray_models() -> None:
+    for mean in ((0.5,), (0.5, 0.5, 0.5)):
+        model = RecurrentAttentionModel(
+            ("cat", "dog"), (24, 24), mean, mean, glimpse_size=5, num_glimpses=3
+        )
+        [scan] = glimpses(model, photo(60, 90))
+        panel = Image.open(io.BytesIO(scan._repr_png_()))
+        assert panel.size[0] > 200

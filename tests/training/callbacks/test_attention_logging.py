@@ -1,0 +1,156 @@
+"""AttentionLogger in LightningModules of others: first maps, interval, loggers, errors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from visattn.training.callbacks import attention_logging
+from visattn.training.callbacks.attention_logging import AttentionLogger
+
+
+class Foreign(LightningModule):
+    """A classifier as users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 5, 3, 2), nn.BatchNorm2d(5), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(5, 2),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(images)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loader() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(14, 3, 32, 32, generator=generator)
+    return DataLoader(TensorDataset(images, torch.arange(14) % 2), batch_size=2)
+
+
+def train(folder: Path, callback: AttentionLogger, **options: Any) -> Foreign:
+    torch.manual_seed(0)
+    module = Foreign()
+    options = {"max_epochs": 1, "logger": False, **options}
+    Trainer(
+        accelerator="cpu", default_root_dir=folder, callbacks=[callback],
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        log_every_n_steps=1,
+        **options,
+    ).fit(module, loader(), loader())  # fmt: skip
+    return module
+
+
+def photo() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 255, (40, 56, 3), np.uint8)
+
+
+def logger(**options: Any) -> AttentionLogger:
+    return AttentionLogger(photo(), "gradcam", img_size=32, max_cost=1.0, **options)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+class TestTrainings:
+    def test_maps_are_drawn_first_every_so_often_and_last(self, tmp_path: Path) -> None:
+        callback = logger(every_n_steps=3)
+        train(tmp_path, callback)
+        assert callback.history is not None
+        steps = [record.step for record in callback.history.records]
+        assert steps == [0, 3, 6, 7]
+        assert (tmp_path / "attention/index.html").is_file()
+
+    def test_the_training_is_the_same_with_and_without(self, tmp_path: Path) -> None:
+        with_maps = train(tmp_path, logger(every_n_steps=1)).state_dict()
+        without = train(tmp_path, logger(every_n_steps=1000)).state_dict()
+        assert all(torch.equal(with_maps[name], without[name]) for name in without)
+
+    def test_maps_are_drawn_after_each_validation(self, tmp_path: Path) -> None:
+        callback = logger(every_n_steps=None, module="net")
+        train(tmp_path, callback, max_epochs=2, inference_mode=True)
+        assert callback.history is not None
+        assert [record.step for record in callback.history.records] == [0, 7, 14]
+
+    def test_loggers_that_take_images_get_them(self, tmp_path: Path) -> None:
+        board = TensorBoardLogger(tmp_path, "board")
+        shown: list[tuple[str, int]] = []
+        board.experiment.add_image = lambda name, image, step, dataformats: shown.append(
+            (name, step)
+        )
+        train(tmp_path, logger(every_n_steps=4), logger=board)
+        assert shown == [("attention/1-image", step) for step in (0, 4, 7)]
+
+    def test_a_method_that_does_not_fit_stops_the_run_before_the_first_step(
+        self, tmp_path: Path
+    ) -> None:
+        callback = AttentionLogger(photo(), "rollout", img_size=32)
+        with pytest.raises(ValueError, match="rollout does not fit"):
+            train(tmp_path, callback)
+
+    def test_an_unknown_module_is_refused_with_the_names_that_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"module must name a part of Foreign \(net\)"):
+            train(tmp_path, logger(module="backbone"))
+
+    def test_a_later_error_is_a_warning(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        callback = logger(every_n_steps=3)
+        started = callback.on_fit_start
+
+        def start(trainer: Trainer, pl_module: LightningModule) -> None:
+            started(trainer, pl_module)
+            assert callback.history is not None
+            monkeypatch.setattr(callback.history, "log", _full)
+
+        monkeypatch.setattr(callback, "on_fit_start", start)
+        warned: list[str] = []
+        monkeypatch.setattr(attention_logging, "rank_zero_warn", warned.append)
+        train(tmp_path, callback)
+        assert warned[0] == "AttentionLogger drew no maps after step 3: the disk is full"
+
+
+def _full(*_: Any, **options: Any) -> list[Any]:
+    if options.get("force") or _[1] % 3 == 0:
+        raise OSError("the disk is full")
+    return []
+
+
+def test_a_folder_of_images_is_read(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("b.png", "a.png"):
+        Image.fromarray(photo()).save(tmp_path / name)
+    listed = AttentionLogger(tmp_path).images
+    assert [path.name for path in listed] == ["a.png", "b.png"]
+
+
+def test_a_config_can_name_it(tiny: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from visattn.cli import main
+
+    Image.fromarray(photo()).save("photo.png")
+    callback = "{images: photo.png, method: words, every_n_steps: 2, max_cost: 1.0}"
+    text = tiny.read_text().replace(
+        "  callbacks:\n",
+        f"  callbacks:\n    - class_path: AttentionLogger\n      init_args: {callback}\n",
+    )
+    Path("config.yaml").write_text(text)
+    assert main(["fit", "--config", "config.yaml", "--run", "run"]) == 0
+    lines = Path("run/attention/maps.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "2", "4"]

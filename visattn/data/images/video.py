@@ -1,0 +1,166 @@
+"""Frames of video files and cameras, upright and in RGB."""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import cv2
+import numpy as np
+from jaxtyping import UInt8
+
+from visattn.io.safe_text import open_regular_file
+
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
+_PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
+_DEFAULT_FPS, _MAX_FPS = 25.0, 1000.0
+
+
+class VideoError(ValueError):
+    """A video cannot be read; the message names the video and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class VideoFrame:
+    """A frame of a video."""
+
+    index: int
+    """Its number in the video, from 0."""
+    seconds: float
+    """Its time in the video."""
+    pixels: UInt8[np.ndarray, "y x 3"]
+    """RGB, upright."""
+
+
+class VideoReader:
+    """Iterates over the frames of a video file or a camera.
+
+    Frames are rotated as the file says. A truncated file yields the frames that it has;
+    `num_announced` is the number that its header promises.
+
+    Args:
+        source: A file, or the number of a camera.
+        every: Yield every n-th frame only.
+        max_frames: Number of frames to yield at most; None for all.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        VideoError: If it is not a video, or has no frame.
+        ValueError: If a number is out of range.
+
+    Example:
+        >>> file = str(getfixture("tmp_path") / "clip.avi")
+        >>> writer = cv2.VideoWriter(file, cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+        >>> for level in (0, 120, 240):
+        ...     _ = writer.write(np.full((48, 64, 3), level, np.uint8))
+        >>> writer.release()
+        >>> with VideoReader(file, every=2) as video:
+        ...     print(video.fps, [(f.index, f.seconds, f.pixels.shape) for f in video])
+        10.0 [(0, 0.0, (48, 64, 3)), (2, 0.2, (48, 64, 3))]
+    """
+
+    def __init__(
+        self, source: str | os.PathLike[str] | int, *, every: int = 1, max_frames: int | None = None
+    ) -> None:
+        if every < 1 or (max_frames is not None and max_frames < 1):
+            raise ValueError(
+                f"every and max_frames must be at least 1, got {every} and {max_frames}"
+            )
+        self.every, self.max_frames = every, max_frames
+        self.name = f"camera {source}" if isinstance(source, int) else str(source)
+        self._capture = _open(source)
+        fps = self._capture.get(cv2.CAP_PROP_FPS)
+        self.fps = fps if math.isfinite(fps) and 0 < fps <= _MAX_FPS else _DEFAULT_FPS
+        """Frames per second; 25 if the file does not say it."""
+        count = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
+        self.num_announced = int(count) if math.isfinite(count) and 0 < count < 2**31 else 0
+        """Number of frames in the header; 0 if unknown."""
+        self.num_read = 0
+        """Number of frames that were decoded, skipped ones included."""
+
+    def __enter__(self) -> Self:
+        """Return the reader."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self._capture.release()
+
+    def __iter__(self) -> Iterator[VideoFrame]:
+        """Yield the frames, once."""
+        count = 0
+        while self.max_frames is None or count < self.max_frames:
+            if not self._capture.grab():
+                break
+            seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
+            index, self.num_read = self.num_read, self.num_read + 1
+            if index % self.every:
+                continue
+            decoded, pixels = self._capture.retrieve()
+            if not decoded:
+                break
+            count += 1
+            yield VideoFrame(index, self._seconds(seconds, index), _to_rgb(pixels))
+        if not count:
+            raise VideoError(f"{self.name} has no frame that can be read")
+
+    def _seconds(self, stated: float, index: int) -> float:
+        """Return the time that the container states, or else the one that follows from the rate."""
+        computed = index / self.fps
+        plausible = math.isfinite(stated) and stated > 0
+        return round(stated if plausible else computed, 6)
+
+
+def is_video(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is named like a video.
+
+    Example:
+        >>> is_video("clip.MP4"), is_video("photo.jpg")
+        (True, False)
+    """
+    return Path(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+def _open(source: str | os.PathLike[str] | int) -> Any:
+    """Return an open capture; files are opened by FFmpeg alone, never as a pattern or address."""
+    if isinstance(source, int):
+        capture = _quiet_capture(source)
+        if not capture.isOpened():
+            raise VideoError(f"camera {source} cannot be opened; 0 is usually the first one")
+        return capture
+    path = Path(source).absolute()
+    with open_regular_file(path) as file:
+        if file.read(8).startswith(_PLAYLISTS):
+            raise VideoError(f"{source} is a playlist; pass the video files that it names")
+    capture = _quiet_capture(str(path), cv2.CAP_FFMPEG)
+    if not capture.isOpened():
+        raise VideoError(
+            f"{source} cannot be read as a video: it is damaged, or of a kind that OpenCV does not "
+            f"decode; kinds that usually work are {', '.join(VIDEO_SUFFIXES)}"
+        )
+    capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
+    return capture
+
+
+def _quiet_capture(*arguments: Any) -> Any:
+    """Open a capture without the log of OpenCV; the error says what matters."""
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        return cv2.VideoCapture(*arguments)
+    finally:
+        cv2.utils.logging.setLogLevel(level)
+
+
+def _to_rgb(pixels: UInt8[np.ndarray, "..."]) -> UInt8[np.ndarray, "y x 3"]:
+    if pixels.ndim == 2:
+        return cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGB)
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)

@@ -1,0 +1,104 @@
+"""Blocks as `attn_layer` of timm's networks, and our Vision Transformers in its factory.
+
+Importing this module registers the models: `timm.create_model("visattn_vit_tiny")`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from timm.models import is_model, register_model
+from torch import nn
+
+from visattn.blocks.registry import block_info, create_block
+from visattn.models.classifier import ImageClassifier
+from visattn.models.vit.presets import VIT_PRESETS, create_vit
+
+
+def attn_layer(name: str, **options: Any) -> Callable[..., nn.Module]:
+    """Return a block as the argument `attn_layer` of timm's ResNets and alike.
+
+    timm puts one at the end of each residual branch, of the branch's number of channels. Weights of
+    a pretrained network do not fit then: `visattn.insert` keeps them.
+
+    Args:
+        name: Name of a block, see `visattn.list_blocks`.
+        options: Arguments of the block.
+
+    Raises:
+        ValueError: If the block does not exist or does not return features of the same shape.
+
+    Example:
+        >>> import timm, torch
+        >>> model = timm.create_model(
+        ...     "resnet18", block_args={"attn_layer": attn_layer("cbam", reduction=8)}
+        ... )
+        >>> type(model.layer1[0].se).__name__, model(torch.zeros(1, 3, 64, 64)).shape
+        ('CBAM', torch.Size([1, 1000]))
+    """
+    block_info(name)  # refuses an unknown name here, not inside timm
+    return partial(_create_attn, name, options)
+
+
+def _create_attn(
+    name: str, options: dict[str, Any], channels: int, device: Any = None, dtype: Any = None
+) -> nn.Module:
+    return create_block(name, channels, **options).to(device=device, dtype=dtype)
+
+
+def register_models() -> list[str]:
+    """Register our Vision Transformers in timm and return their names.
+
+    Importing this module calls it. `num_classes` and all arguments of `VisionTransformer` can be
+    passed to `timm.create_model`; images are float tensors, normalized as
+    `timm.data.resolve_model_data_config` says.
+
+    Example:
+        >>> import timm, torch
+        >>> "visattn_cct_7_3x1" in register_models()
+        True
+        >>> model = timm.create_model("visattn_cct_7_3x1", num_classes=10)
+        >>> timm.data.resolve_model_data_config(model)["mean"]
+        (0.485, 0.456, 0.406)
+        >>> model(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
+    """
+    return [_register(f"visattn_{_timm_name(preset)}", preset) for preset in VIT_PRESETS]
+
+
+def _timm_name(preset: str) -> str:
+    return preset if preset.startswith(("cct_", "vit_", "sl_")) else f"vit_{preset}"
+
+
+def _register(name: str, preset: str) -> str:
+    if is_model(name):
+        return name
+
+    def create(
+        pretrained: bool = False,
+        num_classes: int = 1000,
+        **options: Any,
+    ) -> ImageClassifier:
+        if pretrained:
+            raise ValueError(
+                f"{name} has no pretrained weights; load yours with visattn.load or checkpoint_path"
+            )
+        own = {key: value for key, value in options.items() if not key.startswith("pretrained_")}
+        own.pop("cache_dir", None)
+        size = own.get("img_size")
+        if isinstance(size, int):
+            own["img_size"] = (size, size)
+        model = create_vit(preset, [str(index) for index in range(num_classes)], **own)
+        model.pretrained_cfg = {  # what timm's data functions read
+            "architecture": name, "input_size": (3, *model.img_size), "num_classes": num_classes,
+            "mean": model.mean, "std": model.std, "interpolation": "bicubic", "crop_pct": 0.9,
+        }  # fmt: skip
+        return model
+
+    create.__name__ = name
+    create.__module__ = __name__
+    register_model(create)
+    return name
+
+
+register_models()

@@ -1,0 +1,265 @@
+"""Maps of the same images every few hundred steps of a training, with a page."""
+
+import csv
+import io
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import nn
+
+from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.functional.evaluation.faithfulness import spearman_correlation
+from visattn.io.atomic import atomic_write
+from visattn.pipelines.draw_captions import overlay
+from visattn.pipelines.explainer import explain
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.captions.panel import caption_panel
+from visattn.viz.html.document import image_data_url, jpeg_data_url
+from visattn.viz.html.history_page import HistoryRow, history_page
+from visattn.viz.layout.grid import compute_tile_size
+from visattn.viz.maps.resize import resize_image
+
+_PAGE, _TABLE = "index.html", "maps.csv"
+_LONGEST, _WORDS_WIDTH, _QUALITY = 320, 900, 85  # pixels of a map, of a panel of words; JPEG
+_MAX_COLUMNS = 24  # steps on the page; all of them are in the folder
+
+
+@dataclass(frozen=True)
+class MapRecord:
+    """A line of `maps.csv`: the map of one image after some steps of training."""
+
+    step: int
+    image: str
+    target: str
+    """Explained class; "" for attention without a target."""
+    score: float
+    """Score of the explained class; NaN for attention without a target."""
+    x: float
+    """Maximum of the map, in pixels of the image; NaN for several maps or an empty one."""
+    y: float
+    correlation: float
+    """Rank correlation with the map logged before; NaN for the first."""
+    note: str = ""
+    """Why the map is empty."""
+
+
+class AttentionHistory:
+    """Maps of the same images while a model trains, in a folder with a page.
+
+    Each call of `log` that is due writes the maps of all images to `FOLDER/step-0000500/`, adds
+    lines to `FOLDER/maps.csv` and rewrites `FOLDER/index.html`, which shows images by steps. The
+    model is returned as it was: mode, gradients, random state. A folder that exists is continued;
+    lines of later steps, as after a resume, are replaced.
+
+    `AttentionLogger` of `visattn.training` does this in any Lightning training, and
+    `visattn.integrations.transformers.AttentionCallback` in a Trainer of Hugging Face.
+
+    Args:
+        images: Images to follow: files, bytes, PIL images or RGB arrays, of any size.
+        folder: Folder of the maps.
+        method: Method of `visattn.explain`, the same for all images.
+        target: Class to explain, as for `visattn.explain`; None explains the predicted class of
+            each step, which may change.
+        every_n_steps: Steps between two logs.
+        max_cost: Largest share of the run time that maps may take: after a log of 2 seconds and
+            with 0.05, the next one is skipped until 40 seconds have passed.
+        options: Further arguments of `visattn.explain`: `transform`, `img_size`, `class_names`,
+            `layer` and others.
+
+    Raises:
+        ImageError: If an image cannot be read.
+        ValueError: If there is no image, or a number is out of range.
+
+    Example:
+        >>> from visattn.models import AttentionResNet
+        >>> model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+        >>> photo = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+        >>> history = AttentionHistory(photo, getfixture("tmp_path"), method="input_gradient")
+        >>> for step in range(3):
+        ...     panels = history.log(model, step)  # after optimizer.step()
+        ...     print(step, [panel.shape for panel in panels])
+        0 [(60, 80, 3)]
+        1 []
+        2 []
+    """
+
+    def __init__(
+        self,
+        images: Iterable[ImageLike] | ImageLike,
+        folder: str | Path,
+        *,
+        method: str = "gradcam",
+        target: Any = None,
+        every_n_steps: int = 500,
+        max_cost: float = 0.05,
+        **options: Any,
+    ) -> None:
+        self.images = [read_image(image) for image in list_images(images)]
+        if not self.images:
+            raise ValueError("images must hold at least one image, got none")
+        if every_n_steps < 1 or not 0 < max_cost <= 1:
+            raise ValueError(
+                "every_n_steps must be at least 1 and max_cost in (0, 1], got "
+                f"{every_n_steps} and {max_cost}"
+            )
+        self.folder, self.method, self.target = Path(folder), method, target
+        self.every_n_steps, self.max_cost, self.options = every_n_steps, max_cost, options
+        self.names = _unique_names(self.images)
+        self.records = _read_records(self.folder / _TABLE)
+        self.seconds = 0.0
+        self._earlier: dict[str, torch.Tensor] = {}
+        self._next_time = -float("inf")
+
+    def is_due(self, step: int) -> bool:
+        """Return whether maps are drawn after this step."""
+        return step % self.every_n_steps == 0 and time.monotonic() >= self._next_time
+
+    def log(
+        self, model: nn.Module, step: int, *, force: bool = False
+    ) -> list[UInt8[np.ndarray, "_y _x 3"]]:
+        """Draw the maps of all images if they are due, and return one panel per image.
+
+        Args:
+            model: The model, in any mode; also under `torch.inference_mode`.
+            step: Number of optimizer steps.
+            force: Draw them although they are not due.
+
+        Returns:
+            RGB panels; none if nothing was due.
+
+        Raises:
+            ValueError: If the method does not fit the model.
+        """
+        if not force and not self.is_due(step):
+            return []
+        start = time.monotonic()
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            maps = explain(
+                model, self.images, self.method, self.target, keep_empty=True, **self.options
+            )
+        panels = [_draw(*pair) for pair in zip(self.images, maps, strict=True)]
+        records = [self._record(step, *pair) for pair in zip(self.names, maps, strict=True)]
+        self.records = [r for r in self.records if r.step < step] + records
+        for name, panel in zip(self.names, panels, strict=True):
+            _write_jpeg(self._map_file(step, name), panel)
+        atomic_write(self.folder / _TABLE, _table_text(self.records))
+        atomic_write(self.folder / _PAGE, self._page())
+        took = time.monotonic() - start
+        self.seconds += took
+        self._next_time = time.monotonic() + took / self.max_cost - took
+        return panels
+
+    def _record(self, step: int, name: str, attention_map: AttentionMap) -> MapRecord:
+        values, metadata = attention_map.values.detach().float().cpu(), attention_map.metadata
+        before, empty = self._earlier.get(name), str(metadata.get("empty") or "")
+        self._earlier[name] = values
+        correlation, x, y = float("nan"), float("nan"), float("nan")
+        if before is not None and before.shape == values.shape and not empty:
+            correlation = float(spearman_correlation(before.reshape(1, -1), values.reshape(1, -1)))
+        if values.ndim == 2 and not empty:
+            placed = attention_map.resize_to_image().nan_to_num(-float("inf"))
+            row, column = divmod(int(placed.argmax()), placed.shape[1])
+            x, y = column + 0.5, row + 0.5
+        index, score = metadata.get("target"), metadata.get("score")
+        target = str(metadata.get("class") or ("" if index is None else f"class {index}"))
+        number = float("nan") if score is None else float(score)
+        return MapRecord(step, name, target, number, x, y, correlation, empty)
+
+    def _map_file(self, step: int, name: str) -> Path:
+        return self.folder / f"step-{step:07}" / f"{name}.jpg"
+
+    def _page(self) -> str:
+        steps = sorted({record.step for record in self.records})
+        shown = _evenly(steps, _MAX_COLUMNS)
+        rows = [self._row(*pair, shown) for pair in zip(self.names, self.images, strict=True)]
+        return history_page(rows, shown, num_steps=len(steps), method=self.method)
+
+    def _row(self, name: str, image: LoadedImage, steps: Sequence[int]) -> HistoryRow:
+        by_step = {record.step: record for record in self.records if record.image == name}
+        files = [self._map_file(step, name) for step in steps]
+        maps = [jpeg_data_url(path.read_bytes()) if path.is_file() else "" for path in files]
+        notes = [_note(by_step.get(step)) for step in steps]
+        return HistoryRow(name, image_data_url(image.pixels, longest=_LONGEST)[0], maps, notes)
+
+
+def _draw(image: LoadedImage, attention_map: AttentionMap) -> UInt8[np.ndarray, "_y _x 3"]:
+    """Return an overlay at no more than `_LONGEST` pixels, or a panel of several maps."""
+    if attention_map.values.ndim == 2:
+        return _shrink(np.array(overlay(image, attention_map)))
+    labels = attention_map.labels or tuple(map(str, range(1, len(attention_map) + 1)))
+    size = compute_tile_size(image.pixels.shape[:2], len(labels), width=_WORDS_WIDTH)
+    maps = attention_map.resize_to_image(size).detach().cpu().numpy()
+    top = attention_map.display_range()[1]
+    return caption_panel(image.pixels, labels, maps, vmax=top, width=_WORDS_WIDTH)
+
+
+def _shrink(pixels: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "_y _x 3"]:
+    share = min(1.0, _LONGEST / max(pixels.shape[:2]))
+    height, width = (max(1, round(side * share)) for side in pixels.shape[:2])
+    return resize_image(pixels, (height, width))
+
+
+def _write_jpeg(path: Path, pixels: UInt8[np.ndarray, "y x 3"]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "jpeg", quality=_QUALITY)
+    atomic_write(path, buffer.getvalue())
+
+
+def _unique_names(images: Sequence[LoadedImage]) -> list[str]:
+    """Return names for files: the stem of each image, numbered."""
+    stems = [Path(image.name).stem if image.name else "image" for image in images]
+    safe = ["".join(c if c.isalnum() or c in "-_" else "-" for c in stem)[:60] for stem in stems]
+    return [f"{index}-{stem}" for index, stem in enumerate(safe, 1)]
+
+
+def _evenly(steps: Sequence[int], count: int) -> list[int]:
+    """Return at most `count` of the steps, evenly spaced, the first and the last among them."""
+    if len(steps) <= count:
+        return list(steps)
+    return [steps[round(i * (len(steps) - 1) / (count - 1))] for i in range(count)]
+
+
+def _note(record: MapRecord | None) -> str:
+    if record is None:
+        return "not logged"
+    if record.note:
+        return f"no map: {record.note}"
+    return f"{record.target} {record.score:.3g}" if record.target else ""
+
+
+def _table_text(records: Sequence[MapRecord]) -> str:
+    names = [field.name for field in fields(MapRecord)]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([getattr(record, name) for name in names] for record in records)
+    return buffer.getvalue()
+
+
+def _read_records(path: Path) -> list[MapRecord]:
+    """Return the lines of an earlier run."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        try:
+            return [
+                MapRecord(
+                    int(row["step"]), row["image"], row["target"],
+                    *(float(row[name]) for name in ("score", "x", "y", "correlation")),
+                    note=row["note"],
+                )
+                for row in csv.DictReader(file)
+            ]  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} must be a table that AttentionHistory wrote, but {error!r}; "
+                "choose another folder"
+            ) from error

@@ -1,0 +1,372 @@
+"""Attention maps on video: an MP4 with overlays on one color scale, and a contact sheet."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw
+
+from visattn.data.images.video import VideoError, VideoFrame, VideoReader
+from visattn.io.atomic import atomic_replace
+from visattn.pipelines.explainer import Explainer
+from visattn.pipelines.scale import MapScale, map_scale
+from visattn.recording.attention_map import AttentionMap
+from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
+from visattn.viz.layout.text import load_font
+from visattn.viz.maps.heatmap import overlay as draw_overlay
+from visattn.viz.maps.legend import MUTED, SMALL
+from visattn.viz.maps.resize import resize_image
+
+ClipScale = Literal["clip", "running"]
+_MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
+_SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
+_THUMBNAIL = 16  # pixels of the gray images that are compared for cuts
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedFrame:
+    """A frame of a video with its map."""
+
+    frame: VideoFrame
+    map: AttentionMap
+    starts_shot: bool
+    """Whether the frame differs so much from the one before that a new shot begins."""
+
+
+@dataclass
+class VideoOverlay:
+    """What `overlay_video` wrote."""
+
+    movie: Path
+    sheet: Path
+    fps: float
+    """Frames per second of the movie."""
+    indices: list[int] = field(default_factory=list)
+    """Numbers of the explained frames in the video."""
+    seconds: list[float] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    """Explained class of each frame; "" for attention without a target."""
+    shots: list[int] = field(default_factory=list)
+    """Positions in `indices` of the frames that begin a shot; the first is 0."""
+    vmax: float = 0.0
+    """Value at the upper end of the color scale, of the last frame."""
+    num_missing: int = 0
+    """Frames that the header announces and the file does not have."""
+
+
+def overlay_video(
+    explainer: Explainer,
+    source: str | os.PathLike[str] | int,
+    out: str | os.PathLike[str],
+    method: str = "gradcam",
+    target: Any = None,
+    *,
+    every: int = 1,
+    max_frames: int | None = None,
+    scale: ClipScale = "clip",
+    smoothing: float = 0.0,
+    cut_threshold: float = 0.12,
+    batch_size: int = 8,
+    drawing: dict[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **method_args: Any,
+) -> VideoOverlay:
+    """Write the overlays of every n-th frame of a video to `OUT.mp4`, a selection to `OUT.png`.
+
+    Args:
+        explainer: The model with its preprocessing.
+        source: A video file, or the number of a camera.
+        out: Files to write, without suffix.
+        method: Name of a method, as for `visattn.explain`.
+        target: Class to explain; None explains the predicted class of each frame.
+        every: Explain every n-th frame; the movie has these frames, at its share of the rate.
+        max_frames: Number of frames at most; a camera needs it.
+        scale: `clip`: one color scale for all frames, for which the file is read twice; `running`:
+            up to the maximum of the frames so far, in one pass.
+        smoothing: Weight of the earlier frames in an exponential moving average of the maps, in
+            [0, 1). It starts anew with each shot, so that shots are never mixed.
+        cut_threshold: A shot begins where the mean gray difference of two frames, as a share of
+            the gray range, is above this.
+        batch_size: Frames per batch.
+        drawing: Options of `visattn.viz.overlay`.
+        progress: Called with the number of explained frames, and of all if it is known (else 0).
+        method_args: Arguments of the method.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        VideoError: If the video cannot be read or written, or maps for a scale of the whole clip
+            need more than 512 MiB.
+        ValueError: If a number is out of range, or the method does not fit the model.
+
+    Example:
+        >>> from video_data import block_frame, write_clip
+        >>> from visattn.models import AttentionResNet
+        >>> clip = write_clip(getfixture("tmp_path") / "clip.avi", [block_frame(8, 8)] * 3)
+        >>> explainer = Explainer(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
+        >>> result = overlay_video(explainer, clip, clip.with_name("maps"), "input_gradient", "dog")
+        >>> result.movie.name, result.indices, result.classes[0]
+        ('maps.mp4', [0, 1, 2], 'dog')
+    """
+    _check_arguments(source, max_frames, scale, smoothing, cut_threshold)
+    path = Path(out)
+    with VideoReader(source, every=every, max_frames=max_frames) as video:
+        total = -(-video.num_announced // every)
+        total = min(total, max_frames or total)
+        result = VideoOverlay(
+            path.with_name(path.name + ".mp4"),
+            path.with_name(path.name + ".png"),
+            video.fps / every,
+        )
+        frames = _explain(video, explainer, method, target, batch_size, method_args)
+        frames = smooth_maps(find_shots(frames, cut_threshold), smoothing)
+        frames = _report(frames, result, total, progress)
+        if scale == "running":
+            _draw(_running_scales(frames), result, drawing or {}, total, video.name)
+        else:
+            with closing(_with_clip_scale(frames, source, every, total)) as scaled:
+                _draw(scaled, result, drawing or {}, total, video.name)
+        if max_frames is None or len(result.indices) < max_frames:
+            result.num_missing = max(0, video.num_announced - video.num_read)
+    return result
+
+
+def find_shots(
+    frames: Iterable[tuple[VideoFrame, AttentionMap]], threshold: float
+) -> Iterator[ExplainedFrame]:
+    """Yield frames with whether they begin a shot.
+
+    Example:
+        >>> import torch
+        >>> levels = [np.full((4, 4, 3), level, np.uint8) for level in (20, 25, 200)]
+        >>> a_map = AttentionMap(torch.ones(1, 1), "layer", "gradient")
+        >>> frames = [(VideoFrame(i, 0.0, pixels), a_map) for i, pixels in enumerate(levels)]
+        >>> [frame.starts_shot for frame in find_shots(frames, 0.2)]
+        [True, False, True]
+    """
+    before: Float[np.ndarray, "16 16"] | None = None
+    for frame, attention_map in frames:
+        gray = cv2.cvtColor(frame.pixels, cv2.COLOR_RGB2GRAY).astype(np.float32) / 255
+        small = cv2.resize(gray, (_THUMBNAIL, _THUMBNAIL), interpolation=cv2.INTER_AREA)
+        is_cut = before is None or float(np.abs(small - before).mean()) > threshold
+        before = small
+        yield ExplainedFrame(frame, attention_map, is_cut)
+
+
+def smooth_maps(frames: Iterable[ExplainedFrame], weight: float) -> Iterator[ExplainedFrame]:
+    """Yield frames with exponential moving averages of their maps, which start with each shot.
+
+    Example:
+        >>> import torch
+        >>> maps = [AttentionMap(torch.full((1, 1), v), "x", "gate") for v in (0.0, 1.0, 8.0)]
+        >>> pixels = VideoFrame(0, 0.0, np.zeros((4, 4, 3), np.uint8))
+        >>> frames = [ExplainedFrame(pixels, m, i != 1) for i, m in enumerate(maps)]
+        >>> [float(frame.map.values) for frame in smooth_maps(frames, 0.5)]
+        [0.0, 0.5, 8.0]
+    """
+    average = None
+    for each in frames:
+        values = each.map.values
+        if weight and average is not None and not each.starts_shot:
+            values = weight * average + (1 - weight) * values
+        average = values
+        yield replace(each, map=replace(each.map, values=values)) if weight else each
+
+
+def contact_sheet(
+    tiles: Sequence[tuple[float, UInt8[np.ndarray, "y x 3"]]], title: str
+) -> Image.Image:
+    """Return frames of a clip on one page, each with its time.
+
+    Example:
+        >>> contact_sheet([(0.0, np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
+        1200
+    """
+    grid = compute_tile_grid(tiles[0][1].shape[:2], len(tiles), _SHEET_WIDTH)
+    page, places = create_titled_page(title, grid, _SHEET_WIDTH, 24, 12)
+    pen = ImageDraw.Draw(page)
+    for (seconds, pixels), (x, y) in zip(tiles, places, strict=False):
+        page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
+        minutes, rest = divmod(seconds, 60)
+        label = f"{int(minutes)}:{rest:05.2f}"
+        pen.text((x, y + grid.tile_size[0] + 6), label, MUTED, load_font(SMALL))
+    return page
+
+
+def _check_arguments(
+    source: str | os.PathLike[str] | int,
+    max_frames: int | None,
+    scale: str,
+    smoothing: float,
+    cut_threshold: float,
+) -> None:
+    if not 0 <= smoothing < 1 or not 0 < cut_threshold <= 1:
+        raise ValueError(
+            "smoothing must be in [0, 1) and cut_threshold in (0, 1], got "
+            f"{smoothing} and {cut_threshold}"
+        )
+    if scale not in get_args(ClipScale):
+        raise ValueError(f"scale must be one of {', '.join(get_args(ClipScale))}, got {scale!r}")
+    if isinstance(source, int) and (max_frames is None or scale == "clip"):
+        raise ValueError(
+            "a camera has no end and cannot be read twice: pass max_frames and scale='running'"
+        )
+
+
+def _explain(
+    video: VideoReader,
+    explainer: Explainer,
+    method: str,
+    target: Any,
+    batch_size: int,
+    method_args: dict[str, Any],
+) -> Iterator[tuple[VideoFrame, AttentionMap]]:
+    frames = iter(video)
+    while batch := list(islice(frames, batch_size)):
+        prepared = explainer.prepare([frame.pixels for frame in batch])
+        maps = explainer.map(prepared, method, target, keep_empty=True, **method_args)
+        yield from zip(batch, maps, strict=True)
+
+
+def _report(
+    frames: Iterable[ExplainedFrame],
+    result: VideoOverlay,
+    total: int,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[ExplainedFrame]:
+    """Yield the frames, and note them in the result."""
+    for each in frames:
+        if each.starts_shot:
+            result.shots.append(len(result.indices))
+        result.indices.append(each.frame.index)
+        result.seconds.append(each.frame.seconds)
+        result.classes.append(str(each.map.metadata.get("class") or ""))
+        if progress:
+            progress(len(result.indices), total)
+        yield each
+
+
+def _running_scales(
+    frames: Iterable[ExplainedFrame],
+) -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
+    before: MapScale | None = None
+    for each in frames:
+        scale = map_scale([each.map])
+        if before is not None:
+            lowest, highest = min(before.vmin, scale.vmin), max(before.vmax, scale.vmax)
+            scale = replace(scale, vmin=lowest, vmax=highest)
+        before = scale
+        yield each.frame, each.map, scale
+
+
+def _with_clip_scale(
+    frames: Iterable[ExplainedFrame],
+    source: str | os.PathLike[str] | int,
+    every: int,
+    total: int,
+) -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
+    """Explain all frames, then yield them with one scale, read from the file once more."""
+    maps: list[AttentionMap] = []
+    for each in frames:
+        maps.append(each.map)
+        values = each.map.values
+        needed = max(total, len(maps)) * values.numel() * values.element_size()
+        if needed > _MAX_BYTES:
+            raise VideoError(
+                f"the maps of {source} need {needed / 2**20:.0f} MiB until their common scale is "
+                f"known, more than {_MAX_BYTES // 2**20}: use the running scale, explain fewer "
+                "frames, or choose a method with smaller maps, such as gradcam"
+            )
+    shown = [m for m in maps if not m.metadata.get("empty")] or maps
+    scale = map_scale(shown, "global")
+    with VideoReader(source, every=every, max_frames=len(maps)) as video:
+        for frame, attention_map in zip(video, maps, strict=False):
+            yield frame, attention_map, scale
+
+
+def _draw(
+    frames: Iterable[tuple[VideoFrame, AttentionMap, MapScale]],
+    result: VideoOverlay,
+    drawing: dict[str, Any],
+    total: int,
+    name: str,
+) -> None:
+    """Write the movie and the contact sheet."""
+    step, tiles = max(1, -(-total // _SHEET_FRAMES)), []
+    with atomic_replace(result.movie) as part, Mp4Writer(part, result.fps) as writer:
+        for position, (frame, attention_map, scale) in enumerate(frames):
+            drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
+            writer.write(drawn)
+            result.vmax = scale.vmax
+            if position % step == 0:
+                tiles.append((frame.seconds, drawn))
+        if not tiles:
+            raise VideoError(f"{name} has no frame that can be read")
+    with atomic_replace(result.sheet) as part:
+        contact_sheet(tiles[:_SHEET_FRAMES], Path(name).name).save(part, "png")
+
+
+def _draw_frame(
+    pixels: UInt8[np.ndarray, "y x 3"],
+    attention_map: AttentionMap,
+    scale: MapScale,
+    drawing: dict[str, Any],
+) -> UInt8[np.ndarray, "y x 3"]:
+    geometry = attention_map.geometry
+    if geometry is None or geometry.image_size != pixels.shape[:2]:
+        raise VideoError(
+            f"the map lies on a frame of {geometry and geometry.image_size}, got one of "
+            f"{pixels.shape[:2]}: the frames of a video must have one size, and the file must not "
+            "change meanwhile"
+        )
+    values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
+    limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
+    return draw_overlay(pixels, values, **limits, **drawing)
+
+
+class Mp4Writer:
+    """Writes frames as MPEG-4; odd sides get one more row or column, which encoders need.
+
+    Args:
+        path: The file, of any suffix; it exists once all frames were written without an error.
+        fps: Frames per second.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self.fps = path, fps
+        self._named = path.with_name(path.name + ".mp4")  # OpenCV chooses the container by suffix
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def write(self, pixels: UInt8[np.ndarray, "y x 3"]) -> None:
+        """Add an RGB frame.
+
+        Raises:
+            VideoError: If the file cannot be written.
+        """
+        height, width = pixels.shape[:2]
+        if self._writer is None:
+            size, code = (width + width % 2, height + height % 2), cv2.VideoWriter.fourcc(*"mp4v")
+            self._writer = cv2.VideoWriter(str(self._named), cv2.CAP_FFMPEG, code, self.fps, size)
+            if not self._writer.isOpened():
+                raise VideoError(f"OpenCV cannot write {self.path}: no MPEG-4 encoder, or no space")
+        padded = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        self._writer.write(cv2.cvtColor(padded, cv2.COLOR_RGB2BGR))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the file, or remove it after an error."""
+        if self._writer is not None:
+            self._writer.release()
+        if kind is None:
+            self._named.replace(self.path)
+        else:
+            self._named.unlink(missing_ok=True)
