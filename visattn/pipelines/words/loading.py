@@ -32,7 +32,7 @@ def load_word_model(
     library, config, model = read_huggingface_model(directory, **loading)
     chooses = answers and type(model).__name__.endswith("ForQuestionAnswering")
     if not (chooses or callable(getattr(model, "generate", None))):
-        raise ValueError(f"{directory} holds a {type(model).__name__}, which generates no text")  # noqa: TRY004 (the directory is wrong)
+        raise ValueError(f"{directory} holds a {type(model).__name__}, which generates no text")
     notes = ("the code in the model directory is not executed",) if config.get("auto_map") else ()
     return model.eval(), _load_processor(library, directory), notes
 
