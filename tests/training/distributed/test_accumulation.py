@@ -75,7 +75,9 @@ def trained_weights(sizes: list[int], folder: Path, **settings: Any) -> list[Ten
     return [weight.detach() for weight in task.model.parameters()]
 
 
-@pytest.mark.filterwarnings("ignore:.*no `val_dataloader`")
+@pytest.mark.filterwarnings(
+    "ignore:.*no `val_dataloader`", "ignore:.*in eval mode", "ignore:.*workers"
+)
 @pytest.mark.parametrize("reduction", ["mean", "paper"])
 def test_accumulated_batches_equal_one_batch(reduction: str, tmp_path: Path) -> None:
     whole = trained_weights([64], tmp_path, reduction=reduction)
