@@ -108,6 +108,6 @@ def unsupported_dense(method: Method, explained: ExplainedModel, target: DenseTa
 def _operations(explained: ExplainedModel) -> tuple[str, ...]:
     model, info = explained.model, explained.info
     if model not in _OPERATIONS:
-        found = model_operations(model, explained.forward, info.input_size, len(info.mean))
-        _OPERATIONS[model] = found
+        operations = model_operations(model, explained.forward, info.input_size, len(info.mean))
+        _OPERATIONS[model] = operations
     return _OPERATIONS[model]
