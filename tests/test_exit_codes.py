@@ -7,7 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
 from visattn.commands import doctor
-from visattn.data.images import reader as images
+from visattn.commands.options import images
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
@@ -127,9 +128,14 @@ def test_ctrl_c_prints_one_line_and_keeps_finished_files(
 
 
 def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
-    """Raise SIGINT when the second image is read or rendered."""
-    for owner, name in ((images, "read_image"), (Scenes, "image")):
-        patch.setattr(owner, name, interrupted(getattr(owner, name)))
+    """Raise SIGINT when the second image is due or rendered; images are read ahead in threads."""
+
+    def one_by_one(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        call = interrupted(function)
+        return ((item, partial(call, item)) for item in items)
+
+    patch.setattr(images, "map_in_threads", one_by_one)
+    patch.setattr(Scenes, "image", interrupted(Scenes.image))
 
 
 def interrupted(whole: Callable[..., Any]) -> Callable[..., Any]:

@@ -67,7 +67,7 @@ def detector(name: str, min_size: int = 96, max_size: int = 192) -> Any:
             **common,
         ),
     }
-    model = make[name]().eval()
+    model: Any = make[name]().eval()
     with torch.no_grad():
         for path, weight in model.named_parameters():
             _set_weight(path, weight)

@@ -3,17 +3,19 @@
 import pytest
 import timm
 import torch
+from timm.data.config import resolve_model_data_config
 from torch import nn
 
 import visattn as va
 from visattn.blocks import CBAM
 from visattn.integrations.timm import attn_layer, register_models
+from visattn.models import create_vit
 
 
 @pytest.mark.parametrize("name", ["se", "eca", "cbam", "coordinate", "simam"])
 def test_a_block_is_built_into_each_residual_unit(name: str) -> None:
     model = timm.create_model("resnet18", block_args={"attn_layer": attn_layer(name)}).eval()
-    blocks = [unit.se for stage in (model.layer1, model.layer4) for unit in stage]
+    blocks = [module.se for module in model.modules() if hasattr(module, "se")]
     assert {type(block) for block in blocks} == {type(va.create_block(name, 64))}
     images = torch.rand(1, 3, 64, 64)
     with va.record(model) as recording:
@@ -37,11 +39,11 @@ def test_models_are_registered_once_and_equal_ours() -> None:
     assert names == register_models()
     assert set(names) <= set(timm.list_models("visattn_*"))
     model = timm.create_model("visattn_vit_lite_6_4", num_classes=7, img_size=24).eval()
-    own = va.models.create_vit("vit_lite_6_4", [str(k) for k in range(7)], img_size=(24, 24)).eval()
+    own = create_vit("vit_lite_6_4", [str(k) for k in range(7)], img_size=(24, 24)).eval()
     own.load_state_dict(model.state_dict())
     images = torch.rand(2, 3, 24, 24)
     assert torch.equal(model(images), own(images))
-    assert timm.data.resolve_model_data_config(model)["input_size"] == (3, 24, 24)
+    assert resolve_model_data_config(model)["input_size"] == (3, 24, 24)
 
 
 def test_pretrained_weights_are_refused() -> None:

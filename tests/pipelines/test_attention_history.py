@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import visattn as va
 from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
 from visattn.pipelines import attention_history
 from visattn.pipelines.attention_history import AttentionHistory
@@ -161,4 +160,3 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_method_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rollout does not fit"):
         history(tmp_path, method="rollout").log(Corner().eval(), 0)
-    assert "AttentionHistory" in dir(va.pipelines)

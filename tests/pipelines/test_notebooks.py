@@ -1,4 +1,4 @@
-"""What results show in notebooks."""
+"""Images and HTML of results in notebooks."""
 
 import io
 import re

@@ -72,7 +72,8 @@ def test_maps_of_detectors_that_resize_inside_lie_on_the_marked_square(kind: str
 def test_perturbation_of_detectors_finds_the_marked_square(
     kind: str, method: str, options: Any
 ) -> None:
-    target = va.BoxTarget(tuple(map(float, PHOTOS["portrait"][1])), 2)
+    box: Any = tuple(map(float, PHOTOS["portrait"][1]))
+    target = va.BoxTarget(box, 2)
     [heatmap] = va.explain(detector(kind), photo("portrait"), method, target, **options)
     values = heatmap.resize_to_image()
     row, column = divmod(int(values.argmax()), values.shape[1])
@@ -93,6 +94,7 @@ def test_boxes_without_area_do_not_make_maps_of_nan() -> None:
     [heatmap] = va.explain(
         Degenerate(), photo("odd"), "input_gradient", va.BoxTarget(None), class_names=("a", "b")
     )
+    assert heatmap.geometry is not None
     size, input_size = heatmap.geometry.image_size, heatmap.geometry.input_size
     scale = max(size) / max(input_size)
     assert heatmap.metadata["thing"]["box"][2] == pytest.approx(20 * scale, rel=0.05)
@@ -109,7 +111,8 @@ class _Features(nn.Module):
         )
 
     def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
-        return OrderedDict.fromkeys(self.names, self.body(images))
+        features = self.body(images)
+        return OrderedDict((name, features) for name in self.names)
 
 
 @pytest.mark.parametrize("kind", ["FCN", "LRASPP", "DeepLabV3", "SegFormer"])
@@ -118,7 +121,7 @@ def test_a_pixel_of_segmentation_models_is_explained_near_it(kind: str) -> None:
     segformer = transformers.SegformerConfig(
         num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32],
         patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2],
-        decoder_hidden_size=32, num_labels=3,
+        decoder_hidden_size=32, num_labels=3,  # pyright: ignore[reportCallIssue]
     )  # fmt: skip
     make: dict[str, Any] = {
         "FCN": lambda: FCN(_Features("out"), FCNHead(11, 3)),

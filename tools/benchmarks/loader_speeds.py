@@ -58,7 +58,9 @@ def synthetic_photo(size: tuple[int, int]) -> bytes:
     """Return a JPEG with shapes of all sizes and noise, about as long as a photo."""
     random = np.random.default_rng(0)
     coarse = random.integers(0, 256, (size[0] // 8, size[1] // 8, 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(coarse).resize(size[::-1], Image.Resampling.BICUBIC))
+    smooth = np.asarray(
+        Image.fromarray(coarse).resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    )
     noisy = smooth.astype(float) + random.normal(0, 6, smooth.shape)
     file = io.BytesIO()
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=85)

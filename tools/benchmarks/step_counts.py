@@ -84,11 +84,11 @@ class _StepRecorder(Callback):
         self.total: tuple[int, int] = (0, 0)
         self.sync_names: Counter[str] = Counter()
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, *_: Any, **__: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Start to count."""
         self.counter.reset()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Store the counts of the step without the EMA."""
         self.before_ema = (self.counter.num_ops, self.counter.num_syncs)
 

@@ -5,9 +5,8 @@ from fnmatch import fnmatchcase
 from typing import cast
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from visattn.insertion.inserted_block import InsertedBlock
+from visattn.insertion.inserted_block import InsertedBlock, named_modules
 
 
 def freeze_except_blocks(model: nn.Module, trainable: Sequence[str] = ()) -> list[str]:
@@ -46,7 +45,7 @@ def freeze_except_blocks(model: nn.Module, trainable: Sequence[str] = ()) -> lis
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in kept)
     for norm in model.modules():
-        if isinstance(norm, _NormBase) and not _holds(norm, kept):
+        if hasattr(norm, "running_mean") and not _holds(norm, kept):
             norm.register_forward_pre_hook(_stay_in_eval)
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
@@ -61,7 +60,8 @@ def trained_tensors(model: nn.Module, trainable: Sequence[str] = ()) -> dict[str
         >>> sorted(trained_tensors(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), ["1"]))
         ['1.bias', '1.weight']
     """
-    prefixes = [name for name, m in model.named_modules() if isinstance(m, InsertedBlock)]
+    modules = named_modules(model).items()
+    prefixes = [name for name, module in modules if isinstance(module, InsertedBlock)]
     state = cast("Mapping[str, Tensor]", model.state_dict(keep_vars=True))
     chosen = {name for name in state if any(_is_inside(name, prefix) for prefix in prefixes)}
     for pattern in trainable:

@@ -89,7 +89,7 @@ def _register(name: str, preset: str) -> str:
         if isinstance(size, int):
             own["img_size"] = (size, size)
         model = create_vit(preset, [str(index) for index in range(num_classes)], **own)
-        model.pretrained_cfg = {  # what timm's data functions read
+        vars(model)["pretrained_cfg"] = {  # what timm's data functions read
             "architecture": name, "input_size": (3, *model.img_size), "num_classes": num_classes,
             "mean": model.mean, "std": model.std, "interpolation": "bicubic", "crop_pct": 0.9,
         }  # fmt: skip

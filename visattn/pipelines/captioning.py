@@ -187,10 +187,8 @@ def caption(
     _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
     batch_size = _checked_batch_size(16 if batch_size is None else batch_size)
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
-    inputs = (
-        (image.name, make_thumbnail(image), *resize_to_input(image, spec))
-        for image in read_images(images)
-    )
+    loaded = read_images(images)
+    inputs = ((each.name, make_thumbnail(each), *resize_to_input(each, spec)) for each in loaded)
     metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
     device, captions = next(model.parameters()).device, list[Caption]()
     with eval_mode(model), _selected_places(model, places, metadata), _kept_random_state(device):
@@ -207,10 +205,7 @@ def caption(
                 length_penalty=length_penalty,
             )
             captions += [
-                replace(
-                    _captions(model, output, index, geometry, {**metadata, "image": name}),
-                    thumbnail=thumbnail,
-                )
+                _captions(model, output, index, geometry, {**metadata, "image": name}, thumbnail)
                 for index, (name, thumbnail, _, geometry) in enumerate(batch)
             ]
     return captions
@@ -331,6 +326,7 @@ def _captions(
     image: int,
     geometry: Geometry,
     metadata: dict[str, Any],
+    thumbnail: UInt8[np.ndarray, "y x 3"],
 ) -> Caption:
     """Return the best caption of one image, with the others as its alternatives."""
     captions: list[Caption] = []
@@ -355,4 +351,4 @@ def _captions(
     if not captions:
         raise ValueError("no caption of these lengths is possible: all words are banned")
     best, *others = captions
-    return replace(best, alternatives=tuple(others))
+    return replace(best, alternatives=tuple(others), thumbnail=thumbnail)

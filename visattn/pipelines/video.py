@@ -1,14 +1,13 @@
 """Attention maps on video: an MP4 with overlays on one color scale, and a contact sheet."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
@@ -152,8 +151,8 @@ def find_shots(
     """
     before: Float[np.ndarray, "16 16"] | None = None
     for frame, attention_map in frames:
-        gray = cv2.cvtColor(frame.pixels, cv2.COLOR_RGB2GRAY).astype(np.float32) / 255
-        small = cv2.resize(gray, (_THUMBNAIL, _THUMBNAIL), interpolation=cv2.INTER_AREA)
+        gray = Image.fromarray(frame.pixels).convert("L")
+        small = np.asarray(gray.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)) / 255
         is_cut = before is None or float(np.abs(small - before).mean()) > threshold
         before = small
         yield ExplainedFrame(frame, attention_map, is_cut)
@@ -270,7 +269,7 @@ def _with_clip_scale(
     source: str | os.PathLike[str] | int,
     every: int,
     total: int,
-) -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
+) -> Generator[tuple[VideoFrame, AttentionMap, MapScale], None, None]:
     """Explain all frames, then yield them with one scale, read from the file once more."""
     maps: list[AttentionMap] = []
     for each in frames:
@@ -353,6 +352,8 @@ class Mp4Writer:
         Raises:
             VideoError: If the file cannot be written.
         """
+        import cv2
+
         height, width = pixels.shape[:2]
         if self._writer is None:
             size, code = (width + width % 2, height + height % 2), cv2.VideoWriter.fourcc(*"mp4v")

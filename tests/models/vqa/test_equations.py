@@ -44,6 +44,7 @@ def test_stacked_attention_equals_its_equations() -> None:
             raised = [float(score.exp()) for score in scores]
             p = [value / sum(raised) for value in raised]
             read = sum(weight * v for weight, v in zip(p, cells, strict=True))
+            assert output.attention is not None
             torch.testing.assert_close(
                 output.attention[0, index], torch.tensor(p, dtype=torch.float64)
             )
@@ -77,6 +78,7 @@ def test_the_code_of_the_authors_ranks_the_cells_alike_for_all_questions() -> No
     for hop in model.layers:
         hop.score.weight.mul_(5)
     output = model.eval().answer(features, rows, torch.zeros(3, dtype=torch.long))
+    assert output.attention is not None
     for maps in output.attention.unbind(1):
         assert (maps.argsort(-1) == maps[0].argsort(-1)).all()
         assert (maps - maps[0]).abs().max() > 1e-9

@@ -107,7 +107,8 @@ class Mixed(nn.Module):
 
     def step(self) -> None:
         """Add one to all that changes in training."""
-        for tensor in (self.trained, self.wide, self.running_mean, self.steps):
+        changing: Any = (self.trained, self.wide, self.running_mean, self.steps)
+        for tensor in changing:
             tensor.detach().add_(1)
 
 
@@ -117,11 +118,12 @@ def test_a_model_of_mixed_tensors_is_averaged_tensor_by_tensor() -> None:
     for _ in range(3):
         model.step()
         average.update_parameters(model)
-    copied = average.module
+    copied: Any = average.module
     for name in ("trained", "wide", "running_mean"):  # 1, then (1 + 2) / 2, then (1.5 + 3) / 2
         assert getattr(copied, name).tolist() == [2.25] * getattr(model, name).numel(), name
     assert int(copied.steps) == 3
-    assert torch.equal(copied.mask, model.mask)
+    state = model.state_dict()
+    assert torch.equal(copied.mask, state["mask"])
     assert torch.equal(copied.frozen, model.frozen)
 
 

@@ -63,11 +63,12 @@ def test_scenes_have_three_splits_and_boxes_of_their_pixels() -> None:
 
 
 def test_only_training_images_are_transformed() -> None:
-    flip = [{"RandomHorizontalFlip": {"p": 1.0}}]
+    flip: Any = [{"RandomHorizontalFlip": {"p": 1.0}}]
     options: dict[str, Any] = {"train": 3, "val": 3, "test": 3, "image_size": 32}
     plain = ScenesDetectionDataModule(**options)
     flipped = ScenesDetectionDataModule(**options, train_transforms=flip)
-    for split, same in (("train", False), ("validation", True), ("test", True)):
+    splits: Any = (("train", False), ("validation", True), ("test", True))
+    for split, same in splits:
         normal, mirrored = (data.open_dataset(split)[0].region for data in (plain, flipped))
         assert torch.equal(normal.image, mirrored.image) == same, split
         expected_image = normal.image if same else normal.image.flip(2)

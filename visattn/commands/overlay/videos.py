@@ -111,7 +111,7 @@ def _sources(args: argparse.Namespace) -> dict[Path | int, str]:
         args.max_frames = args.max_frames or 300
         args.clip_scale = args.clip_scale or "running"
         return {args.camera: f"camera-{args.camera}"}
-    return dict(unique_names(args.images))
+    return {path: name for path, name in unique_names(args.images).items()}  # noqa: C416 (types)
 
 
 def _overlay_one(

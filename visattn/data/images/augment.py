@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -264,7 +264,7 @@ class RandomResizedCrop(PerImageTransform):
         def reduction(size: tuple[int, int]) -> int:
             nonlocal crop
             crop = self._draw(size, uniform)
-            height, width = self.transform.size
+            height, width = cast("Sequence[int]", self.transform.size)
             ratio = min(crop.height / height, crop.width / width)
             return next((factor for factor in (8, 4, 2) if ratio >= factor), 1)
 
@@ -283,7 +283,7 @@ class RandomResizedCrop(PerImageTransform):
 
     def _resize(self, image: Image.Image, crop: "_Crop") -> UInt8[Tensor, "3 y x"]:
         """Return the crop of an image that was decoded in whole or in part."""
-        (height, width), transform = self.transform.size, self.transform
+        (height, width), transform = cast("Sequence[int]", self.transform.size), self.transform
         left, top, right, bottom = crop.edges((image.height, image.width))
         if (image.height, image.width) != crop.size:  # edges lie between pixels
             resampling = _DCT_FILTERS[InterpolationMode(transform.interpolation)]

@@ -343,8 +343,8 @@ def _decode_upright(
     """Return the upright RGB image and the EXIF orientation of the stored image."""
     _check_size(*image.size, max_pixels)
     if reduction is not None and image.format in ("JPEG", "MPO"):
-        transposed = _exif_orientation(image) >= 5
-        factor = reduction(image.size if transposed else image.size[::-1])
+        rows, columns = image.size[::-1] if _exif_orientation(image) < 5 else image.size
+        factor = reduction((rows, columns))
         image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
     # Pillow itself makes a TIFF upright while loading it.
     applied = _exif_orientation(image) if image.format == "TIFF" else 1

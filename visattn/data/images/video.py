@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import cv2
 import numpy as np
 from jaxtyping import UInt8
 
@@ -52,6 +51,7 @@ class VideoReader:
         ValueError: If a number is out of range.
 
     Example:
+        >>> import cv2
         >>> file = str(getfixture("tmp_path") / "clip.avi")
         >>> writer = cv2.VideoWriter(file, cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
         >>> for level in (0, 120, 240):
@@ -65,6 +65,8 @@ class VideoReader:
     def __init__(
         self, source: str | os.PathLike[str] | int, *, every: int = 1, max_frames: int | None = None
     ) -> None:
+        import cv2
+
         if every < 1 or (max_frames is not None and max_frames < 1):
             raise ValueError(
                 f"every and max_frames must be at least 1, got {every} and {max_frames}"
@@ -96,6 +98,8 @@ class VideoReader:
 
     def __iter__(self) -> Iterator[VideoFrame]:
         """Yield the frames, once."""
+        import cv2
+
         count = 0
         while self.max_frames is None or count < self.max_frames:
             if not self._capture.grab():
@@ -131,6 +135,8 @@ def is_video(path: str | os.PathLike[str]) -> bool:
 
 def _open(source: str | os.PathLike[str] | int) -> Any:
     """Return an open capture; files are opened by FFmpeg alone, never as a pattern or address."""
+    import cv2
+
     if isinstance(source, int):
         capture = _quiet_capture(source)
         if not capture.isOpened():
@@ -152,6 +158,8 @@ def _open(source: str | os.PathLike[str] | int) -> Any:
 
 def _quiet_capture(*arguments: Any) -> Any:
     """Open a capture without the log of OpenCV; the error says what matters."""
+    import cv2
+
     level = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
@@ -161,6 +169,8 @@ def _quiet_capture(*arguments: Any) -> Any:
 
 
 def _to_rgb(pixels: UInt8[np.ndarray, "..."]) -> UInt8[np.ndarray, "y x 3"]:
+    import cv2
+
     if pixels.ndim == 2:
         return cv2.cvtColor(pixels, cv2.COLOR_GRAY2RGB)
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)

@@ -67,7 +67,7 @@ def pack_words(
     ranks = torch.empty_like(order)
     ranks[order] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[images[order]]
     packing = WordPacking(
-        rows, steps, images, ranks, tuple(present.sum(1).tolist()), int(counts.max())
+        rows, steps, images, ranks, tuple(map(int, present.sum(1))), int(counts.max())
     )
     return packing.to(lengths.device)
 

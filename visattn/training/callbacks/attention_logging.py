@@ -148,5 +148,5 @@ def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
         if isinstance(logger, TensorBoardLogger):
             image = torch.from_numpy(panel)
             logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
-        elif hasattr(logger, "log_image"):  # Weights & Biases, Comet and alike
-            logger.log_image(name, [panel], step=trainer.global_step)
+        elif log_image := getattr(logger, "log_image", None):  # Weights & Biases, Comet and alike
+            log_image(name, [panel], step=trainer.global_step)

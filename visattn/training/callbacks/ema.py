@@ -1,5 +1,7 @@
 """Exponential moving average of the weights, used for validation, checkpoints and export."""
 
+# pyright: reportPrivateImportUsage=false
+
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain, compress

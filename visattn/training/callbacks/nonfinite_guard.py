@@ -1,5 +1,7 @@
 """Callback that skips optimizer steps with non-finite gradients."""
 
+# pyright: reportPrivateImportUsage=false
+
 from typing import Any
 
 import torch

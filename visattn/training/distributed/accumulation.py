@@ -1,5 +1,7 @@
 """Gradient accumulation over batches with different numbers of words or captions."""
 
+# pyright: reportPrivateImportUsage=false
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
