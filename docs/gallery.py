@@ -318,8 +318,9 @@ NEEDS = {
 NOTES = {
     "attention_flow": """The maps above miss the shapes: 13 to 25 % of the flow ends on them, which
 cover 13 to 15 % of the area. They lie right: the likely reason is that the flow saturates, since
-within four layers many paths lead to most tokens. From the last layer alone (`start_layer=3`) 42 to 87 % ends on the
-shapes. Take [relevance](relevance.md) or [rollout](rollout.md) to see where a model looked.""",
+within four layers many paths lead to most tokens. From the last layer alone (`start_layer=3`) 42
+to 87 % ends on the shapes. Take [relevance](relevance.md) or [rollout](rollout.md) to see where a
+model looked.""",
     "similarity": """The text `triangle` is less similar to the tokens on the triangle (0.41 on
 average) than to those of the background (0.56): the last layers of a ViT write the class into
 tokens of the background too. The map lies right, as [LeGrad](legrad.md) of the same model and text
