@@ -63,7 +63,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "zzz",
             "unknown command 'zzz'; choose from fit, validate, test, caption, overlay, "
-            "glimpse, detect, segment, export, score, configs, blocks, data, doctor",
+            "glimpse, ask, detect, segment, export, score, configs, blocks, data, doctor",
         ),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
         ("-q", "unknown option '-q'; choose from --help, --version, --debug"),

@@ -71,7 +71,7 @@ def shard(text: str) -> tuple[int, int]:
     number, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
         raise argparse.ArgumentTypeError(
-            f"must be I/N with I from 1 to N, such as 2/4; got {text!r}"
+            f"must be I/N with I from 1 to N, such as 2/4; got {quoted(text)}"
         )
     return number, count
 
