@@ -83,6 +83,21 @@ def test_norms_inside_trainable_modules_learn_their_statistics() -> None:
     assert not statistics(net).equal(before)
 
 
+def test_norms_without_weights_inside_the_blocks_learn_their_statistics() -> None:
+    net = Net()
+    va.insert(
+        net,
+        lambda channels: nn.Sequential(nn.BatchNorm2d(channels, affine=False)),
+        position="conv2",
+        example=torch.zeros(1, 3, 11, 13),
+        freeze=True,
+    )
+    inside = [m for m in net.conv2.modules() if isinstance(m, nn.BatchNorm2d)]
+    before = [norm.running_mean.clone() for norm in inside if norm.running_mean is not None]
+    net.train()(torch.rand(7, 3, 11, 13))
+    assert [norm.running_mean.equal(b) for norm, b in zip(inside, before, strict=True)] == [False]  # pyright: ignore[reportOptionalMemberAccess]
+
+
 def test_copies_keep_their_norms_frozen() -> None:
     net = copy.deepcopy(frozen_net())
     before = statistics(net).clone()

@@ -70,6 +70,25 @@ def test_the_map_lies_right_on_a_rotated_video(tmp_path: Path) -> None:
     assert hottest(first) == pytest.approx((7.5, 39.5), abs=3)
 
 
+def test_the_sheet_spans_a_clip_of_unknown_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[list[float]] = []
+
+    def sheet(tiles: list[tuple[float, np.ndarray]], title: str) -> Image.Image:
+        times.append([seconds for seconds, _ in tiles])
+        return Image.new("RGB", (8, 8))
+
+    monkeypatch.setattr("visattn.pipelines.video.contact_sheet", sheet)
+    monkeypatch.setattr("visattn.pipelines.video._SHEET_FRAMES", 3)
+    clip = write_clip(tmp_path / "clip.avi", [block_frame(8, 8)] * 20)
+    monkeypatch.setattr(
+        VideoReader, "num_announced", property(lambda _: 0, lambda *_: None), raising=False
+    )
+    overlay(clip, scale="running")
+    assert times == [pytest.approx([0.0, 0.8, 1.6])]
+
+
 def test_odd_sizes_are_padded(tmp_path: Path) -> None:
     with Mp4Writer(tmp_path / "part", 10.0) as writer:
         writer.write(block_frame(8, 8, (47, 63)))

@@ -90,7 +90,7 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _holds(module: nn.Module, kept: set[int]) -> bool:
-    return any(id(parameter) in kept for parameter in module.parameters())
+    return any(id(tensor) in kept for tensor in (*module.parameters(), *module.buffers()))
 
 
 def _stay_in_eval(norm: nn.Module, _: object) -> None:

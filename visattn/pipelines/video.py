@@ -305,10 +305,13 @@ def _draw(
             result.vmax = scale.vmax
             if position % step == 0:
                 tiles.append((frame.seconds, drawn))
+            if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
+                tiles, step = tiles[::2], 2 * step
         if not tiles:
             raise VideoError(f"{name} has no frame that can be read")
     with atomic_replace(result.sheet) as part:
-        contact_sheet(tiles[:_SHEET_FRAMES], Path(name).name).save(part, "png")
+        shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
+        contact_sheet(shown, Path(name).name).save(part, "png")
 
 
 def _draw_frame(

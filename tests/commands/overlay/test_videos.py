@@ -109,6 +109,8 @@ def test_the_dry_run_writes_nothing(run: Run, capsys: pytest.CaptureFixture[str]
         (["clip.mp4", "--camera", "0"], "and a camera"),
         (["clip.mp4", "--all-heads"], "--all-heads is for photos"),
         (["clip.mp4", "--explorer"], "--explorer is for photos"),
+        (["clip.mp4", "--normalize", "global"], "videos have --clip-scale"),
+        (["clip.mp4", "--interpolation", "nearest"], "and are interpolated"),
         (["nowhere.mp4"], "nowhere.mp4"),
     ],
 )

@@ -103,6 +103,11 @@ def overlay_videos(args: argparse.Namespace) -> int:
 
 def _sources(args: argparse.Namespace) -> dict[Path | int, str]:
     """Return the videos with the names of their results."""
+    if args.normalize or args.interpolation != "bilinear":
+        raise ValueError(
+            "--normalize and --interpolation are for photos; videos have --clip-scale, and are "
+            "interpolated"
+        )
     refused = [name for name in _STILL_ONLY if getattr(args, name, None)]
     if refused:
         option = "--" + refused[0].replace("_", "-")
