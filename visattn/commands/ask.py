@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 PREFIX = "hf:"
 _NO_WEIGHTS = """\
 a model is missing: questions need a trained model. Train one:
-  visattn fit --config configs/sort_of_clevr_san.yaml
+  visattn fit --config configs/sort_of_clevr_cross.yaml
 then pass --run FOLDER with its run directory, or --weights FILE of visattn export; or pass
 --model hf:DIRECTORY of transformers"""
 

@@ -227,6 +227,7 @@ from .optim import (
     constant as constant,
     cosine as cosine,
     trapezoid as trapezoid,
+    warmup_schedule as warmup_schedule,
     weight_decay_groups as weight_decay_groups,
 )
 from .run_dir.checkpoints import (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
@@ -157,3 +157,17 @@ def cosine(
         return (step + 1) / warmup_steps
     progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
     return final_fraction + (1.0 - final_fraction) * (1.0 + math.cos(math.pi * progress)) / 2.0
+
+
+def warmup_schedule(
+    name: Literal["cosine", "trapezoid"], warmup_steps: int, decay_start: float
+) -> Schedule:
+    """Return a schedule by its name; `decay_start` belongs to `trapezoid`.
+
+    Example:
+        >>> [round(warmup_schedule(name, 2, 0.5)(10, 20), 3) for name in ("cosine", "trapezoid")]
+        [0.587, 1.0]
+    """
+    if name == "cosine":
+        return partial(cosine, warmup_steps=warmup_steps)
+    return partial(trapezoid, warmup_steps=warmup_steps, decay_start=decay_start)

@@ -21,8 +21,7 @@ from visattn.training.optim import (
     OptimizerFactory,
     OptimizerGroup,
     Schedule,
-    cosine,
-    trapezoid,
+    warmup_schedule,
     weight_decay_groups,
 )
 
@@ -117,9 +116,7 @@ class ClassificationTask(Task):
 
     def lr_schedule(self) -> Schedule:
         """Return the schedule with its warmup."""
-        if self.schedule == "cosine":
-            return partial(cosine, warmup_steps=self.warmup_steps)
-        return partial(trapezoid, warmup_steps=self.warmup_steps, decay_start=self.decay_start)
+        return warmup_schedule(self.schedule, self.warmup_steps, self.decay_start)
 
     def training_step(self, batch: LabeledBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy of a batch."""
