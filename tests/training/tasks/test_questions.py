@@ -21,7 +21,8 @@ from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.models.vqa_model import VQAModel
 from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
-from visattn.training.tasks.questions import QuestionTask, answer_loss, hop_targets
+from visattn.training.tasks.question_losses import answer_loss, hop_targets
+from visattn.training.tasks.questions import QuestionTask
 
 CONFIG = """\
 trainer:
@@ -193,9 +194,27 @@ def test_questions_with_unknown_answers_are_left_out_of_the_loss(
     assert answer_loss(logits, unknown) == 0
 
 
+def test_the_first_steps_learn_from_the_first_types_alone(
+    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words that only other questions have, get no gradient until the first steps are over."""
+    task = build_task(clevr, first_types=["shape"], first_steps=3)
+    words = task.model.questions.embedding.weight
+    for step, learns in ((0, False), (2, False), (3, True)):
+        monkeypatch.setattr(QuestionTask, "global_step", step)
+        task.zero_grad()
+        task.training_step(clevr.example_batch(8), 0).backward()
+        gradients = dict(zip(task.model.words, words.grad.abs().sum(1), strict=True))
+        assert gradients["red"] > 0
+        assert bool(gradients["closest"] > 0) == learns
+
+
 def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
     with pytest.raises(ValueError, match="label_smoothing at least 0 and below 1"):
         build_task(clevr, label_smoothing=1.0)
+    for first in ({"first_types": ["size"], "first_steps": 3}, {"first_types": ["shape"]}):
+        with pytest.raises(ValueError, match="first_types must be types .* are shape, left, top"):
+            build_task(clevr, **first)
     info = {**clevr.data_info, "num_steps": 0}
     with pytest.raises(ValueError, match="data that know the objects"):
         QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0)

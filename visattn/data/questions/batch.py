@@ -1,7 +1,7 @@
 """Samples and batches of images with questions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -76,6 +76,28 @@ class QuestionBatch(NamedTuple):
         """Return the question of each row."""
         pairs = zip(self.image_indices.tolist(), self.question_indices, strict=True)
         return [self.samples[image].questions[question] for image, question in pairs]
+
+    def of_types(self, types: Collection[str]) -> Self:
+        """Return the questions of some types, with all images; all questions if there are none.
+
+        Example:
+            >>> image = torch.zeros(3, 2, 2, dtype=torch.uint8)
+            >>> questions = (Question("red ?", "yes", "exists"), Question("red", "1", "count"))
+            >>> words = Vocabulary.from_captions(["red"])
+            >>> sample = QuestionSample("0", image, questions)
+            >>> batch = collate_questions([sample], words, ["yes", "1"])
+            >>> batch.of_types({"count"}).answers
+            tensor([1])
+        """
+        rows = [row for row, question in enumerate(self.rows()) if question.type in types]
+        if not rows:
+            return self
+        fields = ("questions", "answers", "image_indices", "referents", "soft_scores")
+        values = {name: getattr(self, name) for name in fields}
+        return self._replace(
+            question_indices=tuple(self.question_indices[row] for row in rows),
+            **{name: value[rows] for name, value in values.items() if value is not None},
+        )
 
     @property
     def num_paired(self) -> int:

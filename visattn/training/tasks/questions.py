@@ -7,13 +7,11 @@ from typing import Any, Literal, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from visattn.data.questions.batch import QuestionBatch
 from visattn.data.questions.erasure import Erased
 from visattn.functional.captioning.losses import attention_mass_loss
-from visattn.metrics.maps.grounding import box_coverage
 from visattn.models.vqa_model import AnswerOutput, VQAModel
 from visattn.pipelines.draw_questions import question_panels, rows_of_types
 from visattn.training.base import InputSpec, Task
@@ -33,6 +31,7 @@ from visattn.training.optim import (
     warmup_schedule,
     weight_decay_groups,
 )
+from visattn.training.tasks.question_losses import answer_loss, hop_targets
 
 CONTROLS = ("other_image", "blank_image")
 ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")
@@ -63,6 +62,10 @@ class QuestionTask(Task):
         hop_loss_weight: Weight of the supervision of maps: minus the log of the attention inside
             the objects that the question is about. Hop k is supervised by step k of the reasoning;
             hops beyond the last step by the last step.
+        first_types: Types of questions that the training begins with: only their answers, and maps,
+            count in the loss of the first `first_steps` steps. A model that must learn all types at
+            once, without supervision of its maps, may never find where to look.
+        first_steps: Steps of training on `first_types`.
         label_smoothing: Label smoothing of the cross-entropy.
         optimizer: The optimizer; by default AdamW with a learning rate of 1e-3 and a weight decay
             of 1e-2.
@@ -89,6 +92,8 @@ class QuestionTask(Task):
         data_info: dict[str, Any],
         *,
         hop_loss_weight: float = 0.0,
+        first_types: list[str] | None = None,
+        first_steps: int = 0,
         label_smoothing: float = 0.0,
         optimizer: OptimizerFactory | None = None,
         encoder_lr_mult: float = 1.0,
@@ -112,6 +117,8 @@ class QuestionTask(Task):
                 "about: it needs a model with maps, and data that know the objects; this model has "
                 f"{num_hops} maps, the data {num_steps} steps of reasoning"
             )
+        self.first_types = self._check_first_types(first_types or [], first_steps)
+        self.first_steps = first_steps
         self.hop_loss_weight, self.label_smoothing = hop_loss_weight, label_smoothing
         self.optimizer, self.encoder_lr_mult = optimizer or _ADAMW, encoder_lr_mult
         self.schedule: Literal["cosine", "trapezoid"] = schedule
@@ -166,7 +173,9 @@ class QuestionTask(Task):
         return warmup_schedule(self.schedule, self.warmup_steps, self.decay_start)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch."""
+        """Return the loss of a batch; at first, of its questions of the first types."""
+        if self.global_step < self.first_steps:
+            batch = batch.of_types(self.first_types)
         output = self._answer(batch)
         loss = answer_loss(output.logits, batch, label_smoothing=self.label_smoothing)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(batch.answers))
@@ -198,6 +207,16 @@ class QuestionTask(Task):
         for split in ("test", "novel"):
             if self._evaluation(split).scores.update_called:
                 self._log_metrics(split)
+
+    def _check_first_types(self, first_types: list[str], first_steps: int) -> frozenset[str]:
+        unknown = sorted(set(first_types) - set(self.types))
+        if unknown or first_steps < 0 or bool(first_types) != bool(first_steps):
+            raise ValueError(
+                "first_types must be types of questions of the data, with first_steps above 0, or "
+                f"both be left out; got {first_types} and {first_steps}, the types are "
+                f"{', '.join(self.types)}"
+            )
+        return frozenset(first_types)
 
     def _answer(self, batch: QuestionBatch) -> AnswerOutput:
         return self.model(batch.images, batch.questions, batch.image_indices)
@@ -333,56 +352,3 @@ class QuestionEvaluation(nn.Module):
         erasures = (metric for _, metric in self.erasures())
         for metric in (self.scores, self.loss, self.referents, *controls, *erasures):
             metric.reset()
-
-
-def answer_loss(
-    logits: Float[Tensor, "r k"], batch: QuestionBatch, *, label_smoothing: float = 0.0
-) -> Float[Tensor, ""]:
-    """Return the cross-entropy of answers; against soft labels if several people answered.
-
-    Questions without an answer that the model knows are left out.
-
-    Args:
-        logits: Logits of the answers.
-        batch: The questions with their answers.
-        label_smoothing: Label smoothing.
-    """
-    if batch.soft_scores is None:
-        targets: Tensor = batch.answers
-        known: Int[Tensor, " q"] = (batch.answers >= 0).nonzero()[:, 0]
-    else:
-        totals = batch.soft_scores.sum(1, keepdim=True)
-        targets = batch.soft_scores / totals.clamp(min=1e-9)
-        known = (totals[:, 0] > 0).nonzero()[:, 0]
-    if not len(known):
-        return logits.sum() * 0
-    return cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
-
-
-def hop_targets(
-    batch: QuestionBatch, grid: tuple[int, int], num_hops: int
-) -> Float[Tensor, "r {num_hops} n"]:
-    """Return how much of each cell is covered by the objects that each hop should look at.
-
-    Hop k should look at the objects of step k, and hops beyond the last step at those of the last
-    step. A cell counts by the object that covers most of it.
-
-    Args:
-        batch: Questions with boxes and referents.
-        grid: Rows and columns of cells.
-        num_hops: Number of hops.
-
-    Returns:
-        Zeros for questions without referents.
-    """
-    boxes, referents = batch.boxes, batch.referents
-    if boxes is None or referents is None:
-        return torch.zeros(len(batch.answers), num_hops, grid[0] * grid[1])
-    height, width = batch.images.shape[2:]
-    sides = boxes.new_tensor([width, height, width, height])
-    covered = box_coverage((boxes / sides)[:, :, None], grid).flatten(-2)[batch.image_indices]
-    last_step = referents.any(-1).sum(1).clamp(min=1) - 1
-    hops = torch.arange(num_hops, device=boxes.device)
-    steps = torch.minimum(hops, last_step[:, None])
-    chosen = referents.gather(1, steps[..., None].expand(-1, -1, referents.shape[2]))
-    return (covered[:, None] * chosen[..., None]).amax(2)
