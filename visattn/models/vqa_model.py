@@ -24,6 +24,9 @@ class AnswerOutput(NamedTuple):
     has no attention map."""
     words: Float[Tensor, "r hops t"] | None = None
     """Attention over the words of the question for each hop; zero at padding."""
+    heads: Float[Tensor, "r hops h n"] | None = None
+    """Attention over the cells for each head of each hop, if a hop has several; `attention` is
+    their mean."""
 
 
 class VQAModel(nn.Module, ABC):

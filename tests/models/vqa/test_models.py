@@ -42,6 +42,15 @@ def models() -> dict[str, VQAModel]:
         ),
         "cross": CrossAttentionVQA(*parts, dim=12, num_heads=3, question_encoder="transformer"),
         "cross, question only": CrossAttentionVQA(*parts, dim=12, num_heads=3, read_words=False),
+        "cross, words": CrossAttentionVQA(
+            *parts,
+            dim=12,
+            num_heads=3,
+            question_encoder="gru_max",
+            read_words=False,
+            read_positions=True,
+            word_attention=True,
+        ),
         "mac": MAC(*parts, dim=12, steps=3),
         "relation network": RelationNetwork(*parts, dim=12, num_layers=2, pool=2),
         "cnn": CNNMLP(*parts, dim=12, question_encoder="bag"),
@@ -74,6 +83,8 @@ def test_maps_are_distributions_with_one_name_each() -> None:
         torch.testing.assert_close(
             output.attention.sum(-1), torch.ones(5, len(model.hop_names)).double()
         )
+        if output.heads is not None:
+            torch.testing.assert_close(output.heads.mean(2), output.attention)
         if output.words is not None:
             assert output.words.shape == (5, len(model.hop_names), 4), name
             padding = (rows == 0)[:, None].expand_as(output.words)
@@ -140,7 +151,7 @@ def test_recorded_maps_are_those_of_the_hops() -> None:
 @torch.no_grad()
 def test_saved_models_answer_as_before(tmp_path: object) -> None:
     rows, index = questions()
-    for name in ("san with grid layers", "mac"):
+    for name in ("san with grid layers", "cross, words", "mac"):
         model = models()[name].float()
         va.save(model, f"{tmp_path}/model.safetensors")
         loaded = va.load(f"{tmp_path}/model.safetensors")
@@ -159,6 +170,22 @@ def test_gradients_reach_every_parameter() -> None:
         assert without == [], name
 
 
+@torch.no_grad()
+def test_a_layer_adds_the_mean_position_of_its_map() -> None:
+    rows, _ = questions()
+    parts, tokens = (WORDS, ANSWERS, encoder()), list[Tensor]()
+    with_positions = CrossAttentionVQA(*parts, dim=12, reading_layers=1, read_positions=True)
+    without = CrossAttentionVQA(*parts, dim=12, reading_layers=1)
+    without.load_state_dict(with_positions.state_dict(), strict=False)
+    for model in (with_positions, without):
+        model.norm.register_forward_hook(lambda _, inputs, __: tokens.append(inputs[0]))
+        output = model.eval()(images(1).float(), rows[:1])
+    places = [[y, x] for y in (-1.0, 1.0) for x in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+    mean = output.attention[0, 0] @ torch.tensor(places)
+    expected = with_positions.positions[0](mean)
+    torch.testing.assert_close((tokens[0] - tokens[1])[0], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_bad_input_is_refused() -> None:
     model = models()["cnn"]
     rows, _ = questions()
@@ -168,6 +195,8 @@ def test_bad_input_is_refused() -> None:
         CNNMLP(("a", "b"), ANSWERS, encoder())
     with pytest.raises(ValueError, match="answers must be distinct, at least two, got 2, 1 of"):
         CNNMLP(WORDS, ("red", "red"), encoder())
+    with pytest.raises(ValueError, match="only one of read_words and word_attention"):
+        CrossAttentionVQA(WORDS, ANSWERS, encoder(), word_attention=True)
     for build in (
         lambda: StackedAttentionNetwork(WORDS, ANSWERS, encoder(), hops=0),
         lambda: MAC(WORDS, ANSWERS, encoder(), steps=0),

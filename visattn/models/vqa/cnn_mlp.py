@@ -22,7 +22,7 @@ class CNNMLP(VQAModel):
         dim: Hidden size of the MLP, and dimension of the question.
         num_layers: Number of hidden layers.
         pool: Size of the squares of cells that are merged by their maximum.
-        question_encoder: `gru`, `transformer`, `bag` or `ngram`.
+        question_encoder: As in `QuestionEncoder`.
         dropout: Dropout rate before the last layer.
 
     Raises:

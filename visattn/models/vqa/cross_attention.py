@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.models.encoder import ImageEncoder
+from visattn.models.encoder import ImageEncoder, cell_coordinates
 from visattn.models.vqa.grid_tokens import GridTokens, answer_head
 from visattn.models.vqa.question_encoders import (
     QuestionEncoder,
@@ -26,8 +26,9 @@ class CrossAttentionVQA(VQAModel):
     The cells attend to each other first, once per image. The map of a layer is the mean over its
     heads of the weights of the answer token, from which the answer is predicted. With
     `read_words`, the words read the image too, and the answer token attends to them; their reading
-    is not in the maps. Without, the answer token begins as the encoded question and is alone: then
-    all that the answer knows of the image passes through the maps.
+    is not in the maps. Without, all that the answer knows of the image passes through the maps: the
+    answer token begins as the encoded question and, with `word_attention`, attends to its words
+    before it attends to the cells, in each layer.
 
     Args:
         words: Vocabulary of the questions.
@@ -37,12 +38,17 @@ class CrossAttentionVQA(VQAModel):
         num_heads: Number of heads; it divides `dim`.
         grid_layers: Number of self-attention layers among the cells.
         reading_layers: Number of layers that attend to the cells.
-        question_encoder: `gru`, `transformer`, `bag` or `ngram`.
+        question_encoder: As in `QuestionEncoder`.
         read_words: Whether the words attend to the image, or the encoded question alone.
+        read_positions: Whether each layer adds the mean position of what it attends to, as
+            coordinates, to the answer token; features alone say little about where they were read.
+        word_attention: Whether the encoded question attends to its words, if these do not attend to
+            the image; the output then has these weights.
         hidden_size: Hidden size of the classifier; 0 for a linear one.
 
     Raises:
-        ValueError: If `reading_layers` is below 1.
+        ValueError: If `reading_layers` is below 1, or both `read_words` and `word_attention` are
+            set.
 
     Example:
         >>> from visattn.models.captioner import SPECIAL_TOKENS
@@ -70,13 +76,22 @@ class CrossAttentionVQA(VQAModel):
         reading_layers: int = 3,
         question_encoder: QuestionEncoderType = "bag",
         read_words: bool = True,
+        read_positions: bool = False,
+        word_attention: bool = False,
         hidden_size: int = 0,
     ) -> None:
         super().__init__(words, answers, encoder)
         if reading_layers < 1:
             raise ValueError(f"reading_layers must be at least 1, got {reading_layers}")
+        if read_words and word_attention:
+            raise ValueError(
+                "with read_words the words are tokens, to which the answer token attends anyway: "
+                "set only one of read_words and word_attention"
+            )
         self.dim, self.num_heads, self.grid_layers = dim, num_heads, grid_layers
-        self.reading_layers, self.read_words = reading_layers, read_words
+        self.reading_layers = reading_layers
+        self.read_words, self.word_attention = read_words, word_attention
+        self.read_positions = read_positions
         self.question_encoder: QuestionEncoderType = question_encoder
         self.hidden_size = hidden_size
         self.hop_names = tuple(f"layer {index}" for index in range(1, reading_layers + 1))
@@ -85,9 +100,14 @@ class CrossAttentionVQA(VQAModel):
         )
         self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
         layers = (
-            ReadingLayer(dim, num_heads, read_words=read_words) for _ in range(reading_layers)
+            ReadingLayer(dim, num_heads, words=read_words or word_attention)
+            for _ in range(reading_layers)
         )
         self.layers = cast("Sequence[ReadingLayer]", nn.ModuleList(layers))
+        self.positions = cast(
+            "Sequence[nn.Linear]",
+            nn.ModuleList(nn.Linear(2, dim) for _ in range(reading_layers * read_positions)),
+        )
         self.norm = nn.LayerNorm(dim)
         self.head = answer_head(dim, len(answers), hidden_size)
 
@@ -100,47 +120,52 @@ class CrossAttentionVQA(VQAModel):
         """Answer questions about images whose features are known; see `VQAModel.answer`."""
         groups = QuestionGroups.from_indices(image_indices, len(features))
         places = self.tokens(features)
-        tokens, mask = self._question_tokens(questions)
-        maps = list[Tensor]()
-        for layer in self.layers:
-            layer.cross_attention.tap.grid = self.grid_size
-            tokens, weights = layer(tokens, mask, places, groups)
-            maps.append(weights)
-        return AnswerOutput(self.head(self.norm(tokens[:, 0])), torch.stack(maps, 1))
-
-    def _question_tokens(
-        self, questions: Int[Tensor, "r t"]
-    ) -> tuple[Float[Tensor, "r s d"], Bool[Tensor, "r s"]]:
-        """Return the answer token and, if they read the image, the words; and which are real."""
         vector, words, mask = self.questions(questions)
-        answer, is_answer = vector[:, None], mask.new_ones(len(mask), 1)
-        if not self.read_words:
-            return answer, is_answer
-        words = words + word_positions(words)
-        return torch.cat((answer, words), 1), torch.cat((is_answer, mask), 1)
+        tokens, words = vector[:, None], words + word_positions(words)
+        if self.read_words:
+            tokens, words = torch.cat((tokens, words), 1), None
+            mask = torch.cat((mask.new_ones(len(mask), 1), mask), 1)
+        heads, word_maps = list[Tensor](), list[Tensor]()
+        coordinates = cell_coordinates(features[:1]).flatten(2)[0].mT
+        for index, layer in enumerate(self.layers):
+            layer.cross_attention.tap.grid = self.grid_size
+            tokens, weights, word_weights = layer(tokens, words, mask, places, groups)
+            heads.append(weights)
+            if self.read_positions:
+                position = self.positions[index](weights.mean(1) @ coordinates)
+                tokens = torch.cat((tokens[:, :1] + position[:, None], tokens[:, 1:]), 1)
+            if word_weights is not None:
+                word_maps.append(word_weights)
+        maps = torch.stack(heads, 1)
+        return AnswerOutput(
+            self.head(self.norm(tokens[:, 0])),
+            maps.mean(2),
+            words=torch.stack(word_maps, 1) if word_maps else None,
+            heads=maps if self.num_heads > 1 else None,
+        )
 
 
 class ReadingLayer(nn.Module):
-    """Pre-norm transformer layer: tokens attend to each other and to the cells of their image.
+    """Pre-norm transformer layer: tokens attend to words, and then to the cells of their image.
 
     Args:
         dim: Dimension of the tokens.
         num_heads: Number of heads; it divides `dim`.
-        read_words: Whether there are several tokens per question, which attend to each other.
+        words: Whether the tokens attend to words, and not to the cells alone.
 
     Example:
-        >>> layer = ReadingLayer(8, 2, read_words=False)
+        >>> layer = ReadingLayer(8, 2, words=False)
         >>> groups = QuestionGroups.from_indices(None, 1)
-        >>> mask = torch.ones(1, 1, dtype=torch.bool)
-        >>> tokens, weights = layer(torch.zeros(1, 1, 8), mask, torch.zeros(1, 6, 8), groups)
+        >>> mask, cells = torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 6, 8)
+        >>> tokens, weights, _ = layer(torch.zeros(1, 1, 8), None, mask, cells, groups)
         >>> weights.shape
-        torch.Size([1, 6])
+        torch.Size([1, 2, 6])
     """
 
-    def __init__(self, dim: int, num_heads: int, *, read_words: bool) -> None:
+    def __init__(self, dim: int, num_heads: int, *, words: bool) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim) if read_words else None
-        self.attention = MultiHeadAttention(dim, num_heads=num_heads) if read_words else None
+        self.norm1 = nn.LayerNorm(dim) if words else None
+        self.attention = MultiHeadAttention(dim, num_heads=num_heads) if words else None
         self.norm2, self.norm3 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.cross_attention = MultiHeadAttention(dim, num_heads=num_heads)
         self.mlp = FeedForward(dim, 2 * dim)
@@ -148,17 +173,32 @@ class ReadingLayer(nn.Module):
     def forward(
         self,
         tokens: Float[Tensor, "r s d"],
-        mask: Bool[Tensor, "r s"],
+        words: Float[Tensor, "r t d"] | None,
+        mask: Bool[Tensor, "r t"],
         places: Float[Tensor, "b n d"],
         groups: QuestionGroups,
-    ) -> tuple[Float[Tensor, "r s d"], Float[Tensor, "r n"]]:
-        """Return the tokens, and the weights of the answer token, the first, over the cells."""
+    ) -> tuple[Float[Tensor, "r s d"], Float[Tensor, "r h n"], Float[Tensor, "r t"] | None]:
+        """Return the tokens, and the weights of the answer token, the first, over cells and words.
+
+        Those over cells are given for each head, those over words are their mean.
+
+        Args:
+            tokens: The answer token, and others.
+            words: The words to which the tokens attend; None for the tokens themselves.
+            mask: Which words are real.
+            places: The cells of the images.
+            groups: Places of the questions beside the others about their image.
+        """
+        word_weights = None
         if self.norm1 is not None and self.attention is not None:
-            normed = self.norm1(tokens)
-            tokens = tokens + self.attention(normed, mask=mask[:, None])[0]
+            read, weights = self.attention(
+                self.norm1(tokens), words, mask=mask[:, None], need_weights=words is not None
+            )
+            tokens = tokens + read
+            word_weights = None if weights is None else weights[:, :, 0].mean(1)
         # The tokens of all questions about an image are its queries.
         queries = groups.by_image(self.norm2(tokens))
         read, weights = self.cross_attention(queries.flatten(1, 2), places, need_weights=True)
         tokens = tokens + groups.by_question(read.unflatten(1, queries.shape[1:3]))
-        answer = cast("Tensor", weights)[:, :, :: queries.shape[2]].mean(1)
-        return tokens + self.mlp(self.norm3(tokens)), groups.by_question(answer)
+        answer = cast("Tensor", weights)[:, :, :: queries.shape[2]].transpose(1, 2)
+        return tokens + self.mlp(self.norm3(tokens)), groups.by_question(answer), word_weights

@@ -41,7 +41,7 @@ class MAC(VQAModel):
         encoder: Encoder of images into a grid of features.
         dim: Dimension of control, memory, cells and words.
         steps: Number of steps; with fewer, maps are easier to read.
-        question_encoder: `gru`, `transformer`, `bag` or `ngram`.
+        question_encoder: As in `QuestionEncoder`.
         positions: Whether cells contain their place.
         grid_layers: Number of self-attention layers among the cells.
         dropout: Dropout rate of the memory and before the classifier.

@@ -14,7 +14,7 @@ from visattn.blocks.transformer.multi_head import MultiHeadAttention
 from visattn.functional.positions.sincos import sincos_pos_embed
 from visattn.models.captioner import PAD
 
-QuestionEncoderType = Literal["gru", "transformer", "bag", "ngram"]
+QuestionEncoderType = Literal["gru", "gru_max", "transformer", "bag", "ngram"]
 
 
 class EncodedQuestions(NamedTuple):
@@ -34,9 +34,10 @@ class QuestionEncoder(nn.Module):
     Args:
         num_words: Size of the vocabulary.
         dim: Dimension of questions and words.
-        encoder: `gru` (bidirectional with an even `dim`; the question is its last state),
-            `transformer` (the question is the mean of its words), `bag` (mean of the embeddings) or
-            `ngram` (convolutions over 1, 2 and 3 words; the question is their maximum).
+        encoder: `gru` (bidirectional with an even `dim`; the question is its last state), `gru_max`
+            (the maximum over all states is added), `transformer` (the question is the mean of its
+            words), `bag` (mean of the embeddings) or `ngram` (convolutions over 1, 2 and 3 words;
+            the question is their maximum).
         num_layers: Number of transformer layers.
         num_heads: Number of heads of the transformer; it divides `dim`.
 
@@ -68,6 +69,7 @@ class QuestionEncoder(nn.Module):
         self.embedding = nn.Embedding(num_words, dim, padding_idx=PAD)
         self.layers: nn.Module = {
             "gru": lambda: _GRU(dim),
+            "gru_max": lambda: _GRU(dim, maximum=True),
             "transformer": lambda: _Transformer(dim, num_layers, num_heads),
             "bag": nn.Identity,
             "ngram": lambda: _Ngrams(dim),
@@ -93,10 +95,14 @@ class QuestionEncoder(nn.Module):
 
 
 class _GRU(nn.Module):
-    """Bidirectional GRU; the vector holds the last states of both directions."""
+    """Bidirectional GRU; the vector holds the last states of both directions.
 
-    def __init__(self, dim: int) -> None:
+    With `maximum`, the maximum over the states of all words is added.
+    """
+
+    def __init__(self, dim: int, *, maximum: bool = False) -> None:
         super().__init__()
+        self.maximum = maximum
         both = dim % 2 == 0
         self.gru = nn.GRU(dim, dim // (1 + both), batch_first=True, bidirectional=both)
 
@@ -113,6 +119,8 @@ class _GRU(nn.Module):
         output, last = self.gru(packed)
         words, _ = pad_packed_sequence(output, batch_first=True, total_length=mask.shape[1])
         vector = last.transpose(0, 1).flatten(1)
+        if self.maximum:
+            vector = vector + words.masked_fill(~mask[..., None], -torch.inf).amax(1)
         return vector.masked_fill(lengths[:, None] == 0, 0.0), words
 
 

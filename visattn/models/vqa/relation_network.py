@@ -31,7 +31,7 @@ class RelationNetwork(VQAModel):
         pool: Size of the squares of cells that are merged by their maximum before pairs are made.
         reduce: `mean` over the pairs, which does not depend on the size of the grid, or `sum`, as
             in the paper.
-        question_encoder: `gru`, `transformer`, `bag` or `ngram`.
+        question_encoder: As in `QuestionEncoder`.
         dropout: Dropout rate before the last layer.
 
     Raises:

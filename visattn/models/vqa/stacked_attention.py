@@ -26,7 +26,7 @@ class StackedAttentionNetwork(VQAModel):
         dim: Dimension of cells and questions.
         attention_dim: Dimension of the attention scores; `dim` if None.
         hops: Number of hops.
-        question_encoder: `gru`, `transformer`, `bag` or `ngram`.
+        question_encoder: As in `QuestionEncoder`.
         tanh_scores: Whether scores are computed as in the authors' code, with a tanh around the
             score. Its maps are diffuse, and the order of the cells by their weight is the same for
             all questions; see `bounded_additive_scores`.

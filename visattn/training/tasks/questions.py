@@ -51,6 +51,9 @@ class QuestionTask(Task):
     answers from the images falls to the level of the questions alone; that level is reached best by
     a model trained with `blank_images: true`. A second test set is logged as `novel/...`.
 
+    Each head of each hop is judged by itself in `test_heads.json`: one may point where their mean
+    does not.
+
     On rendered scenes the test also erases objects from the first 128 images:
     `erased_referent_changed` is how often a correct answer changes where it must, and
     `erased_distractor_unchanged` how often it stays where it must.
@@ -247,6 +250,9 @@ class QuestionTask(Task):
             boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
             maps = output.attention.unflatten(2, self.model.grid_size)
             evaluation.referents.update(maps, boxes, types)
+            if output.heads is not None and controls:
+                heads = output.heads.unflatten(3, self.model.grid_size)
+                evaluation.update_heads(heads, boxes, types)
         if controls:
             paired = batch.image_indices < batch.num_paired
             for name, other in zip(
@@ -283,6 +289,8 @@ class QuestionTask(Task):
             self.notes[f"{split}_types"] = evaluation.type_rows()
             if evaluation.referents.update_called:
                 self.notes[f"{split}_referents"] = evaluation.referents.rows()
+            if heads := evaluation.head_rows():
+                self.notes[f"{split}_heads"] = heads
         evaluation.reset()
 
 
@@ -305,6 +313,7 @@ class QuestionEvaluation(nn.Module):
         self.controls = nn.ModuleDict(
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
+        self.heads: ReferentScores | None = None
         self.erased_referent, self.erased_distractor = WeightedMean(), WeightedMean()
         self.num_erased = 0
         self.names = (*self.scores.names, "loss", *self.referents.names)
@@ -340,6 +349,31 @@ class QuestionEvaluation(nn.Module):
                 row[name] = accuracies.get(row["type"])
         return rows
 
+    def update_heads(
+        self,
+        heads: Float[Tensor, "r hops h gy gx"],
+        boxes: Float[Tensor, "r s o 4"],
+        types: Int[Tensor, " r"],
+    ) -> None:
+        """Add the maps of the single heads of questions; see `ReferentScores.update`."""
+        if self.heads is None:
+            names, steps = self.referents.types, self.referents.num_steps
+            self.heads = ReferentScores(
+                names, num_steps=steps, num_hops=heads.shape[1] * heads.shape[2]
+            ).to(heads.device)
+        self.heads.update(heads.flatten(1, 2), boxes, types)
+
+    def head_rows(self) -> list[dict[str, Any]]:
+        """Return the metrics of each type, step, hop and head; none without heads."""
+        if self.heads is None:
+            return []
+        num_heads = self.heads.num_hops // self.referents.num_hops
+        return [
+            {**row, "hop": hop // num_heads + 1, "head": hop % num_heads + 1}
+            for row in self.heads.rows()
+            for hop in [row["hop"] - 1]
+        ]
+
     @property
     def _control_names(self) -> tuple[str, ...]:
         groups = [f"accuracy_{group}" for group in self.scores.groups]
@@ -352,3 +386,4 @@ class QuestionEvaluation(nn.Module):
         erasures = (metric for _, metric in self.erasures())
         for metric in (self.scores, self.loss, self.referents, *controls, *erasures):
             metric.reset()
+        self.heads = None
