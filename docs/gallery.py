@@ -443,14 +443,17 @@ MODELS: dict[str, dict[str, str]] = {
         "works": "questions, attention over cells and words per level, pages of `visattn ask`",
     },
     "CrossAttentionVQA": {
-        "figure": "",
-        "caption": "",
-        "configs": "sort_of_clevr_cross",
+        "figure": "../../question_panel.png",
+        "caption": "A question about the closest object: the first map lies on the object in the "
+        "question (frame), the second and third on the answer (`sort_of_clevr_cross`, maps "
+        "supervised).",
+        "configs": "sort_of_clevr_cross, sort_of_clevr_cross_unsupervised, scenes_questions",
         "works": "questions, attention of each layer, hop supervision, pages of `visattn ask`",
     },
     "MAC": {
-        "figure": "",
-        "caption": "",
+        "figure": "../../mac_panel.png",
+        "caption": "A question about one object (frame): the third of four steps lies on it, "
+        "without supervision of the maps (`sort_of_clevr_mac`).",
         "configs": "sort_of_clevr_mac",
         "works": "questions, attention over cells and words per step, hop supervision, pages of "
         "`visattn ask`",

@@ -41,7 +41,8 @@ class CrossAttentionVQA(VQAModel):
         question_encoder: As in `QuestionEncoder`.
         read_words: Whether the words attend to the image, or the encoded question alone.
         read_positions: Whether each layer adds the mean position of what it attends to, as
-            coordinates, to the answer token; features alone say little about where they were read.
+            coordinates, to the answer token, and the classifier gets all of them and the encoded
+            question too: features alone say little about where they were read.
         word_attention: Whether the encoded question attends to its words, if these do not attend to
             the image; the output then has these weights.
         hidden_size: Hidden size of the classifier; 0 for a linear one.
@@ -109,7 +110,8 @@ class CrossAttentionVQA(VQAModel):
             nn.ModuleList(nn.Linear(2, dim) for _ in range(reading_layers * read_positions)),
         )
         self.norm = nn.LayerNorm(dim)
-        self.head = answer_head(dim, len(answers), hidden_size)
+        head_dim = 2 * (dim + reading_layers) if read_positions else dim
+        self.head = answer_head(head_dim, len(answers), hidden_size)
 
     def answer(
         self,
@@ -126,19 +128,20 @@ class CrossAttentionVQA(VQAModel):
             tokens, words = torch.cat((tokens, words), 1), None
             mask = torch.cat((mask.new_ones(len(mask), 1), mask), 1)
         heads, word_maps = list[Tensor](), list[Tensor]()
-        coordinates = cell_coordinates(features[:1]).flatten(2)[0].mT
+        coordinates, positions = cell_coordinates(features[:1]).flatten(2)[0].mT, list[Tensor]()
         for index, layer in enumerate(self.layers):
             layer.cross_attention.tap.grid = self.grid_size
             tokens, weights, word_weights = layer(tokens, words, mask, places, groups)
             heads.append(weights)
             if self.read_positions:
-                position = self.positions[index](weights.mean(1) @ coordinates)
-                tokens = torch.cat((tokens[:, :1] + position[:, None], tokens[:, 1:]), 1)
+                positions.append(weights.mean(1) @ coordinates)
+                answer = tokens[:, :1] + self.positions[index](positions[-1])[:, None]
+                tokens = torch.cat((answer, tokens[:, 1:]), 1)
             if word_weights is not None:
                 word_maps.append(word_weights)
-        maps = torch.stack(heads, 1)
+        maps, read = torch.stack(heads, 1), self.norm(tokens[:, 0])
         return AnswerOutput(
-            self.head(self.norm(tokens[:, 0])),
+            self.head(torch.cat((read, vector, *positions), 1) if positions else read),
             maps.mean(2),
             words=torch.stack(word_maps, 1) if word_maps else None,
             heads=maps if self.num_heads > 1 else None,
