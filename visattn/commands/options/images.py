@@ -97,8 +97,9 @@ def thread_count() -> int:
         >>> 1 <= thread_count() <= 8
         True
     """
-    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
-    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+    from visattn.data.loading.cores import available_cores
+
+    return min(8, available_cores())
 
 
 def map_in_threads(
