@@ -107,9 +107,9 @@ def test_threads_and_batches_do_not_change_the_results(
         rows.append(capsys.readouterr())
     assert rows[0] == rows[1]
     for path in (tmp_path / "1").glob("*.json"):
-        [one, many] = (json.loads((tmp_path / size / path.name).read_text()) for size in "13")
-        key = "maps" if "maps" in one else "locations"
-        np.testing.assert_allclose(one[key], many[key], atol=1e-5)
+        [single, many] = (json.loads((tmp_path / size / path.name).read_text()) for size in "13")
+        key = "maps" if "maps" in single else "locations"
+        np.testing.assert_allclose(single[key], many[key], atol=1e-5)
 
 
 def test_an_interrupted_run_resumes(

@@ -119,7 +119,7 @@ class GlimpseRun(ImageRun["ScanPath"]):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args, ("{}.png", "{}.gif", "{}.json"), reserved=_COVERAGE)
         self.has_coverage = args.out is not None and len(self.all_names) > 1
-        if self.has_coverage:
+        if args.out is not None and self.has_coverage:
             self.files.append(f"{_COVERAGE}.png")
             check_no_overwrite(args.out, [f"{_COVERAGE}.png"], self.all_names)
 

@@ -119,7 +119,7 @@ class SegmentationRun(ImageRun["Segmentation"]):
         from visattn.pipelines.segmentation import segment
 
         mode = self.args.resize_mode
-        return segment(self.model, images, resize_mode=mode, batch_size=len(images))
+        return [*segment(self.model, images, resize_mode=mode, batch_size=len(images))]
 
     def record(self, image: "LoadedImage", result: "Segmentation") -> dict[str, Any]:
         """Return shares and geometry as values of JSON."""

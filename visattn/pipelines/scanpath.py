@@ -152,7 +152,8 @@ def glimpses(
     scans: list[ScanPath] = []
     with eval_mode(model):
         while batch := list(itertools.islice(inputs, batch_size)):
-            scans += _scan_images(model, *zip(*batch, strict=True), policy, seed)
+            images_of_batch, geometries = zip(*batch, strict=True)
+            scans += _scan_images(model, images_of_batch, geometries, policy, seed)
     return scans
 
 

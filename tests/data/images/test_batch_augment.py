@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from visattn.data.classification.datasets import InMemoryImages, WithUniforms, transform_batch
+from visattn.data.classification.datasets import InMemoryImages, WithUniforms
 from visattn.data.images.augment import RandomHorizontalFlip, RandomTranslate
 from visattn.data.images.batch_augment import RandAugment, RandomErasing, build_batch_transform
 
@@ -84,8 +84,8 @@ def test_a_batch_transform_gives_what_the_dataset_would() -> None:
     images, labels = noise(7, 1, 5, 9), torch.arange(7)
     transforms = (RandomHorizontalFlip(), RandomTranslate(1))
     dataset = WithUniforms(InMemoryImages(images, labels), transforms, seed=4)
-    whole = transform_batch(dataset[[3, 1, 10, 5]], transforms)
-    part = transform_batch(dataset[[10, 3]], transforms)
+    whole = dataset[[3, 1, 10, 5]].transform(transforms)
+    part = dataset[[10, 3]].transform(transforms)
     assert torch.equal(part.images, whole.images[[2, 0]])
     assert torch.equal(part.labels, torch.tensor([3, 3]))
     assert not torch.equal(whole.images[0], whole.images[2])  # another epoch

@@ -24,7 +24,7 @@ def test_a_path_takes_its_bytes_and_eight_more() -> None:
     files = PathList(
         Path(f"train/n01440764/n01440764_{number}.JPEG") for number in range(1000, 3000)
     )
-    held = sum(sys.getsizeof(value) for value in vars(files).values() if hasattr(value, "nbytes"))
+    total = sum(sys.getsizeof(value) for value in vars(files).values() if hasattr(value, "nbytes"))
     buffers = sum(value.nbytes for value in (files._bytes, files._ends))
     assert buffers == 2000 * len("train/n01440764/n01440764_1000.JPEG") + 2001 * 8
-    assert held < buffers + 16_000 + 500
+    assert total < buffers + 16_000 + 500

@@ -427,7 +427,7 @@ def test_rare_checks_do_not_change_the_result_and_spare_host_syncs(
     """As on a GPU, which would wait at each check, and for each index by a mask."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "tools"))
     counter_type = importlib.import_module("benchmarks.op_counts").OpCounter
-    toy, constraints = Toy(5, 7, sharp=3.0), rules(24, shortest=3, penalty=0.5, banned=(START, 1))
+    toy, constraints = Toy(31, 7, sharp=5.0), rules(24, shortest=3, penalty=0.5, banned=(START, 1))
     expected = found_by(toy, constraints, best=best)
     steps, toy.steps = toy.steps, 0
     monkeypatch.setattr(search, "_steps_per_check", lambda device: 4)
@@ -438,10 +438,9 @@ def test_rare_checks_do_not_change_the_result_and_spare_host_syncs(
     for part, known in zip(result.attention_steps, expected.attention_steps, strict=True):
         torch.testing.assert_close(part, known)
     assert 4 <= steps <= toy.steps <= steps + 3
-    shrinks = counter.syncs["nonzero"]
+    assert set(counter.syncs) <= {"_local_scalar_dense", "lift_fresh", "nonzero"}
+    assert 1 <= counter.syncs["nonzero"] <= toy.steps / 4  # finished images leave the batch
     assert counter.syncs["_local_scalar_dense"] <= toy.steps / 4 + 4
-    assert counter.num_syncs - counter.syncs["lift_fresh"] <= toy.steps / 4 + 4 + shrinks
-    assert shrinks <= toy.steps / 4
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3])

@@ -81,8 +81,8 @@ class ImageRun(ABC, Generic[Result]):
     ) -> None:
         self.args, self.out = args, args.out
         self.skipped: list[str] = []
-        found = find_input_images(args.images, args.out, self.skipped)
-        self.all_names = unique_names(found, reserved=reserved)
+        images = find_input_images(args.images, args.out, self.skipped)
+        self.all_names = unique_names(images, reserved=reserved)
         self.names = select_shard(self.all_names, getattr(args, "shard", None))
         self.files = [file.format(name) for name in self.names.values() for file in files]
         self._kinds = tuple(files)

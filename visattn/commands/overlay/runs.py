@@ -94,7 +94,7 @@ def _check_drawing(args: argparse.Namespace) -> None:
     colormap_lut(args.colormap)
 
 
-class _Job(NamedTuple):
+class _MapJob(NamedTuple):
     """An image with its maps, to be drawn."""
 
     path: Path
@@ -155,7 +155,7 @@ class _Run:
             with self._collect_write_errors(job.image.name):
                 self._finish(job, drawn())
 
-    def _compute(self, paths: Iterable[Path], *, global_scale: bool) -> "Iterator[_Job]":
+    def _compute(self, paths: Iterable[Path], *, global_scale: bool) -> "Iterator[_MapJob]":
         """Yield the maps of the images with missing files; the rows of others are printed again."""
         unfinished = self._read_unfinished(paths, global_scale=global_scale)
         for entries in batched(unfinished, self.args.batch_size):
@@ -166,7 +166,7 @@ class _Run:
                 layers = None
                 if self.pages.need_layers:
                     layers = self.pages.record_layers(batch.select([index]))
-                yield _Job(path, image, maps, self._scales(maps), layers)
+                yield _MapJob(path, image, maps, self._scales(maps), layers)
 
     def _read_unfinished(
         self, paths: Iterable[Path], *, global_scale: bool
@@ -249,7 +249,7 @@ class _Run:
             }
             self.folder.save(name, spec.key, attention_map, entries)
 
-    def _draw(self, job: _Job) -> str | None:
+    def _draw(self, job: _MapJob) -> str | None:
         """Write all files of an image, its records last, in a thread; return its card."""
         overlays = self._render(job)
         name = self.names[job.path]
@@ -257,7 +257,7 @@ class _Run:
         self._save_maps(job.path, job.maps, job.scales)
         return card
 
-    def _render(self, job: _Job) -> "dict[str, np.ndarray]":
+    def _render(self, job: _MapJob) -> "dict[str, np.ndarray]":
         """Write the images of the maps of a photo; return the overlays."""
         from visattn.pipelines.draw_maps import render_map
 
@@ -281,7 +281,7 @@ class _Run:
                 self.folder.write(name, encode_png(images[kind]))
         return overlays
 
-    def _finish(self, job: _Job, card: str | None) -> None:
+    def _finish(self, job: _MapJob, card: str | None) -> None:
         """Add the card of an image to the index, and print the rows of its maps."""
         name = self.names[job.path]
         self.pages.add_card(name, job.maps, card)
@@ -304,7 +304,7 @@ class _Run:
 
     def _undrawn(
         self, every: "Mapping[Path, Sequence[dict[str, Any]]]", scales: "list[MapScale]"
-    ) -> "Iterator[_Job]":
+    ) -> "Iterator[_MapJob]":
         """Yield the images that are not drawn on these scales; print the rows of the others."""
         expected = [scale.to_dict() for scale in scales]
         for path, records in every.items():
@@ -318,7 +318,7 @@ class _Run:
                 layers = None
                 if self.pages.need_layers:
                     layers = self.pages.record_layers(self.runner.explainer.prepare([image]))
-                yield _Job(path, image, self._load(path, records), scales, layers)
+                yield _MapJob(path, image, self._load(path, records), scales, layers)
 
     def _load(self, path: Path, records: Sequence[dict[str, Any]]) -> "list[AttentionMap]":
         return [self.folder.load(self.names[path], each["key"], each) for each in records]

@@ -27,8 +27,6 @@ class LabeledBatch(NamedTuple):
 
     images: UInt8[Tensor, "b c y x"]
     labels: Int[Tensor, " b"]
-    uniforms: Float64[Tensor, "b n"] | None = None
-    """Random numbers of the transforms that a device will apply; they stay on the CPU."""
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
@@ -119,11 +117,31 @@ def augmentation_uniforms(
     return per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1) if counts else ()
 
 
-class WithUniforms(Dataset[LabeledBatch]):
+class UntransformedBatch(NamedTuple):
+    """A batch and the random numbers of the transforms that its device will apply."""
+
+    batch: LabeledBatch
+    uniforms: Float64[Tensor, "b n"]
+    """On the CPU, so that nothing waits for a GPU."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on another device."""
+        return self._replace(batch=self.batch.to(device))
+
+    def transform(self, transforms: Sequence[Augmentation]) -> LabeledBatch:
+        """Return the batch after the transforms of its dataset, in their order."""
+        images = self.batch.images
+        counts = [transform.num_uniforms for transform in transforms]
+        for transform, uniforms in zip(transforms, self.uniforms.split(counts, 1), strict=True):
+            images = transform(images, uniforms)
+        return self.batch._replace(images=images)
+
+
+class WithUniforms(Dataset[UntransformedBatch]):
     """Labeled images with the random numbers of transforms that are applied to a batch later.
 
     Workers draw the numbers, which depend on the seed and the index of an image alone, and the
-    training process transforms the batch on its device, with `transform_batch`.
+    training process transforms the batch on its device.
 
     Args:
         images: The labeled images.
@@ -134,7 +152,7 @@ class WithUniforms(Dataset[LabeledBatch]):
         >>> from visattn.data.images.augment import RandomHorizontalFlip
         >>> dark = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
         >>> batch = WithUniforms(dark, [RandomHorizontalFlip()], seed=0)[[6, 2]]
-        >>> batch.uniforms.shape, transform_batch(batch, [RandomHorizontalFlip()]).images.shape
+        >>> batch.uniforms.shape, batch.transform([RandomHorizontalFlip()]).images.shape
         (torch.Size([2, 1]), torch.Size([2, 1, 5, 3]))
     """
 
@@ -147,27 +165,11 @@ class WithUniforms(Dataset[LabeledBatch]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, indices: list[int]) -> LabeledBatch:
+    def __getitem__(self, indices: list[int]) -> UntransformedBatch:
         """Return the batch of images with these indices and their random numbers."""
         seed = mix_seed(self.seed, _BATCH_SEED_STREAM)
         uniforms = per_sample_uniforms(seed, indices, self.count)
-        return self.images[indices]._replace(uniforms=uniforms)
-
-
-def transform_batch(batch: LabeledBatch, transforms: Sequence[Augmentation]) -> LabeledBatch:
-    """Return a batch after transforms on its device, by the random numbers that it carries.
-
-    Args:
-        batch: As `WithUniforms` returns it; without random numbers it is not transformed.
-        transforms: The same transforms as those of the dataset.
-    """
-    if batch.uniforms is None:
-        return batch
-    images = batch.images
-    counts = [transform.num_uniforms for transform in transforms]
-    for transform, uniforms in zip(transforms, batch.uniforms.split(counts, 1), strict=True):
-        images = transform(images, uniforms)
-    return LabeledBatch(images, batch.labels)
+        return UntransformedBatch(self.images[indices], uniforms)
 
 
 class InMemoryImages(LabeledImages):

@@ -66,13 +66,14 @@ class RandAugment(Augmentation):
         height, width = images.shape[-2:]
         values = magnitudes(transform.num_magnitude_bins, height, width)
         magnitude = 0.0 if values is None else float(values[transform.magnitude])
-        return transform._apply_image_or_video_transform(  # noqa: SLF001
+        result: Any = transform._apply_image_or_video_transform(  # noqa: SLF001
             images,
             name,
             -magnitude if signed and negative else magnitude,
             interpolation=transform.interpolation,
             fill=transform._fill,  # noqa: SLF001
         )
+        return result
 
 
 class RandomErasing(Augmentation):

@@ -13,8 +13,8 @@ from visattn.data.classification.datasets import (
     ImageFiles,
     LabeledBatch,
     LabeledImages,
+    UntransformedBatch,
     WithUniforms,
-    transform_batch,
 )
 from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.images.batch_augment import build_batch_transform
@@ -92,8 +92,8 @@ class ClassificationDataModule(ReadFallbackDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Apply the transforms of a batch, and warn of unreadable images."""
         batch = super().on_after_batch_transfer(batch, dataloader_idx)
-        if self.batch_transforms and isinstance(batch, LabeledBatch):
-            return transform_batch(batch, self.batch_transforms)
+        if isinstance(batch, UntransformedBatch):
+            return batch.transform(self.batch_transforms)
         return batch
 
     def val_dataloader(self) -> Loader:

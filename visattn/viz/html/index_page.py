@@ -50,9 +50,9 @@ def index_page(entries: Sequence[IndexEntry], *, title: str = "Captions") -> str
 
 
 class IndexRange(NamedTuple):
-    """The cards of one page of an index: their number, and the names of the first and the last."""
+    """The cards of one page of an index: how many, and the names of the first and the last."""
 
-    count: int
+    size: int
     first: str = ""
     last: str = ""
 
@@ -87,8 +87,8 @@ def numbered_index_page(
         >>> 'href="./index-2.html"' in numbered_index_page(dogs[:1], 1, pages, title="Dogs")
         True
     """
-    before = sum(page.count for page in pages[: number - 1])
-    total = sum(page.count for page in pages)
+    before = sum(page.size for page in pages[: number - 1])
+    total = sum(page.size for page in pages)
     if len(pages) == 1:
         count = _count_text(len(entries))
     elif number == 1:
