@@ -16,7 +16,7 @@ from visattn.commands.options.dry_run import (
     print_dry_run,
 )
 from visattn.commands.options.folders import check_no_overwrite, create_folder, unique_names
-from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
+from visattn.commands.options.image_index import INDEX, ImageIndex, card_image, read_index_entries
 from visattn.commands.options.images import (
     count_on_interrupt,
     find_input_images,
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     if args.out is not None:
         check_no_overwrite(args.out, files, names)
         if len(names) > 1:
-            read_index_entries(args.out / INDEX)
+            read_index_entries(args.out)
     model, processor, source = _load(args)
     _check_questions(model, args.questions)
     if args.dry_run:
@@ -234,7 +234,7 @@ def _ask_image(
         atomic_write(args.out / f"{name}.json", _json_record(image, answers))
         if index is not None:
             text = "; ".join(f"{answer.question} {answer.text}" for answer in answers)
-            index.add(name, f"{name}.html", text, [image.pixels])
+            index.add(name, f"{name}.html", text, card_image([image.pixels]))
     except OSError as error:
         return [f"{image.name}: {error}"]
     return []

@@ -1,28 +1,29 @@
 """`visattn detect`: find objects in images, and draw what each query attended to."""
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
     CommandParser,
+    add_bulk,
     add_images,
     add_resize_mode,
     real_number,
     whole_number,
 )
 from visattn.commands.options.dry_run import add_dry_run
-from visattn.commands.options.folders import create_folder, encode_png
-from visattn.commands.options.image_index import ImageIndex
-from visattn.commands.options.image_run import ImageRun
+from visattn.commands.options.folders import encode_png
+from visattn.commands.options.image_run import ImageRun, Record
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.output_streams import print_row
+from visattn.commands.options.provenance import weights_origin
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
+
     from visattn.data.images.reader import LoadedImage
     from visattn.models.detection.detr import DETR
     from visattn.pipelines.detection import DetectionResult
@@ -79,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="decoder layer whose attention is drawn, from 0; -1 for the last (default: -1)",
     )
     add_resize_mode(parser, default="pad")
+    add_bulk(parser)
     add_dry_run(parser)
     return parser
 
@@ -98,17 +100,78 @@ def main(argv: Sequence[str]) -> int:
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
     check_weights(args)  # reports a missing run before torch is imported
-    run = ImageRun(args, _FILES, "Detections")
-    model, source = _load_detector(args)
+    run = DetectionRun(args)
+    model, source = run.load()
     if args.dry_run:
         return run.dry_run(model, source)
-    if args.out is not None:
-        create_folder(args.out)
-    return run.process(
-        lambda batch, index: [
-            _detect_image(model, name, image, args, index) for name, image in batch
-        ]
-    )
+    return run.process()
+
+
+class DetectionRun(ImageRun["DetectionResult"]):
+    """Images in which objects are found, each with boxes and the attention of queries.
+
+    Args:
+        args: Options of `visattn detect`.
+
+    Raises:
+        FileNotFoundError: If an image does not exist.
+        ValueError: If a file would overwrite an image.
+    """
+
+    title = "Detections"
+    page = "{}.queries.png"
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args, _FILES)
+
+    def load(self) -> "tuple[DETR, str]":
+        """Load the selected model on its device; return it with its file.
+
+        Raises:
+            FileNotFoundError: If the file or run does not exist.
+            ValueError: If it is not a detector, or has no such layer.
+        """
+        self.model, self.weights = _load_detector(self.args)
+        return self.model, self.weights
+
+    def settings(self) -> dict[str, Any]:
+        """Return model and options."""
+        names = ("threshold", "max_detections", "layer", "resize_mode")
+        options = {name: getattr(self.args, name) for name in names}
+        return {"weights": weights_origin(self.weights), **options}
+
+    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[DetectionResult]":
+        """Return the objects in images."""
+        from visattn.pipelines.detection import detect
+
+        return detect(
+            self.model,
+            images,
+            threshold=self.args.threshold,
+            max_detections=self.args.max_detections,
+            layer=self.args.layer,
+            resize_mode=self.args.resize_mode,
+        )
+
+    def record(self, image: "LoadedImage", result: "DetectionResult") -> dict[str, Any]:
+        """Return the objects and their maps as values of JSON."""
+        return _json_record(image, result)
+
+    def row(self, record: Record) -> tuple[str]:
+        """Return how many objects of each class there are."""
+        return (count_classes([each["class"] for each in record["objects"]]),)
+
+    def write(
+        self, name: str, image: "LoadedImage", result: "DetectionResult"
+    ) -> "Sequence[np.ndarray]":
+        """Write the figures of an image; return the one with boxes."""
+        from visattn.pipelines.draw_detections import detection_figure, detection_overlay
+
+        boxes = detection_overlay(image, result)
+        queries = detection_figure(image, result, name=Path(image.name).name)
+        atomic_write(self.out / f"{name}.png", encode_png(boxes))
+        atomic_write(self.out / f"{name}.queries.png", encode_png(queries))
+        return [boxes]
 
 
 def _load_detector(args: argparse.Namespace) -> "tuple[DETR, str]":
@@ -128,42 +191,6 @@ def _load_detector(args: argparse.Namespace) -> "tuple[DETR, str]":
     return loaded.model, loaded.weights
 
 
-def _detect_image(
-    model: "DETR",
-    name: str,
-    image: "LoadedImage",
-    args: argparse.Namespace,
-    index: ImageIndex | None,
-) -> list[str]:
-    """Detect objects, print a row and write the files; return reasons for missing files."""
-    from visattn.pipelines.detection import detect
-    from visattn.pipelines.draw_detections import detection_figure, detection_overlay
-
-    [result] = detect(
-        model,
-        image,
-        threshold=args.threshold,
-        max_detections=args.max_detections,
-        layer=args.layer,
-        resize_mode=args.resize_mode,
-    )
-    text = count_classes([each.label for each in result.objects])
-    print_row(name, text)
-    if args.out is None:
-        return []
-    boxes = detection_overlay(image, result)
-    queries = detection_figure(image, result, name=Path(image.name).name)
-    try:
-        atomic_write(args.out / f"{name}.png", encode_png(boxes))
-        atomic_write(args.out / f"{name}.queries.png", encode_png(queries))
-        atomic_write(args.out / f"{name}.json", _json_record(image, result))
-        if index is not None:
-            index.add(name, f"{name}.queries.png", text, [boxes])
-    except OSError as error:
-        return [f"{image.name}: {error}"]
-    return []
-
-
 def count_classes(labels: Sequence[str]) -> str:
     """Return how many objects of each class there are, the most frequent class first.
 
@@ -175,11 +202,11 @@ def count_classes(labels: Sequence[str]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts.most_common()) or "nothing"
 
 
-def _json_record(image: "LoadedImage", result: "DetectionResult") -> bytes:
-    """Return detections, maps and points as JSON, complete enough to draw them again."""
+def _json_record(image: "LoadedImage", result: "DetectionResult") -> dict[str, Any]:
+    """Return detections, maps and points, complete enough to draw them again."""
     geometry = result.maps.geometry
     height, width = image.size
-    record = {
+    return {
         "image": image.name,
         "width": width,
         "height": height,
@@ -193,4 +220,3 @@ def _json_record(image: "LoadedImage", result: "DetectionResult") -> bytes:
         "points": None if result.points is None else result.points.tolist(),
         "geometry": None if geometry is None else geometry.to_dict(),
     }
-    return json.dumps(record, allow_nan=False).encode() + b"\n"

@@ -1,45 +1,31 @@
 """`visattn glimpse`: classify images with a glimpse model, and draw its scan paths."""
 
 import argparse
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
     CommandParser,
+    add_bulk,
     add_images,
     add_resize_mode,
+    batch_size,
     whole_number,
 )
-from visattn.commands.options.dry_run import (
-    add_dry_run,
-    describe_images,
-    describe_model,
-    print_dry_run,
-)
-from visattn.commands.options.folders import (
-    check_no_overwrite,
-    create_folder,
-    encode_png,
-    unique_names,
-)
-from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
-from visattn.commands.options.images import (
-    count_on_interrupt,
-    find_input_images,
-    read_images,
-    report_failures,
-)
+from visattn.commands.options.dry_run import add_dry_run
+from visattn.commands.options.folders import check_no_overwrite, encode_png
+from visattn.commands.options.image_run import ImageRun, Record, autocast
+from visattn.commands.options.images import batched, read_images
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.commands.options.provenance import weights_origin
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
+
     from visattn.data.images.reader import LoadedImage
     from visattn.models.ram.glimpse_model import GlimpseModel
-    from visattn.pipelines.draw_scanpaths import Coverage
     from visattn.pipelines.scanpath import ScanPath
 
 _NO_WEIGHTS = """\
@@ -55,9 +41,9 @@ several objects all classes in order, and the probability of the sequence. With 
   DIR/NAME.json   locations, boxes in pixels of the image, and probabilities after each glimpse
 and for several images DIR/coverage.png, the fixation density over all of them, and DIR/index.html,
 an index of all files. Boxes show what the network received, the first glimpse included.
+An interrupted run resumes: files that exist and were made in the same way are not written again.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_SUFFIXES = (".png", ".gif", ".json")
 _COVERAGE = "coverage"
 _LARGEST_SEED = 2**31 - 1
 
@@ -88,6 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="seed of random locations and samples (default: 0)",
     )
     add_resize_mode(parser)
+    parser.add_argument(
+        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
+    )
+    add_bulk(parser, autocast=True)
     add_dry_run(parser)
     return parser
 
@@ -106,99 +96,127 @@ def main(argv: Sequence[str]) -> int:
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
     check_weights(args)  # reports a missing run before torch is imported
-    skipped: list[str] = []
-    names = unique_names(find_input_images(args.images, args.out, skipped), reserved=_COVERAGE)
-    files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
-    files += [f"{_COVERAGE}.png", INDEX] if len(names) > 1 else []
-    if args.out is not None:
-        check_no_overwrite(args.out, files, names)
-        if len(names) > 1:
-            read_index_entries(args.out / INDEX)
+    run = GlimpseRun(args)
+    model, source = run.load()
     if args.dry_run:
-        model, source = _load_glimpse_model(args)
-        reads = [describe_images([*names]), describe_model(model, source)]
-        return print_dry_run(reads, args.out, files)
-    if args.out is not None:
-        create_folder(args.out)
-    return _classify_images(_load_glimpse_model(args)[0], args, names, skipped)
+        return run.dry_run(model, source)
+    return run.process(batch_size=args.batch_size)
 
 
-def _classify_images(
-    model: "GlimpseModel",
-    args: argparse.Namespace,
-    names: Mapping[Path, str],
-    skipped: list[str],
-) -> int:
-    """Classify one image after the other; return the exit code."""
-    from visattn.pipelines.draw_scanpaths import Coverage
+class GlimpseRun(ImageRun["ScanPath"]):
+    """Images that a glimpse model classifies, each with its scan path.
 
-    coverage = Coverage(f"{args.policy} policy")
-    index = None
-    if args.out is not None and len(names) > 1:
-        index = ImageIndex(args.out, "Glimpses")
-    not_written: list[str] = []
-    done: list[Path] = []
-    with (
-        count_on_interrupt(done, len(names)),
-        index or nullcontext(),
-        progress_bar(len(names)) as progress,
-    ):
-        paths = progress.track(names) if progress else names
-        for path, image in read_images(paths, skipped, strict=args.strict):
-            not_written += _classify_image(model, names[path], image, args, coverage, index)
-            done.append(path)
-    if args.out is not None and coverage.count > 1:
-        atomic_write(args.out / f"{_COVERAGE}.png", encode_png(coverage.panel()))
-    return report_failures(skipped, not_written, len(names))
+    Args:
+        args: Options of `visattn glimpse`.
+
+    Raises:
+        FileNotFoundError: If an image does not exist.
+        ValueError: If a file would overwrite an image.
+    """
+
+    title = "Glimpses"
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args, ("{}.png", "{}.gif", "{}.json"), reserved=_COVERAGE)
+        self.has_coverage = args.out is not None and len(self.all_names) > 1
+        if args.out is not None and self.has_coverage:
+            self.files.append(f"{_COVERAGE}.png")
+            check_no_overwrite(args.out, [f"{_COVERAGE}.png"], self.all_names)
+
+    def load(self) -> "tuple[GlimpseModel, str]":
+        """Load the selected model on its device; return it with its file.
+
+        Raises:
+            FileNotFoundError: If the file or run does not exist.
+            ValueError: If it is not a glimpse model.
+        """
+        from visattn.models.ram.glimpse_model import GlimpseModel
+        from visattn.pipelines.draw_scanpaths import Coverage
+
+        loaded = load_trained_model(self.args)
+        if not isinstance(loaded.model, GlimpseModel):
+            kind = type(loaded.model).__name__
+            raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
+        self.model, self.weights = loaded.model, loaded.weights
+        self.coverage = Coverage(f"{self.args.policy} policy")
+        return self.model, self.weights
+
+    def settings(self) -> dict[str, Any]:
+        """Return model and options."""
+        names = ("policy", "seed", "resize_mode", "autocast")
+        options = {name: getattr(self.args, name) for name in names}
+        return {"weights": weights_origin(self.weights), **options}
+
+    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
+        """Return the scan paths of images."""
+        from visattn.pipelines.scanpath import glimpses
+
+        options = {"policy": self.args.policy, "seed": self.args.seed}
+        options["resize_mode"] = self.args.resize_mode
+        return glimpses(self.model, images, batch_size=len(images), **options)
+
+    def record(self, image: "LoadedImage", result: "ScanPath") -> dict[str, Any]:
+        """Return a scan path as values of JSON."""
+        return _json_record(image, result)
+
+    def row(self, record: Record) -> tuple[str, str]:
+        """Return class and probability."""
+        return record["class"], f"{record['probability']:.3f}"
+
+    def caption(self, record: Record) -> str:
+        """Return class and probability in percent."""
+        return f"{record['class']}, {100 * record['probability']:.0f} %"
+
+    def write(self, name: str, image: "LoadedImage", result: "ScanPath") -> "Sequence[np.ndarray]":
+        """Write panel and animation of an image; return its scan path."""
+        from visattn.pipelines.draw_scanpaths import (
+            glimpse_animation,
+            glimpse_overlay,
+            glimpse_panel,
+        )
+
+        panel = glimpse_panel(image, result, name=Path(image.name).name)
+        atomic_write(self.out / f"{name}.png", encode_png(panel))
+        atomic_write(self.out / f"{name}.gif", glimpse_animation(image, result))
+        return [glimpse_overlay(image, result)]
+
+    def finish(self, result: "ScanPath | None") -> None:
+        """Add an image to the coverage."""
+        if result is None:
+            self.resumed = True
+        elif self.has_coverage:
+            self.coverage.add(result)
+
+    def process(self, *, batch_size: int = 1) -> int:
+        """Process all images, and write the coverage of all that could be read."""
+        self.resumed = len(self.names) < len(self.all_names)
+        code = super().process(batch_size=batch_size)
+        if self.has_coverage and (not self.resumed or self._cover_all_images(batch_size)):
+            panel = encode_png(self.coverage.panel()) if self.coverage.count > 1 else None
+            if panel is not None:
+                atomic_write(self.out / f"{_COVERAGE}.png", panel)
+        return code
+
+    def _cover_all_images(self, batch_size: int) -> bool:
+        """Compute the coverage anew if earlier runs or other shards have finished the rest."""
+        from visattn.pipelines.draw_scanpaths import Coverage
+
+        records = {path: self.out / f"{name}.json" for path, name in self.all_names.items()}
+        missing = (path for path, record in records.items() if not record.is_file())
+        if any(True for _ in read_images(missing, [], strict=False)):
+            return False  # another command is at work
+        self.coverage = Coverage(self.coverage.policy)
+        for batch in batched(read_images(records, [], strict=False), batch_size):
+            with autocast(self.args):
+                for scan in self.infer([image for _, image in batch]):
+                    self.coverage.add(scan)
+        return True
 
 
-def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
-    """Return the selected model on its device, and its file."""
-    from visattn.models.ram.glimpse_model import GlimpseModel
-
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, GlimpseModel):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
-    return loaded.model, loaded.weights
-
-
-def _classify_image(
-    model: "GlimpseModel",
-    name: str,
-    image: "LoadedImage",
-    args: argparse.Namespace,
-    coverage: "Coverage",
-    index: ImageIndex | None,
-) -> list[str]:
-    """Classify an image, print its row and write its files; return reasons for missing files."""
-    from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_overlay, glimpse_panel
-    from visattn.pipelines.scanpath import glimpses
-
-    [scan] = glimpses(
-        model, image, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode
-    )
-    print_row(name, scan.prediction, f"{scan.probability:.3f}")
-    if args.out is None:
-        return []
-    coverage.add(scan)
-    panel = encode_png(glimpse_panel(image, scan, name=Path(image.name).name))
-    try:
-        atomic_write(args.out / f"{name}.png", panel)
-        atomic_write(args.out / f"{name}.gif", glimpse_animation(image, scan))
-        atomic_write(args.out / f"{name}.json", _json_record(image, scan))
-        if index is not None:
-            text = f"{scan.prediction}, {100 * scan.probability:.0f} %"
-            index.add(name, f"{name}.png", text, [glimpse_overlay(image, scan)])
-    except OSError as error:
-        return [f"{image.name}: {error}"]
-    return []
-
-
-def _json_record(image: "LoadedImage", scan: "ScanPath") -> bytes:
-    """Return a scan path as JSON, complete enough to draw it again."""
+def _json_record(image: "LoadedImage", scan: "ScanPath") -> dict[str, Any]:
+    """Return a scan path as values of JSON, complete enough to draw it again."""
     geometry = scan.maps.geometry
-    record = {
+    return {
         "image": image.name,
         "class": scan.prediction,
         "probability": scan.probability,
@@ -214,4 +232,3 @@ def _json_record(image: "LoadedImage", scan: "ScanPath") -> bytes:
         "probabilities": scan.probabilities.tolist(),
         "geometry": None if geometry is None else geometry.to_dict(),
     }
-    return json.dumps(record, allow_nan=False).encode() + b"\n"

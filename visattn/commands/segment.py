@@ -1,21 +1,26 @@
 """`visattn segment`: segment images, and draw classes and attention gates on them."""
 
 import argparse
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import CommandParser, add_images, add_resize_mode
+from visattn.commands.options.arguments import (
+    CommandParser,
+    add_bulk,
+    add_images,
+    add_resize_mode,
+)
 from visattn.commands.options.dry_run import add_dry_run
-from visattn.commands.options.folders import create_folder, encode_png
-from visattn.commands.options.image_index import ImageIndex
-from visattn.commands.options.image_run import ImageRun
+from visattn.commands.options.folders import encode_png
+from visattn.commands.options.image_run import ImageRun, Record
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.output_streams import print_row
+from visattn.commands.options.provenance import weights_origin
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
+
     from visattn.data.images.reader import LoadedImage
     from visattn.models.segmentation.unet import UNet
     from visattn.pipelines.segmentation import Segmentation
@@ -52,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="DIR", help="output folder for masks, overlays and figures"
     )
     add_resize_mode(parser, default="pad")
+    add_bulk(parser)
     add_dry_run(parser)
     return parser
 
@@ -71,16 +77,78 @@ def main(argv: Sequence[str]) -> int:
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
     check_weights(args)  # reports a missing run before torch is imported
-    run = ImageRun(args, _FILES, "Segmentation")
-    model, source = _load_segmenter(args)
+    run = SegmentationRun(args)
+    model, source = run.load()
     if args.dry_run:
         return run.dry_run(model, source)
-    if args.out is not None:
-        for folder in (args.out, args.out / "masks", args.out / "overlays"):
-            create_folder(folder)
-    return run.process(
-        lambda batch, index: _segment_images(model, args, batch, index), batch_size=_BATCH_SIZE
-    )
+    return run.process(batch_size=_BATCH_SIZE)
+
+
+class SegmentationRun(ImageRun["Segmentation"]):
+    """Images that are segmented, each with a mask, an overlay and a figure.
+
+    Args:
+        args: Options of `visattn segment`.
+
+    Raises:
+        FileNotFoundError: If an image does not exist.
+        ValueError: If a file would overwrite an image.
+    """
+
+    title = "Segmentation"
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args, _FILES)
+
+    def load(self) -> "tuple[UNet, str]":
+        """Load the selected model on its device; return it with its file.
+
+        Raises:
+            FileNotFoundError: If the file or run does not exist.
+            ValueError: If it is not a segmentation model.
+        """
+        self.model, self.weights = _load_segmenter(self.args)
+        return self.model, self.weights
+
+    def settings(self) -> dict[str, Any]:
+        """Return model and options."""
+        return {"weights": weights_origin(self.weights), "resize_mode": self.args.resize_mode}
+
+    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
+        """Return the segmentations of images."""
+        from visattn.pipelines.segmentation import segment
+
+        mode = self.args.resize_mode
+        return [*segment(self.model, images, resize_mode=mode, batch_size=len(images))]
+
+    def record(self, image: "LoadedImage", result: "Segmentation") -> dict[str, Any]:
+        """Return shares and geometry as values of JSON."""
+        return {
+            "image": image.name,
+            "class_names": list(result.class_names),
+            "shares": result.shares(),
+            "ignored": 255,
+            "geometry": result.geometry.to_dict(),
+        }
+
+    def row(self, record: Record) -> tuple[str]:
+        """Return the share of each class in percent."""
+        shares = record["shares"].items()
+        return (", ".join(f"{name} {100 * share:.1f} %" for name, share in shares),)
+
+    def write(
+        self, name: str, image: "LoadedImage", result: "Segmentation"
+    ) -> "Sequence[np.ndarray]":
+        """Write mask, overlay and figure of an image; return the overlay."""
+        from visattn.pipelines.segmentation import segmentation_figure
+        from visattn.viz.maps.segmentation import draw_labels
+
+        drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
+        figure = segmentation_figure(image, result, title=Path(image.name).name)
+        atomic_write(self.out / "masks" / f"{name}.png", encode_png(result.labels))
+        atomic_write(self.out / "overlays" / f"{name}.png", encode_png(drawn))
+        atomic_write(self.out / f"{name}.png", encode_png(figure))
+        return [drawn]
 
 
 def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
@@ -92,55 +160,3 @@ def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
         kind = type(loaded.model).__name__
         raise ValueError(f"{loaded.weights} holds a {kind}, which is not a segmentation model")  # noqa: TRY004 (the file is wrong)
     return loaded.model, loaded.weights
-
-
-def _segment_images(
-    model: "UNet",
-    args: argparse.Namespace,
-    batch: "list[tuple[str, LoadedImage]]",
-    index: ImageIndex | None,
-) -> Iterator[list[str]]:
-    """Segment images, print a row for each; yield the reasons for missing files of each."""
-    from visattn.pipelines.segmentation import segment
-
-    photos = [image for _, image in batch]
-    results = segment(model, photos, resize_mode=args.resize_mode, batch_size=len(batch))
-    for (name, image), result in zip(batch, results, strict=True):
-        print_row(name, _shares_text(result))
-        yield [] if args.out is None else _write(args.out, name, image, result, index)
-
-
-def _shares_text(result: "Segmentation") -> str:
-    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.shares().items())
-
-
-def _write(
-    folder: Path,
-    name: str,
-    image: "LoadedImage",
-    result: "Segmentation",
-    index: ImageIndex | None,
-) -> list[str]:
-    """Write the files of an image; return reasons for missing files."""
-    from visattn.pipelines.segmentation import segmentation_figure
-    from visattn.viz.maps.segmentation import draw_labels
-
-    drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
-    figure = segmentation_figure(image, result, title=Path(image.name).name)
-    record = {
-        "image": image.name,
-        "class_names": list(result.class_names),
-        "shares": result.shares(),
-        "ignored": 255,
-        "geometry": result.geometry.to_dict(),
-    }
-    try:
-        atomic_write(folder / "masks" / f"{name}.png", encode_png(result.labels))
-        atomic_write(folder / "overlays" / f"{name}.png", encode_png(drawn))
-        atomic_write(folder / f"{name}.png", encode_png(figure))
-        atomic_write(folder / f"{name}.json", json.dumps(record, allow_nan=False).encode() + b"\n")
-        if index is not None:
-            index.add(name, f"{name}.png", _shares_text(result), [drawn])
-    except OSError as error:
-        return [f"{image.name}: {error}"]
-    return []

@@ -49,6 +49,8 @@ from .classification.datasets import (
     InMemoryImages as InMemoryImages,
     LabeledBatch as LabeledBatch,
     LabeledImages as LabeledImages,
+    UntransformedBatch as UntransformedBatch,
+    WithUniforms as WithUniforms,
     augment_images as augment_images,
     augmentation_uniforms as augmentation_uniforms,
     find_classes as find_classes,
@@ -93,7 +95,13 @@ from .images.augment import (
     RandomHorizontalFlip as RandomHorizontalFlip,
     RandomResizedCrop as RandomResizedCrop,
     RandomTranslate as RandomTranslate,
+    augmentation_from as augmentation_from,
     build_augmentation as build_augmentation,
+)
+from .images.batch_augment import (
+    RandAugment as RandAugment,
+    RandomErasing as RandomErasing,
+    build_batch_transform as build_batch_transform,
 )
 from .images.integrity import (
     count_jpeg_scans as count_jpeg_scans,
@@ -133,9 +141,11 @@ from .images.video import (
     VideoReader as VideoReader,
     is_video as is_video,
 )
+from .loading.cores import available_cores as available_cores
 from .loading.fallback import (
     ReadFallback as ReadFallback,
 )
+from .loading.path_list import PathList as PathList
 from .loading.sample_seed import (
     mix_seed as mix_seed,
     per_sample_uniforms as per_sample_uniforms,
@@ -147,6 +157,7 @@ from .loading.samplers import (
 )
 from .loading.stateful_loader import (
     StatefulDataLoader as StatefulDataLoader,
+    default_num_workers as default_num_workers,
     worker_options as worker_options,
 )
 from .phrases.flickr30k_entities import (

@@ -335,7 +335,8 @@ def _captions(
             break  # there are fewer captions of these lengths
         at = (image, rank, slice(int(output.lengths[image, rank])))
         words = tuple(model.words[token] for token in output.tokens[at].tolist())
-        values = output.attention_steps.weights[at].unflatten(-1, model.encoder.grid_size).cpu()
+        weights = output.attention_steps.weights[at].float()  # bfloat16 under autocast
+        values = weights.unflatten(-1, model.encoder.grid_size).cpu()
         captions.append(
             Caption(
                 words=words,

@@ -1,10 +1,11 @@
 """Scan paths of glimpse models, placed on the original images."""
 
 import io
+import itertools
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -102,6 +103,7 @@ def glimpses(
     policy: Policy = "greedy",
     seed: int = 0,
     resize_mode: ResizeMode = "crop",
+    batch_size: int = 16,
 ) -> list[ScanPath]:
     """Return the scan path of a glimpse model on each image.
 
@@ -115,11 +117,13 @@ def glimpses(
             training, or a baseline: `random` locations, a `raster`, the peaks of `saliency`.
         seed: Seed of random initial locations, samples and random locations (32 bits).
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        batch_size: Images per batch.
 
     Raises:
         TypeError: If the model is not a glimpse model.
         ImageError: If an image cannot be read.
-        ValueError: If the policy or resize mode does not exist, or the model outputs NaN.
+        ValueError: If the policy or resize mode does not exist, the batch size is below 1, or the
+            model outputs NaN.
 
     Example:
         >>> from visattn.models import RecurrentAttentionModel
@@ -140,51 +144,86 @@ def glimpses(
         )
     if policy not in get_args(Policy):
         raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
+    inputs = (resize_to_input(read_image(image), spec) for image in list_images(images))
+    scans: list[ScanPath] = []
     with eval_mode(model):
-        return [
-            _scan_image(model, *resize_to_input(read_image(image), spec), policy, seed)
-            for image in list_images(images)
-        ]
+        while batch := list(itertools.islice(inputs, batch_size)):
+            images_of_batch, geometries = zip(*batch, strict=True)
+            scans += _scan_images(model, images_of_batch, geometries, policy, seed)
+    return scans
 
 
-def _scan_image(
+def _scan_images(
     model: GlimpseModel,
-    pixels: UInt8[Tensor, "3 y x"],
-    geometry: Geometry,
+    images: Sequence[UInt8[Tensor, "3 y x"]],
+    geometries: Sequence[Geometry],
     policy: Policy,
     seed: int,
-) -> ScanPath:
+) -> list[ScanPath]:
     device = model.shift.device
-    inputs = _to_channels(pixels, len(model.mean))[None].to(device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(zlib.crc32(pixels.numpy().tobytes(), seed))  # crc32 has 32 bits
-        path = _baseline_path(inputs, model.num_glimpses, policy)
-        rollout = model.scanpath(inputs, sample=policy == "sampled", locations=path)
-    locations, logits = rollout.locations[0, 0], rollout.logits[0, 0]
+    pixels = torch.stack([_to_channels(image, len(model.mean)) for image in images])
+    draws = [
+        _draw(model, image, each[None], policy, seed)
+        for image, each in zip(images, pixels, strict=True)
+    ]
+    noise, starts, paths = (
+        None if part[0] is None else torch.cat(part).to(device) for part in zip(*draws, strict=True)
+    )
+    inputs = pixels.to(device)
+    rollout = model.rollout(
+        model.normalize(inputs), noise=noise, init_locations=starts, locations=paths
+    )
+    locations, logits = rollout.locations[:, 0].float(), rollout.logits[:, 0]
     if not (locations.isfinite().all() and logits.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    windows = model.boxes(locations).cpu()
-    corners = geometry.to_image(windows.double().view(-1, 2))
-    return ScanPath(
-        class_names=model.class_names,
-        probabilities=logits.double().softmax(-1).cpu(),
-        locations=locations.cpu(),
-        boxes=corners.view(windows.shape),
-        patches=model.patches(inputs, locations[None])[0].cpu(),
-        pixels=inputs[0].cpu(),
-        maps=AttentionMap(
-            _resolution_maps(windows, model.img_size),
-            "retina",
-            "glimpse",
-            geometry,
-            {"model": type(model).__name__, "policy": policy, "seed": seed},
-            tuple(str(number) for number in range(1, len(locations) + 1)),
-        ),
-        glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
-        end_class=model.end_class,
-    )
+    patches = model.patches(inputs, locations).cpu()
+    windows, locations = model.boxes(locations).cpu(), locations.cpu()
+    probabilities = logits.double().softmax(-1).cpu()
+    note = {"model": type(model).__name__, "policy": policy, "seed": seed}
+    return [
+        ScanPath(
+            class_names=model.class_names,
+            probabilities=probabilities[row],
+            locations=locations[row],
+            boxes=geometry.to_image(windows[row].double().view(-1, 2)).view(windows[row].shape),
+            patches=patches[row],
+            pixels=pixels[row],
+            maps=_resolution_maps(windows[row], model.img_size, geometry, note),
+            glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
+            end_class=model.end_class,
+        )
+        for row, geometry in enumerate(geometries)
+    ]
+
+
+def _draw(
+    model: GlimpseModel,
+    image: UInt8[Tensor, "3 y x"],
+    pixels: UInt8[Tensor, "1 c y x"],
+    policy: Policy,
+    seed: int,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return noise of the policy, first location and all locations of an image, where it has them.
+
+    They depend on the seed and the image, not on its batch.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(image.numpy().tobytes(), seed))  # 32 bits
+    if policy in ("greedy", "sampled"):
+        shape = (1, 1, model.num_glimpses, 2)
+        noise = (
+            torch.randn(shape, generator=generator) if policy == "sampled" else torch.zeros(shape)
+        )
+        start = torch.rand((1, 2), generator=generator) * 2 - 1
+        return noise, start if model.init_location == "random" else None, None
+    if policy == "random":
+        return None, None, random_scanpaths(1, model.num_glimpses, generator)
+    if policy == "raster":
+        return None, None, raster_scanpaths(1, model.num_glimpses)
+    return None, None, saliency_scanpaths(itti_koch_saliency(pixels / 255), model.num_glimpses)
 
 
 def _to_channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c y x"]:
@@ -195,26 +234,17 @@ def _to_channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c
     return torch.from_numpy(np.array(gray))[None]
 
 
-def _baseline_path(
-    pixels: UInt8[Tensor, "1 c y x"], count: int, policy: Policy
-) -> Float[Tensor, "1 t 2"] | None:
-    """Return the locations of a policy that is not learned; None for the learned ones."""
-    if policy == "random":
-        return random_scanpaths(1, count).to(pixels.device)
-    if policy == "raster":
-        return raster_scanpaths(1, count).to(pixels.device)
-    if policy == "saliency":
-        return saliency_scanpaths(itti_koch_saliency(pixels / 255), count)
-    return None
-
-
 def _resolution_maps(
-    windows: Float[Tensor, "t s 4"], size: tuple[int, int]
-) -> Float[Tensor, "t y x"]:
+    windows: Float[Tensor, "t s 4"],
+    size: tuple[int, int],
+    geometry: Geometry,
+    metadata: dict[str, Any],
+) -> AttentionMap:
     """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1]."""
     values = torch.zeros(len(windows), *size)
     for scale in reversed(range(windows.shape[1])):  # the finest scale overwrites the others
         for value, box in zip(values, windows[:, scale].long().clamp(min=0).tolist(), strict=True):
             left, top, right, bottom = box
             value[top:bottom, left:right] = 0.5**scale
-    return values
+    labels = tuple(str(number) for number in range(1, len(windows) + 1))
+    return AttentionMap(values, "retina", "glimpse", geometry, dict(metadata), labels)

@@ -11,7 +11,7 @@ from lightning import Callback, LightningDataModule, LightningModule
 from torch import nn
 
 from visattn.data.loading.samplers import LengthBucketBatchSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.loading.stateful_loader import StatefulDataLoader, default_num_workers
 from visattn.models.encoder import ImageEncoder
 from visattn.models.serialization.config import model_config
 from visattn.models.serialization.finite_weights import check_weights_before_saving
@@ -204,6 +204,8 @@ class DataModule(LightningDataModule, ABC):
 
     batch_size: int
     """Samples per training batch and process."""
+    num_workers: int | None
+    """Worker processes that load batches; None for `num_workers_for` to choose."""
     seed: int
     """Seed of the order of the training samples."""
     input_spec: InputSpec | None = None
@@ -231,6 +233,17 @@ class DataModule(LightningDataModule, ABC):
     def world_size(self) -> int:
         """The number of processes."""
         return self.trainer.world_size if self.trainer else 1
+
+    def num_workers_for(self, count: int) -> int:
+        """Return the number of worker processes that load a dataset.
+
+        Args:
+            count: Number of its samples.
+        """
+        if self.num_workers is not None:
+            return self.num_workers
+        shared = getattr(self.trainer, "num_devices", 1)
+        return default_num_workers(count, num_processes=shared)
 
     def train_batch_sampler(
         self, count: int, *, length: Callable[[int], int] = lambda _: 0, batches_per_pool: int = 1

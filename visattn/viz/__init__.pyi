@@ -45,8 +45,13 @@ from .html.history_page import (
 )
 from .html.index_page import (
     IndexEntry as IndexEntry,
+    IndexRange as IndexRange,
+    index_card as index_card,
+    index_file as index_file,
+    index_order as index_order,
     index_page as index_page,
     is_result_folder as is_result_folder,
+    numbered_index_page as numbered_index_page,
     parse_index_page as parse_index_page,
     thumbnail as thumbnail,
     tile_images as tile_images,

@@ -14,6 +14,8 @@ from PIL import Image
 import visattn
 from visattn.cli import main
 from visattn.commands.caption import command
+from visattn.commands.caption.run import BeamSearchRun
+from visattn.commands.options import image_run
 from visattn.commands.options.output_streams import progress_bar
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -130,10 +132,10 @@ def test_large_images_do_not_wait_for_a_full_batch(
     weights: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     sizes: list[int] = []
-    record = command._caption_batch
-    monkeypatch.setattr(command, "_PIXELS_PER_BATCH", 2500)
+    infer = BeamSearchRun.infer
+    monkeypatch.setattr(image_run, "PIXELS_PER_BATCH", 2500)
     monkeypatch.setattr(
-        command, "_caption_batch", lambda *inputs: sizes.append(len(inputs[1])) or record(*inputs)
+        BeamSearchRun, "infer", lambda run, images: sizes.append(len(images)) or infer(run, images)
     )
     assert main(["caption", str(images), "--weights", str(weights)]) == 0
     assert sizes == [2, 1]  # 59 * 29 + 23 * 101 pixels are too many to wait for 13 * 11 more
@@ -393,14 +395,14 @@ def test_an_unwritable_file_does_not_stop_the_others(
 def test_files_are_complete_and_indexed_after_an_interruption(
     weights: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, left = command._caption_batch, iter([True, True])
+    infer, left = BeamSearchRun.infer, iter([True, True])
 
-    def interrupted(*inputs: Any) -> list[str]:
+    def interrupted(run: BeamSearchRun, images: Any) -> Any:
         if not next(left, False):
             raise KeyboardInterrupt
-        return record(*inputs)
+        return infer(run, images)
 
-    monkeypatch.setattr(command, "_caption_batch", interrupted)
+    monkeypatch.setattr(BeamSearchRun, "infer", interrupted)
     words = ["--weights", str(weights), "--out", str(tmp_path), "--batch-size", "1"]
     with pytest.raises(KeyboardInterrupt):
         command.main([str(images), *words])

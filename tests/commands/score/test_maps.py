@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.overlay.map_records import file_digest
+from visattn.commands.options.provenance import file_digest
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines.evaluate_maps import MapEvaluator
 from visattn.pipelines.model_io import save

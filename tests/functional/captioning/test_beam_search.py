@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple, Self
 
 import pytest
@@ -417,6 +418,29 @@ def test_search_stops_as_soon_as_no_hypothesis_can_improve(
         num_captions=best,
     )
     assert len(calls) == steps
+
+
+@pytest.mark.parametrize("best", [1, 3])
+def test_rare_checks_do_not_change_the_result_and_spare_host_syncs(
+    best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, which would wait at each check, and for each index by a mask."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "tools"))
+    counter_type = importlib.import_module("benchmarks.op_counts").OpCounter
+    toy, constraints = Toy(31, 7, sharp=5.0), rules(24, shortest=3, penalty=0.5, banned=(START, 1))
+    expected = found_by(toy, constraints, best=best)
+    steps, toy.steps = toy.steps, 0
+    monkeypatch.setattr(search, "_steps_per_check", lambda device: 4)
+    with counter_type() as counter:
+        result = found_by(toy, constraints, best=best)
+    for name in ("tokens", "lengths", "scores", "log_probs", "finished"):
+        torch.testing.assert_close(getattr(result, name), getattr(expected, name))
+    for part, known in zip(result.attention_steps, expected.attention_steps, strict=True):
+        torch.testing.assert_close(part, known)
+    assert 4 <= steps <= toy.steps <= steps + 3
+    assert set(counter.syncs) <= {"_local_scalar_dense", "lift_fresh", "nonzero"}
+    assert 1 <= counter.syncs["nonzero"] <= toy.steps / 4  # finished images leave the batch
+    assert counter.syncs["_local_scalar_dense"] <= toy.steps / 4 + 4
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3])

@@ -1,52 +1,28 @@
 """`visattn caption`: caption images, with the attention of each word."""
 
 import argparse
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from visattn.commands.caption.gallery import SUFFIXES, Gallery
 from visattn.commands.caption.huggingface import (
+    TransformersRun,
     add_huggingface,
     check_model_options,
-    dry_run_huggingface,
-    run_huggingface,
 )
+from visattn.commands.caption.run import BeamSearchRun
 from visattn.commands.options.arguments import (
     WORD_METHODS,
     CommandParser,
+    add_bulk,
     add_images,
     add_resize_mode,
     batch_size,
     real_number,
     whole_number,
 )
-from visattn.commands.options.dry_run import (
-    add_dry_run,
-    describe_images,
-    describe_model,
-    print_dry_run,
-)
-from visattn.commands.options.folders import check_no_overwrite, unique_names
-from visattn.commands.options.image_index import INDEX, read_index_entries
-from visattn.commands.options.images import (
-    PIXELS_PER_BATCH,
-    batched,
-    count_on_interrupt,
-    find_input_images,
-    read_images,
-    report_failures,
-)
-from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.output_streams import print_row, progress_bar
-
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.data.images.reader import LoadedImage
-    from visattn.data.phrases.phrases import Phrase
-    from visattn.models.captioner import Captioner
+from visattn.commands.options.dry_run import add_dry_run
+from visattn.commands.options.folders import create_folder
+from visattn.commands.options.models import add_weights, check_weights
 
 _NO_WEIGHTS = """\
 --weights is missing: captions need a trained model. Train one:
@@ -62,13 +38,12 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.npz    the same as NumPy arrays
   DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
   DIR/index.html  index of all pages
-Each page is self-contained and works offline.
+Each page is self-contained and works offline. An interrupted run resumes: files that exist and were
+made in the same way are not written again.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
-
-_PIXELS_PER_BATCH = PIXELS_PER_BATCH
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -105,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch-size", type=batch_size, help="images per batch (default: 16; 1 with --model)"
     )
+    add_bulk(parser, autocast=True)
     add_huggingface(parser)
     add_dry_run(parser)
     return parser
@@ -172,28 +148,13 @@ def main(argv: Sequence[str]) -> int:
         parser.error(_NO_WEIGHTS)
     check_model_options(parser, args)
     _check_options(parser, args)
-    skipped: list[str] = []
-    names = unique_names(find_input_images(args.images, args.out, skipped))
+    run = BeamSearchRun(args) if args.model is None else TransformersRun(args)
+    if args.out is not None and not args.dry_run:
+        create_folder(args.out)  # before the model is loaded
+    model, source = run.load()
     if args.dry_run:
-        return _dry_run(args, names)
-    gallery = _open_gallery(args, names)
-    if args.model is not None:
-        return run_huggingface(args, names, gallery, skipped)
-    model, _ = _load_captioner(args)
-    not_written: list[str] = []
-    done: list[str] = []
-    with (
-        count_on_interrupt(done, len(names)),
-        gallery or nullcontext(),
-        progress_bar(len(names)) as progress,
-    ):
-        paths = progress.track(names) if progress else names
-        for batch in _read_batches(
-            paths, names, args.batch_size or 16, skipped, strict=args.strict
-        ):
-            not_written += _caption_batch(model, batch, args, gallery)
-            done += [name for name, _ in batch]
-    return report_failures(skipped, not_written, len(names))
+        return run.dry_run(model, source)
+    return run.process(batch_size=args.batch_size or (16 if args.model is None else 1))
 
 
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -213,128 +174,3 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
             f"--num-captions {args.num_captions} needs a --beam-size at least as large, got "
             f"{args.beam_size}"
         )
-
-
-def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
-    """Run all checks and print what would be read and written; return 0."""
-    files: list[str] = []
-    if args.out is not None:
-        optional = {".gif": args.gif, ".alignment.png": args.alignment}
-        suffixes = [suffix for suffix in SUFFIXES if optional.get(suffix, True)]
-        files = [f"{name}{suffix}" for name in names.values() for suffix in suffixes] + [INDEX]
-        check_no_overwrite(args.out, files, names)
-        read_index_entries(args.out / INDEX)
-        _check_alignment_names(args, names)
-        _read_phrase_boxes(args.phrase_boxes, names)
-    if args.model is not None:
-        return dry_run_huggingface(args, names, files)
-    model, source = _load_captioner(args)
-    reads = [describe_images([*names]), describe_model(model, source)]
-    return print_dry_run(reads, args.out, files)
-
-
-def _open_gallery(args: argparse.Namespace, names: dict[Path, str]) -> "Gallery | None":
-    """Return the output folder, or None without --out, after checking that no image is replaced."""
-    if args.out is None:
-        return None
-    files = (f"{name}{suffix}" for name in names.values() for suffix in SUFFIXES)
-    check_no_overwrite(args.out, files, names)
-    _check_alignment_names(args, names)
-    return Gallery(
-        args.out,
-        gif=args.gif,
-        alignment=args.alignment,
-        phrase_boxes=_read_phrase_boxes(args.phrase_boxes, names),
-    )
-
-
-def _check_alignment_names(args: argparse.Namespace, names: dict[Path, str]) -> None:
-    """Refuse an alignment matrix that would have the name of the panel of another image."""
-    if not args.alignment:
-        return
-    for path, name in names.items():
-        if name.endswith(".alignment") and name.removesuffix(".alignment") in names.values():
-            raise ValueError(
-                f"the panel of {path} and an alignment matrix would both be {name}.png; rename "
-                f"{path.name}, or leave out --alignment"
-            )
-
-
-def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, tuple[Phrase, ...]]":
-    """Return the phrases of the input images by file name, of all their captions."""
-    if file is None:
-        return {}
-    from visattn.data.phrases.phrases import read_phrases
-
-    phrases = read_phrases(file)
-    matches = {name: phrases[name] for name in {path.name for path in paths} & phrases.keys()}
-    if not matches:
-        raise ValueError(
-            f"{file} has phrases for none of the images; its file names begin with "
-            f"{', '.join(itertools.islice(phrases, 3))} ..."
-        )
-    return {name: tuple(chain.from_iterable(each.values())) for name, each in matches.items()}
-
-
-def _load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
-    """Return the selected model on its device, and its file."""
-    from visattn.models.captioner import Captioner
-    from visattn.models.captioning.show_attend_tell import has_hard_attention
-
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, Captioner):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
-    if args.places is not None and not has_hard_attention(loaded.model):
-        raise ValueError(
-            f"--places needs a captioner with hard attention; that of {loaded.weights} does not "
-            "select places: leave out the option"
-        )
-    return loaded.model, loaded.weights
-
-
-def _read_batches(
-    paths: Iterable[Path], names: dict[Path, str], size: int, skipped: list[str], *, strict: bool
-) -> Iterator[list[tuple[str, "LoadedImage"]]]:
-    """Yield batches of names and images; the reasons for unreadable images go to `skipped`."""
-    named = ((names[path], image) for path, image in read_images(paths, skipped, strict=strict))
-    return batched(named, size, pixels=_PIXELS_PER_BATCH)
-
-
-def _caption_batch(
-    model: "Captioner",
-    batch: list[tuple[str, "LoadedImage"]],
-    args: argparse.Namespace,
-    gallery: "Gallery | None",
-) -> list[str]:
-    """Caption a batch, print its rows and write its files; return reasons for missing files.
-
-    A file that cannot be written does not affect the other images.
-    """
-    from visattn.pipelines.captioning import caption as caption_images
-    from visattn.pipelines.explain_words import explain_captions
-
-    images = [image for _, image in batch]
-    captions = caption_images(
-        model,
-        images,
-        beam_size=args.beam_size,
-        num_captions=args.num_captions if gallery else 1,
-        length_penalty=args.length_penalty,
-        resize_mode=args.resize_mode,
-        places=args.places,
-        seed=args.seed,
-    )
-    if gallery is not None:  # the maps are only needed in files
-        captions = explain_captions(
-            model, images, captions, args.method, resize_mode=args.resize_mode
-        )
-    not_written: list[str] = []
-    for (name, image), caption in zip(batch, captions, strict=True):
-        print_row(name, caption.text)
-        if gallery is not None:
-            try:
-                gallery.add(name, image, caption)
-            except (OSError, ValueError) as error:
-                not_written.append(f"{image.name}: {error}")
-    return not_written

@@ -2,23 +2,18 @@
 
 import argparse
 import itertools
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.caption.gallery import Gallery
+from visattn.commands.caption.run import CaptionRun
 from visattn.commands.options.arguments import real_number, whole_number
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
-from visattn.commands.options.images import (
-    batched,
-    count_on_interrupt,
-    read_images,
-    report_failures,
-)
+from visattn.commands.options.images import read_images
 from visattn.commands.options.models import move_to_device
-from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.options.output_streams import print_message
+from visattn.commands.options.provenance import weights_origin
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn
@@ -32,14 +27,14 @@ _GENERATION = (
     "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
     "num_return_sequences",
 )  # fmt: skip
-_ONLY_TRANSFORMERS = (
-    "prompt", "dtype", "device_map", *_GENERATION, "layers", "heads", "relative", "without_sinks",
-)  # fmt: skip
+_CONTROLS = ("layers", "heads", "relative", "without_sinks")
+_ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS)
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
     "places": "",
     "resize_mode": "",
+    "autocast": "--dtype",
 }
 """Options of visattn's captioners, and their counterparts."""
 _SELECTABLE = ("attention", "gradient_attention")
@@ -171,7 +166,7 @@ def _check_generation(
 def _check_controls(
     parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
 ) -> None:
-    controls = [name for name in ("layers", "heads", "relative", "without_sinks") if name in passed]
+    controls = [name for name in _CONTROLS if name in passed]
     if args.out is None and controls:
         parser.error(f"{_option(controls[0])} needs an output folder, --out DIR")
     for name in controls:
@@ -184,79 +179,58 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def run_huggingface(
-    args: argparse.Namespace, names: dict[Path, str], gallery: Gallery | None, skipped: list[str]
-) -> int:
-    """Caption images with a model of transformers; return 0, or 1 if an image was skipped.
+class TransformersRun(CaptionRun):
+    """Images that a vision-language model of transformers describes.
 
     Args:
-        args: Options of the command.
-        names: Names of the output files.
-        gallery: Output folder.
-        skipped: Reasons for skipped images.
-
-    Raises:
-        FileNotFoundError: If the directory does not exist.
-        ImportError: If transformers is not installed.
-        ValueError: If the model does not generate text from images, or its attention cannot be
-            recorded or placed on the first image.
+        args: Options of `visattn caption`.
     """
-    model, processor = _load(args)
-    not_written: list[str] = []
-    done: list[str] = []
-    size = args.batch_size or 1
-    with (
-        count_on_interrupt(done, len(names)),
-        gallery or nullcontext(),
-        progress_bar(len(names)) as progress,
-    ):
-        paths = progress.track(names) if progress else names
-        images = read_images(paths, skipped, strict=args.strict)
-        for batch in batched(((names[path], image) for path, image in images), size):
-            try:
-                if not done:
-                    _report_memory(model, processor, batch[0][1], args)
-                captions = _captions(model, processor, [image for _, image in batch], args)
-            except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
-                reason = str(error)
-                if not isinstance(error, ValueError):
-                    reason = f"{type(model).__name__} fails on this photo: {error}"
-                if not done or args.strict:
-                    raise ValueError(f"{batch[0][1].name}: {reason}") from error
-                skipped += [f"{image.name}: {reason}" for _, image in batch]
-                continue
-            for (name, image), caption in zip(batch, captions, strict=True):
-                print_row(name, caption.text)
-                not_written += _write(gallery, name, image, caption)
-            done += [name for name, _ in batch]
-    return report_failures(skipped, not_written, len(names))
 
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load model and processor on their device.
 
-def _write(
-    gallery: Gallery | None, name: str, image: "LoadedImage", caption: "Caption"
-) -> list[str]:
-    """Write the files of an image; return the reason if they could not be written."""
-    try:
-        if gallery is not None:
-            gallery.add(name, image, caption)
-    except (OSError, ValueError) as error:
-        return [f"{image.name}: {error}"]
-    return []
+        Raises:
+            FileNotFoundError: If the directory does not exist.
+            ImportError: If transformers is not installed.
+            ValueError: If the model does not generate text from images.
+        """
+        self.model, self.processor = _load(self.args)
+        self._checked = False
+        return self.model, self.args.model
 
+    def dry_run(self, model: "nn.Module", source: str) -> int:
+        """Print what would be read and written, and the memory of attention; return 0."""
+        reads = [describe_images([*self.names]), describe_model(model, source)]
+        for _, image in itertools.islice(read_images(self.names, [], strict=False), 1):
+            memory = _memory(model, self.processor, image, self.args)
+            reads.append(_describe_memory(memory, image))
+        return print_dry_run(reads, self.out, self.files)
 
-def dry_run_huggingface(args: argparse.Namespace, names: dict[Path, str], files: list[str]) -> int:
-    """Print what would be read and written, and the memory of attention; return 0.
+    def settings(self) -> dict[str, Any]:
+        """Return model and options."""
+        directory = str(Path(self.args.model.removeprefix(PREFIX)).expanduser())
+        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS)
+        options = {name: getattr(self.args, name) for name in names}
+        return {"weights": weights_origin(directory), **options, **super().settings()}
 
-    Args:
-        args: Options of the command.
-        names: Names of the output files.
-        files: The output files.
-    """
-    model, processor = _load(args)
-    reads = [describe_images([*names]), describe_model(model, args.model)]
-    for _, image in itertools.islice(read_images(names, [], strict=False), 1):
-        reads.append(_describe_memory(_memory(model, processor, image, args), image))
-    return print_dry_run(reads, args.out, files)
+    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
+        """Return the captions of images; after the first batch, errors of the model skip images.
+
+        Raises:
+            ValueError: If the model fails on the first image, or on any with `--strict`.
+        """
+        first, self._checked = not self._checked, True
+        try:
+            if first:
+                _report_memory(self.model, self.processor, images[0], self.args)
+            return _captions(self.model, self.processor, list(images), self.args)
+        except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
+            reason = str(error)
+            if not isinstance(error, ValueError):
+                reason = f"{type(self.model).__name__} fails on this photo: {error}"
+            if first or self.args.strict:
+                raise ValueError(f"{images[0].name}: {reason}") from error
+            return [ValueError(f"{image.name}: {reason}") for image in images]
 
 
 def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":

@@ -204,6 +204,34 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_bulk(parser: argparse.ArgumentParser, *, autocast: bool = False) -> None:
+    """Add the options of runs over many images: `--shard`, `--overwrite`, perhaps `--autocast`.
+
+    Args:
+        parser: The parser.
+        autocast: Whether the model can run in lower precision.
+    """
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="process the I-th of N parts of the images, for N commands that share the work and "
+        "--out",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="compute and write results again that exist already (default: resume)",
+    )
+    if autocast:
+        parser.add_argument(
+            "--autocast",
+            choices=("bfloat16", "float16"),
+            help="run the model in this type under torch.autocast, for GPUs and recent CPUs "
+            "(default: the type of the weights)",
+        )
+
+
 def add_resize_mode(parser: argparse.ArgumentParser, *, default: str | None = "crop") -> None:
     """Add `--resize-mode`; without a default the preprocessing of the model applies."""
     parser.add_argument(

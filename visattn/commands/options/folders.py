@@ -5,6 +5,7 @@ import fcntl
 import io
 import itertools
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -102,7 +103,7 @@ def unique_names(paths: Sequence[Path], *, reserved: str = "index") -> dict[Path
 
     Args:
         paths: Files in any folders.
-        reserved: A name that no file may have.
+        reserved: A name that no file may have, alone or with a number as in index-2.
 
     Example:
         >>> list(unique_names([Path("a/dog.jpg"), Path("b/dog.jpg"), Path("b/index.jpg")]).values())
@@ -114,11 +115,14 @@ def unique_names(paths: Sequence[Path], *, reserved: str = "index") -> dict[Path
         for path in _duplicates(names):
             folders = [part for part in absolute[path].parts[1:-1] if part != ".."][-depth:]
             names[path] = "_".join(map(_printable, [*folders, absolute[path].stem]))
-    used = {reserved}
+    used: set[str] = set()
+    taken = re.compile(rf"(?:{re.escape(reserved)}|index)(?:-[0-9]+)?")
     for path, name in names.items():
         numbered = (f"{name}_{number}" for number in itertools.count(2))
         names[path] = next(
-            new for new in itertools.chain([name], numbered) if new.casefold() not in used
+            new
+            for new in itertools.chain([name], numbered)
+            if new.casefold() not in used and not taken.fullmatch(new.casefold())
         )
         used.add(names[path].casefold())
     return names

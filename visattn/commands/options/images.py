@@ -97,21 +97,24 @@ def thread_count() -> int:
         >>> 1 <= thread_count() <= 8
         True
     """
-    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
-    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+    from visattn.data.loading.cores import available_cores
+
+    return min(8, available_cores())
 
 
 def map_in_threads(
-    function: Callable[[Key], Value], items: Iterable[Key]
+    function: Callable[[Key], Value], items: Iterable[Key], *, ahead: int = 0
 ) -> Iterator[tuple[Key, Callable[[], Value]]]:
     """Yield each item with a function that waits for its result, or raises its error.
 
     One thread per core works ahead of the caller. Decoders and encoders of images release Python's
-    lock.
+    lock. An error of `items` is raised after the results of the items before it.
 
     Args:
         function: Called with each item, in a thread.
         items: Taken in order, at most one per thread ahead of the caller.
+        ahead: How many more of them may be ahead, so that all threads have work while the next
+            items are made.
 
     Example:
         >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2])]
@@ -119,11 +122,17 @@ def map_in_threads(
     """
     num_threads = thread_count()
     waiting: deque[tuple[Key, Future[Value]]] = deque()
+    remaining, failure = iter(items), None
     with ThreadPoolExecutor(num_threads) as pool:
         try:
-            for item in items:
+            while True:
+                try:
+                    item = next(remaining)
+                except BaseException as error:  # noqa: BLE001 (raised below)
+                    failure = error
+                    break
                 waiting.append((item, pool.submit(function, item)))
-                if len(waiting) > num_threads:
+                if len(waiting) > num_threads + ahead:
                     done, future = waiting.popleft()
                     yield done, future.result
             while waiting:
@@ -131,6 +140,8 @@ def map_in_threads(
                 yield done, future.result
         finally:
             pool.shutdown(cancel_futures=True)
+    if not isinstance(failure, StopIteration):
+        raise failure
 
 
 def select_shard(names: Mapping[Path, str], shard: tuple[int, int] | None) -> dict[Path, str]:

@@ -7,13 +7,13 @@ from pathlib import Path
 from visattn.commands.options.arguments import (
     LONGEST_SIDE,
     CommandParser,
+    add_bulk,
     add_images,
     add_resize_mode,
     batch_size,
     height_width,
     named_value,
     real_number,
-    shard,
     whole_number,
 )
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
@@ -72,16 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
     )
-    parser.add_argument(
-        "--shard",
-        type=shard,
-        metavar="I/N",
-        help="process the I-th of N parts of the images, for N commands that share the work and "
-        "--out",
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="compute and draw maps again that exist already"
-    )
+    add_bulk(parser, autocast=True)
     add_dry_run(parser)
     return parser
 

@@ -1,6 +1,5 @@
 """Output files of maps: arrays and metadata, by which an interrupted run is resumed."""
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _PAGES = (".methods.png", ".heads.png", ".html")
-_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
-_DIGEST_LENGTH = 16  # hexadecimal digits
 
 
 class MapFolder:
@@ -130,25 +127,6 @@ class MapFolder:
         atomic_write(self.folder / name, content)
 
 
-def file_digest(path: Path) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a file.
-
-    Raises:
-        OSError: If it cannot be read.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a"
-        >>> file.write_bytes(b"abc")
-        3
-        >>> file_digest(file)
-        'ba7816bf8f01cfea'
-    """
-    from visattn.io.safe_text import open_regular_file
-
-    with open_regular_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]
-
-
 def _plain(value: Any) -> Any:
     """Return a value as it is read back from JSON; unknown types become strings."""
     return json.loads(json.dumps(_finite(value), default=str))
@@ -182,57 +160,3 @@ def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
         "mean": float(values.mean()),
         "argmax": [round(x, 2), round(y, 2)],
     }
-
-
-def weights_origin(weights: str) -> str | dict[str, str]:
-    """Return the origin of the weights of a model, for records of results.
-
-    Args:
-        weights: As `LoadedModel.weights` names them.
-
-    Returns:
-        `random` or `pretrained`; for a file or folder its name and digests of its content.
-
-    Raises:
-        OSError: If the file cannot be read.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.safetensors"
-        >>> file.write_bytes(b"abc")
-        3
-        >>> weights_origin("random"), weights_origin(str(file))
-        ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
-    """
-    path = Path(weights)
-    if path.is_dir():
-        files = (
-            file
-            for file in sorted(path.iterdir())
-            if file.suffix in _WEIGHT_SUFFIXES and file.is_file()
-        )
-        return {"folder": path.name, **{file.name: file_digest(file) for file in files}}
-    if weights in ("random", "pretrained") or not path.is_file():
-        return path.name
-    return {"file": path.name, "sha256": file_digest(path)}
-
-
-def user_code_digest(model: str) -> dict[str, str]:
-    """Return a digest of the user code that builds a model; empty for library models.
-
-    Args:
-        model: Value of `--model`, such as `my_net.py:Net`.
-
-    Raises:
-        OSError: If the file cannot be read.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "net.py"
-        >>> file.write_text("abc")
-        3
-        >>> user_code_digest(f"{file}:Net"), user_code_digest("timm:resnet18")
-        ({'code': 'ba7816bf8f01cfea'}, {})
-    """
-    from visattn.models.backbones.user_code import user_code_file
-
-    file = user_code_file(model)
-    return {} if file is None else {"code": file_digest(file)}

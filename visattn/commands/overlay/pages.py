@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.options.folders import encode_png
-from visattn.commands.options.image_index import INDEX, ImageIndex
+from visattn.commands.options.image_index import INDEX, ImageIndex, card_image
 from visattn.commands.overlay.map_records import IMAGES, MapFolder
 from visattn.commands.overlay.map_specs import MapRunner
 
@@ -113,16 +113,36 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
         kind = "overlay" if "overlay" in self.args.save else self.args.save[0]
         return f"{name}.{keys[0]}{IMAGES[kind]}"
 
-    def add(
+    @property
+    def need_layers(self) -> bool:
+        """Whether pages show the attention of every head, if the model has any."""
+        return self.args.all_heads or self.args.explorer
+
+    def record_layers(self, prepared: "PreparedImages") -> "list[RecordedLayer]":
+        """Return the attention of every head; none if the model has no attention heads.
+
+        Args:
+            prepared: One image as the model takes it.
+        """
+        runner = self.runner
+        if not runner.has_heads:
+            return []
+        from visattn.pipelines.layer_attention import record_layers
+
+        return record_layers(
+            runner.explained, prepared.inputs, layers=runner.layers, heads=runner.heads
+        )
+
+    def write(
         self,
         name: str,
         image: "LoadedImage",
         maps: "Sequence[AttentionMap]",
         scales: "Sequence[MapScale]",
         overlays: "Mapping[str, np.ndarray]",
-        prepared: "PreparedImages | None" = None,
-    ) -> None:
-        """Write the pages of an image.
+        layers: "Sequence[RecordedLayer] | None",
+    ) -> str | None:
+        """Write the pages of an image; return its card, if there is an index.
 
         Args:
             name: File name of the image without suffix.
@@ -130,7 +150,7 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
             maps: One map per method.
             scales: One color scale per map.
             overlays: Overlays of the maps that are not empty, by key.
-            prepared: The image as the model takes it; None to prepare it where a page needs it.
+            layers: Attention of every head, if pages show it.
 
         Raises:
             OSError: If a file cannot be written.
@@ -151,13 +171,28 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
                 opacity=self.args.opacity,
             )
             self.folder.write(f"{name}.methods.png", encode_png(sheet))
-        if self.args.all_heads or self.args.explorer:
-            layers = self._layer_attention(image, prepared)
+        if layers is not None:
             self._add_heads(name, image, maps, scales, layers)
-        if self.index is not None:
-            page, several = self._main_page(name, [*overlays]), len(maps) > 1
-            tiles = [image.pixels] if several or not overlays else []
-            self.index.add(name, page, index_text(maps), [*tiles, *overlays.values()])
+        if self.index is None:
+            return None
+        tiles = [image.pixels] if len(maps) > 1 or not overlays else []
+        return card_image([*tiles, *overlays.values()])
+
+    def add_card(self, name: str, maps: "Sequence[AttentionMap]", card: str | None) -> None:
+        """Add the card of an image to the index.
+
+        Args:
+            name: File name of the image without suffix.
+            maps: One map per method.
+            card: As `write` returned it.
+
+        Raises:
+            OSError: If the index cannot be written.
+        """
+        if self.index is not None and card is not None:
+            pairs = zip(self.runner.specs, maps, strict=True)
+            keys = [spec.key for spec, each in pairs if not each.metadata.get("empty")]
+            self.index.add(name, self._main_page(name, keys), index_text(maps), card)
 
     def _add_heads(
         self,
@@ -191,17 +226,3 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
                 **drawing,
             )
             self.folder.write(f"{name}.html", page.encode())
-
-    def _layer_attention(
-        self, image: "LoadedImage", prepared: "PreparedImages | None"
-    ) -> "list[RecordedLayer]":
-        """Return the attention of every head, if the model has attention heads."""
-        runner = self.runner
-        if not runner.has_heads:
-            return []
-        from visattn.pipelines.layer_attention import record_layers
-
-        batch = prepared or runner.explainer.prepare([image])
-        return record_layers(
-            runner.explained, batch.inputs, layers=runner.layers, heads=runner.heads
-        )

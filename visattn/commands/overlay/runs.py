@@ -5,11 +5,12 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite, encode_png, unique_names
 from visattn.commands.options.image_index import INDEX, read_index_entries
+from visattn.commands.options.image_run import autocast
 from visattn.commands.options.images import (
     batched,
     count_on_interrupt,
@@ -20,14 +21,9 @@ from visattn.commands.options.images import (
     select_shard,
 )
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
 from visattn.commands.overlay.dense_target import check_one_photo, dense_record
-from visattn.commands.overlay.map_records import (
-    IMAGES,
-    MapFolder,
-    file_digest,
-    user_code_digest,
-    weights_origin,
-)
+from visattn.commands.overlay.map_records import IMAGES, MapFolder
 from visattn.commands.overlay.map_specs import SIMILARITY_NOTE, MapRunner, MapSpec
 from visattn.commands.overlay.pages import OverlayPages, has_index, page_files
 
@@ -35,7 +31,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.pipelines.inputs import PreparedImages
+    from visattn.pipelines.layer_attention import RecordedLayer
     from visattn.pipelines.scale import MapScale
     from visattn.recording.attention_map import AttentionMap
 
@@ -85,7 +81,7 @@ def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
         files += page_files(args, name, several=len(keys) > 1)
     check_no_overwrite(args.out, files, names)
     if has_index(args, len(names)):
-        read_index_entries(args.out / INDEX)
+        read_index_entries(args.out)
         files.append(INDEX)
     reads = [describe_images([*names]), describe_model(runner.loaded.model, args.model)]
     return print_dry_run([*reads, f"methods: {', '.join(keys)}"], args.out, files)
@@ -96,6 +92,16 @@ def _check_drawing(args: argparse.Namespace) -> None:
     from visattn.viz.maps.colormap import colormap_lut
 
     colormap_lut(args.colormap)
+
+
+class _MapJob(NamedTuple):
+    """An image with its maps, to be drawn."""
+
+    path: Path
+    image: "LoadedImage"
+    maps: "Sequence[AttentionMap]"
+    scales: "list[MapScale]"
+    layers: "Sequence[RecordedLayer] | None" = None
 
 
 class _Run:
@@ -126,6 +132,7 @@ class _Run:
             "input_size": args.input_size,
             "classes": args.classes and file_digest(args.classes),
             "text": args.text,
+            **({"autocast": args.autocast} if args.autocast else {}),
         }
         self.drawing = {
             "normalize": args.normalize,
@@ -137,38 +144,29 @@ class _Run:
 
     def process(self, paths: Iterable[Path]) -> None:
         """Compute missing maps and draw them; with a global scale, draw after all are computed."""
-        global_scale = self.args.normalize == "global"
+        if self.args.normalize == "global":
+            for job in self._compute(paths, global_scale=True):
+                with self._collect_write_errors(job.image.name):
+                    self._save_maps(job.path, job.maps)
+            self._draw_all()
+            return
+        jobs = self._compute(paths, global_scale=False)
+        for job, drawn in map_in_threads(self._draw, jobs, ahead=self.args.batch_size):
+            with self._collect_write_errors(job.image.name):
+                self._finish(job, drawn())
+
+    def _compute(self, paths: Iterable[Path], *, global_scale: bool) -> "Iterator[_MapJob]":
+        """Yield the maps of the images with missing files; the rows of others are printed again."""
         unfinished = self._read_unfinished(paths, global_scale=global_scale)
         for entries in batched(unfinished, self.args.batch_size):
             batch = self.runner.explainer.prepare([image for _, image in entries])
-            results = self.runner.maps(batch)
-            self._save_and_draw(entries, results, batch, draw=not global_scale)
-        if global_scale:
-            self._draw_all()
-
-    def _save_and_draw(
-        self,
-        entries: "Sequence[tuple[Path, LoadedImage]]",
-        results: "Iterable[Sequence[AttentionMap]]",
-        batch: "PreparedImages",
-        *,
-        draw: bool,
-    ) -> None:
-        """Save the maps of a batch and draw them in threads; rows keep the order of the images."""
-        jobs: list[tuple[int, Sequence[AttentionMap], list[MapScale]]] = []
-        for index, ((path, image), maps) in enumerate(zip(entries, results, strict=True)):
-            with self._collect_write_errors(image.name):
-                self._save_maps(path, maps)
-                if draw:
-                    jobs.append((index, maps, self._scales(maps)))
-
-        def render(job: "tuple[int, Sequence[AttentionMap], list[MapScale]]") -> Any:
-            return self._render(*entries[job[0]], *job[1:])
-
-        for (index, maps, scales), result in map_in_threads(render, jobs):
-            path, image = entries[index]
-            with self._collect_write_errors(image.name):
-                self._finish(path, image, maps, scales, result(), batch.select([index]))
+            with autocast(self.args):
+                results = self.runner.maps(batch)
+            for index, ((path, image), maps) in enumerate(zip(entries, results, strict=True)):
+                layers = None
+                if self.pages.need_layers:
+                    layers = self.pages.record_layers(batch.select([index]))
+                yield _MapJob(path, image, maps, self._scales(maps), layers)
 
     def _read_unfinished(
         self, paths: Iterable[Path], *, global_scale: bool
@@ -251,22 +249,24 @@ class _Run:
             }
             self.folder.save(name, spec.key, attention_map, entries)
 
-    def _render(
-        self,
-        path: Path,
-        image: "LoadedImage",
-        maps: "Sequence[AttentionMap]",
-        scales: "Sequence[MapScale]",
-    ) -> "dict[str, np.ndarray]":
+    def _draw(self, job: _MapJob) -> str | None:
+        """Write all files of an image, its records last, in a thread; return its card."""
+        overlays = self._render(job)
+        name = self.names[job.path]
+        card = self.pages.write(name, job.image, job.maps, job.scales, overlays, job.layers)
+        self._save_maps(job.path, job.maps, job.scales)
+        return card
+
+    def _render(self, job: _MapJob) -> "dict[str, np.ndarray]":
         """Write the images of the maps of a photo; return the overlays."""
         from visattn.pipelines.draw_maps import render_map
 
         overlays: dict[str, np.ndarray] = {}
-        for spec, attention_map, scale in zip(self.runner.specs, maps, scales, strict=True):
+        for spec, attention_map, scale in zip(self.runner.specs, job.maps, job.scales, strict=True):
             if attention_map.metadata.get("empty"):
                 continue
             drawn = render_map(
-                image,
+                job.image,
                 attention_map,
                 scale,
                 style=self.args.style,
@@ -277,25 +277,16 @@ class _Run:
             overlays[spec.key] = drawn.overlay
             images = {"overlay": drawn.overlay, "rgba": drawn.rgba, "16bit": drawn.gray}
             for kind in self.args.save:
-                name = f"{self.names[path]}.{spec.key}{IMAGES[kind]}"
+                name = f"{self.names[job.path]}.{spec.key}{IMAGES[kind]}"
                 self.folder.write(name, encode_png(images[kind]))
         return overlays
 
-    def _finish(
-        self,
-        path: Path,
-        image: "LoadedImage",
-        maps: "Sequence[AttentionMap]",
-        scales: "Sequence[MapScale]",
-        overlays: "dict[str, np.ndarray]",
-        prepared: "PreparedImages | None" = None,
-    ) -> None:
-        """Write the pages of a photo, complete its records and print the rows of its maps."""
-        name = self.names[path]
-        self.pages.add(name, image, maps, scales, overlays, prepared)
-        self._save_maps(path, maps, scales)
+    def _finish(self, job: _MapJob, card: str | None) -> None:
+        """Add the card of an image to the index, and print the rows of its maps."""
+        name = self.names[job.path]
+        self.pages.add_card(name, job.maps, card)
         self.done.append(name)
-        for spec, attention_map, scale in zip(self.runner.specs, maps, scales, strict=True):
+        for spec, attention_map, scale in zip(self.runner.specs, job.maps, job.scales, strict=True):
             self._print_map(name, spec.key, attention_map.metadata, scale.to_dict())
 
     def _draw_all(self) -> None:
@@ -306,6 +297,15 @@ class _Run:
             if path.is_file() and (records := self._records(path))
         }
         scales = self._global_scales(every)
+        jobs = self._undrawn(every, scales)
+        for job, drawn in map_in_threads(self._draw, jobs):
+            with self._collect_write_errors(job.image.name):
+                self._finish(job, drawn())
+
+    def _undrawn(
+        self, every: "Mapping[Path, Sequence[dict[str, Any]]]", scales: "list[MapScale]"
+    ) -> "Iterator[_MapJob]":
+        """Yield the images that are not drawn on these scales; print the rows of the others."""
         expected = [scale.to_dict() for scale in scales]
         for path, records in every.items():
             same = [record["scale"] for record in records] == expected
@@ -315,9 +315,10 @@ class _Run:
                     self._print_map(name, record["key"], record["metadata"], record["scale"])
                 continue
             for _, image in read_images([path], self.skipped, strict=self.args.strict):
-                with self._collect_write_errors(image.name):
-                    maps = self._load(path, records)
-                    self._finish(path, image, maps, scales, self._render(path, image, maps, scales))
+                layers = None
+                if self.pages.need_layers:
+                    layers = self.pages.record_layers(self.runner.explainer.prepare([image]))
+                yield _MapJob(path, image, self._load(path, records), scales, layers)
 
     def _load(self, path: Path, records: Sequence[dict[str, Any]]) -> "list[AttentionMap]":
         return [self.folder.load(self.names[path], each["key"], each) for each in records]

@@ -10,7 +10,7 @@ from visattn.commands.options.dry_run import describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite, create_folder, unique_names
 from visattn.commands.options.images import count_on_interrupt, report_failures
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
-from visattn.commands.overlay.map_records import file_digest, user_code_digest, weights_origin
+from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
 from visattn.commands.overlay.map_specs import MapRunner, MapSpec
 from visattn.io.atomic import atomic_write
 

@@ -16,9 +16,10 @@ from visattn.data.images.augment import Augmentation, RandomResizedCrop
 from visattn.data.images.reader import LoadedImage, find_images, read_rgb
 from visattn.data.images.resize import ResizeSpec, resize_rgb
 from visattn.data.loading.fallback import ReadFallback
+from visattn.data.loading.path_list import PathList
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 
-_SEED_STREAM = 1  # separates these random numbers from others with the same seed
+_SEED_STREAM, _BATCH_SEED_STREAM = 1, 3  # separate random numbers with the same seed
 
 
 class LabeledBatch(NamedTuple):
@@ -114,6 +115,61 @@ def augmentation_uniforms(
     """
     counts = [augmentation.num_uniforms for augmentation in augmentations]
     return per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1) if counts else ()
+
+
+class UntransformedBatch(NamedTuple):
+    """A batch and the random numbers of the transforms that its device will apply."""
+
+    batch: LabeledBatch
+    uniforms: Float64[Tensor, "b n"]
+    """On the CPU, so that nothing waits for a GPU."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on another device."""
+        return self._replace(batch=self.batch.to(device))
+
+    def transform(self, transforms: Sequence[Augmentation]) -> LabeledBatch:
+        """Return the batch after the transforms of its dataset, in their order."""
+        images = self.batch.images
+        counts = [transform.num_uniforms for transform in transforms]
+        for transform, uniforms in zip(transforms, self.uniforms.split(counts, 1), strict=True):
+            images = transform(images, uniforms)
+        return self.batch._replace(images=images)
+
+
+class WithUniforms(Dataset[UntransformedBatch]):
+    """Labeled images with the random numbers of transforms that are applied to a batch later.
+
+    Workers draw the numbers, which depend on the seed and the index of an image alone, and the
+    training process transforms the batch on its device.
+
+    Args:
+        images: The labeled images.
+        transforms: Transforms of a batch, in their order.
+        seed: Seed of the random numbers.
+
+    Example:
+        >>> from visattn.data.images.augment import RandomHorizontalFlip
+        >>> dark = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
+        >>> batch = WithUniforms(dark, [RandomHorizontalFlip()], seed=0)[[6, 2]]
+        >>> batch.uniforms.shape, batch.transform([RandomHorizontalFlip()]).images.shape
+        (torch.Size([2, 1]), torch.Size([2, 1, 5, 3]))
+    """
+
+    def __init__(
+        self, images: LabeledImages, transforms: Sequence[Augmentation], *, seed: int
+    ) -> None:
+        self.images, self.seed = images, seed
+        self.count = sum(transform.num_uniforms for transform in transforms)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, indices: list[int]) -> UntransformedBatch:
+        """Return the batch of images with these indices and their random numbers."""
+        seed = mix_seed(self.seed, _BATCH_SEED_STREAM)
+        uniforms = per_sample_uniforms(seed, indices, self.count)
+        return UntransformedBatch(self.images[indices], uniforms)
 
 
 class InMemoryImages(LabeledImages):
@@ -234,9 +290,7 @@ def find_classes(folder: Path) -> list[str]:
     return classes
 
 
-def list_labeled_files(
-    folder: Path, classes: Sequence[str]
-) -> tuple[list[Path], Int[Tensor, " n"]]:
+def list_labeled_files(folder: Path, classes: Sequence[str]) -> tuple[PathList, Int[Tensor, " n"]]:
     """Return the image files of a folder with one subfolder per class, and their class indices.
 
     Args:
@@ -251,6 +305,6 @@ def list_labeled_files(
         raise ValueError(
             f"{folder} has classes that the training split lacks: {', '.join(unknown[:5])}"
         )
-    per_class = [find_images(folder / name) for name in classes]
+    per_class = [PathList(find_images(folder / name)) for name in classes]
     labels = [torch.full((len(files),), index) for index, files in enumerate(per_class)]
-    return [file for files in per_class for file in files], torch.cat(labels)
+    return PathList(file for files in per_class for file in files), torch.cat(labels)

@@ -20,6 +20,7 @@ from visattn.data.feature_cache.format import (
     read_record,
     unpack_record,
 )
+from visattn.data.loading.cores import available_cores
 from visattn.models.encoder import ImageEncoder
 
 LoadInput = Callable[[str], UInt8[Tensor, "3 y x"]]
@@ -126,7 +127,7 @@ def _prefetch(
 ) -> Iterator[tuple[Sequence[str], Tensor]]:
     """Yield batches of photos; the next one is loaded while the encoder computes."""
     batches = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
-    with ThreadPoolExecutor(2) as executor:
+    with ThreadPoolExecutor(min(16, max(2, available_cores()))) as executor:
         pending = [executor.submit(load, name) for name in batches[0]] if batches else []
         try:
             for batch, following in zip(batches, [*batches[1:], ()], strict=True):

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,7 +30,8 @@ _DCT_FILTERS = {
 class Augmentation(ABC):
     """A random transform of a batch of images, with separate random numbers for each image.
 
-    The result for an image depends on its own random numbers alone, not on its batch.
+    The result for an image depends on its own random numbers alone, not on its batch. Images may
+    be on any device; their random numbers are on the CPU, so that nothing waits for a GPU.
     """
 
     num_uniforms: int
@@ -81,7 +82,8 @@ class RandomHorizontalFlip(Augmentation):
     ) -> UInt8[Tensor, "b c y2 x2"]:
         """Return the images, some of them flipped."""
         (uniform,) = self._uniforms_first(images, uniforms)
-        return torch.where(uniform[:, None, None, None] < self.p, images.flip(-1), images)
+        flipped = (uniform < self.p).to(images.device)[:, None, None, None]
+        return torch.where(flipped, images.flip(-1), images)
 
 
 class RandomTranslate(Augmentation):
@@ -109,11 +111,13 @@ class RandomTranslate(Augmentation):
         count, channels, height, width = images.shape
         padded = pad(images, (self.pixels,) * 4)
         corners = (self._uniforms_first(images, uniforms) * (2 * self.pixels + 1)).long()
-        top, left = corners.clamp(max=2 * self.pixels)[:, :, None]
-        rows, columns = top + torch.arange(height), left + torch.arange(width)
+        device = images.device
+        top, left = corners.clamp(max=2 * self.pixels).to(device)[:, :, None]
+        rows = top + torch.arange(height, device=device)
+        columns = left + torch.arange(width, device=device)
         return padded[
-            torch.arange(count)[:, None, None, None],
-            torch.arange(channels)[:, None, None],
+            torch.arange(count, device=device)[:, None, None, None],
+            torch.arange(channels, device=device)[:, None, None],
             rows[:, None, :, None],
             columns[:, None, None, :],
         ]
@@ -159,7 +163,7 @@ class Affine(Augmentation):
         output_size = self.canvas_size or (height, width)
         uniforms = self._uniforms_first(images, uniforms).float()
         grid = affine_grid(
-            self._inverse_matrices(uniforms, (height, width), output_size),
+            self._inverse_matrices(uniforms, (height, width), output_size).to(images.device),
             [count, channels, *output_size],
             align_corners=False,
         )
@@ -338,20 +342,44 @@ def build_augmentation(spec: AugmentationSpec) -> Augmentation:
         >>> build_augmentation("RandomInvert").transform
         RandomInvert(p=0.5)
     """
+    name = spec if isinstance(spec, str) else next(iter(spec), "")
+    of_torchvision = vars(v2).get(name)
+    if (
+        name in _BATCH_AUGMENTATIONS
+        or not isinstance(of_torchvision, type)
+        or not issubclass(of_torchvision, v2.Transform)
+    ):
+        known = [member for member in vars(v2) if member[0].isupper()]
+        return augmentation_from(_BATCH_AUGMENTATIONS, spec, "augmentation", more=known)
+    transform = of_torchvision
+    return augmentation_from({name: lambda **kw: PerImageTransform(transform(**kw))}, spec, "")
+
+
+def augmentation_from(
+    known: Mapping[str, Callable[..., Augmentation]],
+    spec: AugmentationSpec,
+    kind: str,
+    *,
+    more: Sequence[str] = (),
+) -> Augmentation:
+    """Return the augmentation that a config names, among some.
+
+    Args:
+        known: Constructor of each augmentation.
+        spec: A name, or a name with its options.
+        kind: What is named, for the message of errors.
+        more: Other names that a mistyped one may be like.
+
+    Raises:
+        ValueError: If the name is unknown or does not accept these options.
+    """
     parts = {spec: {}} if isinstance(spec, str) else dict(spec)
     if len(parts) != 1:
         raise ValueError(f"an augmentation is one name with its options, got {', '.join(parts)}")
     ((name, options),) = parts.items()
-    torchvision_transform = vars(v2).get(name)
-    known_to_torchvision = isinstance(torchvision_transform, type) and issubclass(
-        torchvision_transform, v2.Transform
-    )
-    if name not in _BATCH_AUGMENTATIONS and not known_to_torchvision:
-        known = [*_BATCH_AUGMENTATIONS, *(member for member in vars(v2) if member[0].isupper())]
-        raise ValueError(f"unknown augmentation {name!r}; {did_you_mean(name, known)}")
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; {did_you_mean(name, [*known, *more])}")
     try:
-        if name in _BATCH_AUGMENTATIONS:
-            return _BATCH_AUGMENTATIONS[name](**options)
-        return PerImageTransform(vars(v2)[name](**options))
+        return known[name](**options)
     except TypeError as error:
         raise ValueError(f"{name} does not accept these options: {error}") from error

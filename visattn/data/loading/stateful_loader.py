@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from visattn.data.loading.cores import available_cores
 from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
+
+_FEW_SAMPLES, _MAX_WORKERS = 1000, 16
 
 
 class StatefulDataLoader(DataLoader[Any]):
@@ -85,6 +88,26 @@ class StatefulDataLoader(DataLoader[Any]):
             )
         sampler.resume(state["epoch"], state["batches_done"])
         self._epoch = -1
+
+
+def default_num_workers(count: int, *, num_processes: int = 1) -> int:
+    """Return how many processes read batches from files unless the user says so.
+
+    All cores of a training process but one, up to 16; none for few samples, which are read before
+    the workers have started.
+
+    Args:
+        count: Number of samples.
+        num_processes: Training processes that share the cores of this host.
+
+    Example:
+        >>> default_num_workers(100)
+        0
+    """
+    if count < _FEW_SAMPLES:
+        return 0
+    cores = available_cores() // max(1, num_processes)
+    return max(0, min(_MAX_WORKERS, cores - 1))
 
 
 def worker_options(num_workers: int, *, pin_memory: bool = True) -> dict[str, Any]:

@@ -74,17 +74,17 @@ class BeamHistory(Generic[StepOutputT]):
             None if part is None else part.new_zeros(*shape, *part.shape[3:])
             for part in self.outputs
         )
-        image = torch.arange(len(lengths), device=lengths.device)[:, None].expand_as(columns)
-        for step in reversed(range(longest)):
+        image = torch.arange(len(lengths), device=lengths.device)[:, None]
+        for step in reversed(range(longest)):  # no boolean index, for which a GPU would wait
             inside = lengths > step
-            index = (step, image[inside], columns[inside])
-            parents = self.parents[index]
-            tokens[inside, step] = self.tokens[index]
-            log_probs[inside, step] = self.log_probs[index]
+            parents = self.parents[step].gather(1, columns)
+            tokens[:, :, step] = self.tokens[step].gather(1, columns).where(inside, pad_token)
+            log_probs[:, :, step] = self.log_probs[step].gather(1, columns).where(inside, 0.0)
             for output, stored in zip(outputs, self.outputs, strict=True):
                 if output is not None and stored is not None:
-                    output[inside, step] = stored[step, image[inside], parents]
-            columns = columns.masked_scatter(inside, parents)
+                    kept = inside.view(*inside.shape, *(1,) * (stored.ndim - 3))
+                    output[:, :, step] = stored[step][image, parents].where(kept, 0)
+            columns = parents.where(inside, columns)
         return tokens, log_probs, self.output_type(*outputs)
 
 
@@ -228,8 +228,8 @@ class DecodingConstraints(NamedTuple):
     ) -> Float[Tensor, "b k v"]:
         """Return log-probabilities; minus infinity for tokens not allowed after `num_words`."""
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
-        if self.banned_tokens:
-            log_probs[..., list(self.banned_tokens)] = -torch.inf
+        for token in self.banned_tokens:  # a list as an index would be copied to the device
+            log_probs[..., token] = -torch.inf
         if num_words < self.min_length:
             log_probs[..., self.end_token] = -torch.inf
         return log_probs
@@ -321,16 +321,27 @@ def beam_search(
         )
         bound = candidates.totals.amax(1) / constraints.penalty(constraints.max_length + 1)
         unfinished = ~finished.is_final(active, num_captions, bound)
-        if not unfinished.any():
+        check = (length + 1) % _steps_per_check(active.device) == 0
+        count = int(unfinished.sum()) if check else len(active)
+        if not count:
             break
         state = state.reorder_beams(candidates.parents)
         token, total = candidates.tokens, candidates.totals
-        if unfinished.sum() < _SHRINK_THRESHOLD * len(unfinished):
-            state, active = state.select_images(unfinished), active[unfinished]
-            token, total = token[unfinished], total[unfinished]
+        if count < _SHRINK_THRESHOLD * len(active):
+            kept = unfinished.nonzero()[:, 0]
+            state, active = state.select_images(kept), active[kept]
+            token, total = token[kept], total[kept]
     if history is None:
         raise RuntimeError("a search takes at least one step")
     return _read_output(history, finished, num_captions, constraints.end_token)
+
+
+def _steps_per_check(device: torch.device) -> int:
+    """Return after how many words the search looks whether images are finished.
+
+    More words do not change the result; on a GPU each look waits for all kernels.
+    """
+    return 1 if device.type == "cpu" else 4
 
 
 class _Candidates(NamedTuple):

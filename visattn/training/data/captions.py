@@ -49,7 +49,8 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
         phrases: A file of phrases with boxes, for scores or supervision of the attention.
         max_words: Longer training captions are truncated.
         batch_size: Photos per training batch and process, each with all of its captions.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
+            as many as the cores allow.
         seed: Seed of the order of the photos and of the flips.
         on_error: Whether an unreadable training photo is an error (`raise`) or is replaced by
             another one (`substitute`).
@@ -68,7 +69,7 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
         phrases: str | None,
         max_words: int,
         batch_size: int,
-        num_workers: int,
+        num_workers: int | None,
         seed: int,
         on_error: OnError = "raise",
     ) -> None:
@@ -184,6 +185,7 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
             ids=ids,
             resize=resize,
             views=views,
+            batch_size=64 if device is not None and device.type == "cuda" else 16,
             device=device,
             log=rank_zero_info,
         )
@@ -200,7 +202,7 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
             photos,
             EpochIndexSampler(self.train_batch_sampler(len(photos))),
             collate_fn=collate,
-            num_workers=self.num_workers,
+            num_workers=self.num_workers_for(len(photos)),
         )
 
     def val_dataloader(self) -> Loader | list[Loader]:
@@ -222,7 +224,7 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
             batch_size=_EVAL_BATCH_SIZE,
             sampler=sampler,
             collate_fn=collate,
-            **worker_options(self.num_workers, pin_memory=False),
+            **worker_options(self.num_workers_for(len(photos)), pin_memory=False),
         )
 
 
@@ -255,7 +257,8 @@ class CaptionDataModule(CaptionedImagesDataModule):
         min_word_freq: Words with fewer occurrences in training captions become unknown words.
         max_words: Longer training captions are truncated.
         batch_size: Photos per training batch and process, each with all of its captions.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the photos and of the flips.
     """
 
@@ -276,7 +279,7 @@ class CaptionDataModule(CaptionedImagesDataModule):
         min_word_freq: int = 5,
         max_words: int = 30,
         batch_size: int = 26,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
     ) -> None:
         self.splits = read_caption_splits(captions, photos, (train, val, test), format=format)

@@ -9,8 +9,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from visattn.data.classification.datasets import ImageFiles, LabeledBatch, LabeledImages
+from visattn.data.classification.datasets import (
+    ImageFiles,
+    LabeledBatch,
+    LabeledImages,
+    UntransformedBatch,
+    WithUniforms,
+)
 from visattn.data.images.augment import AugmentationSpec, build_augmentation
+from visattn.data.images.batch_augment import build_batch_transform
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
@@ -29,8 +36,12 @@ class ClassificationDataModule(ReadFallbackDataModule):
             it has any: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` transform a whole
             batch at once; other names are those of `torchvision.transforms.v2`.
         batch_size: Images per training batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
+            as many as the cores allow.
         seed: Seed of the order of the images and of their augmentation.
+        batch_transforms: Augmentations of batches of training images after `train_transforms`, on
+            the device of the model: `RandomHorizontalFlip`, `RandomTranslate`, `Affine`,
+            `RandAugment` or `RandomErasing`.
     """
 
     eval_batch_size = 256
@@ -42,13 +53,15 @@ class ClassificationDataModule(ReadFallbackDataModule):
         train_transforms: list[AugmentationSpec] | None,
         *,
         batch_size: int,
-        num_workers: int,
+        num_workers: int | None,
         seed: int,
+        batch_transforms: list[AugmentationSpec] | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.train_transforms = tuple(map(build_augmentation, train_transforms or []))
+        self.batch_transforms = tuple(map(build_batch_transform, batch_transforms or []))
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
         self.datasets: dict[Split, LabeledImages] = {}
 
@@ -69,9 +82,19 @@ class ClassificationDataModule(ReadFallbackDataModule):
 
     def train_dataloader(self) -> Loader:
         """Return random batches of training images."""
-        images = self.datasets["train"]
+        images: Any = self.datasets["train"]
         sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
-        return StatefulDataLoader(images, sampler, num_workers=self.num_workers)
+        workers = self.num_workers_for(len(images))
+        if self.batch_transforms:
+            images = WithUniforms(images, self.batch_transforms, seed=self.seed)
+        return StatefulDataLoader(images, sampler, num_workers=workers)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Apply the transforms of a batch, and warn of unreadable images."""
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        if isinstance(batch, UntransformedBatch):
+            return batch.transform(self.batch_transforms)
+        return batch
 
     def val_dataloader(self) -> Loader:
         """Return the validation images, each once."""
@@ -131,5 +154,5 @@ class ClassificationDataModule(ReadFallbackDataModule):
         dataset = self.datasets[split]
         sampler = DistributedEvalSampler(len(dataset), rank=self.rank, num_replicas=self.world_size)
         batches = BatchSampler(sampler, self.eval_batch_size, drop_last=False)
-        options = worker_options(self.num_workers)
+        options = worker_options(self.num_workers_for(len(dataset)))
         return DataLoader(dataset, batch_size=None, sampler=batches, **options)

@@ -21,7 +21,8 @@ class DenseDataModule(ReadFallbackDataModule):
         train_transforms: Random transforms of training images with their masks and boxes; None for
             none.
         batch_size: Images per batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
+            as many as the cores allow.
         seed: Seed of the order of the images and of their transforms.
 
     Raises:
@@ -40,7 +41,7 @@ class DenseDataModule(ReadFallbackDataModule):
         train_transforms: JointTransforms | None,
         *,
         batch_size: int,
-        num_workers: int,
+        num_workers: int | None,
         seed: int,
     ) -> None:
         super().__init__()
@@ -90,7 +91,10 @@ class DenseDataModule(ReadFallbackDataModule):
         images = self.datasets["train"]
         sampler = EpochIndexSampler(self.train_batch_sampler(len(images)))
         return StatefulDataLoader(
-            images, sampler, collate_fn=self._collate, num_workers=self.num_workers
+            images,
+            sampler,
+            collate_fn=self._collate,
+            num_workers=self.num_workers_for(len(images)),
         )
 
     def val_dataloader(self) -> DataLoader[Any]:

@@ -25,7 +25,8 @@ class DetectionDataModule(DenseDataModule):
         train_transforms: Transforms of training images, their masks and boxes, in this order, each
             with its options if it has any: names of `torchvision.transforms.v2`.
         batch_size: Images per training batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
+            as many as the cores allow.
         seed: Seed of the order of the images and of their transforms.
     """
 
@@ -36,7 +37,7 @@ class DetectionDataModule(DenseDataModule):
         train_transforms: list[AugmentationSpec] | None,
         *,
         batch_size: int,
-        num_workers: int,
+        num_workers: int | None,
         seed: int,
     ) -> None:
         transforms = JointTransforms(train_transforms, mask_fill=0) if train_transforms else None
@@ -127,7 +128,8 @@ class CocoDetectionDataModule(DetectionDataModule):
             with its options if it has any: names of `torchvision.transforms.v2`. The photos are
             resized afterwards.
         batch_size: Photos per training batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the photos and of their transforms.
     """
 
@@ -143,7 +145,7 @@ class CocoDetectionDataModule(DetectionDataModule):
         resize_mode: ResizeMode = "pad",
         train_transforms: list[AugmentationSpec] | None = None,
         batch_size: int = 16,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(

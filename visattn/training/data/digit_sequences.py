@@ -143,7 +143,9 @@ class DigitSequenceDataModule(DataModule):
         """Return random batches of training canvases."""
         canvases = self.datasets["train"]
         sampler = EpochIndexSampler(self.train_batch_sampler(len(canvases)))
-        return StatefulDataLoader(canvases, sampler, num_workers=self.num_workers)
+        return StatefulDataLoader(
+            canvases, sampler, num_workers=self.num_workers_for(len(canvases))
+        )
 
     def val_dataloader(self) -> Loader:
         """Return the validation canvases, each once."""

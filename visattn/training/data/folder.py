@@ -1,5 +1,6 @@
 """Data module of photos in one folder per class."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from visattn.data.classification.datasets import (
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.resize import ResizeMode
 from visattn.data.loading.fallback import OnError
+from visattn.data.loading.path_list import PathList
 from visattn.training.data.classification import ClassificationDataModule, Split
 
 
@@ -34,10 +36,14 @@ class FolderDataModule(ClassificationDataModule):
             it has any: names of `torchvision.transforms.v2`, or `RandomHorizontalFlip`,
             `RandomTranslate`, `Affine`. Photos with another size than the input of the network are
             resized afterwards.
+        batch_transforms: Augmentations of batches of training images after `train_transforms`, on
+            the device of the model: `RandomHorizontalFlip`, `RandomTranslate`, `Affine`,
+            `RandAugment` or `RandomErasing`.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
         batch_size: Photos per training batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         split_seed: Seed of the choice of validation photos.
         seed: Seed of the order of the photos and of their augmentation.
     """
@@ -54,14 +60,19 @@ class FolderDataModule(ClassificationDataModule):
         test: str | None = None,
         resize_mode: ResizeMode = "crop",
         train_transforms: list[AugmentationSpec] | None = None,
+        batch_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
         batch_size: int = 32,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+            train_transforms,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            seed=seed,
+            batch_transforms=batch_transforms,
         )
         self.on_error: OnError = on_error
         if not 0 < val_fraction < 1:
@@ -87,7 +98,7 @@ class FolderDataModule(ClassificationDataModule):
         files, labels = list_labeled_files(self.root / folder, self.class_names)
         if self.folders["validation"] is None and folder == self.folders["train"]:
             keep = self._validation_mask(labels) ^ (split == "train")
-            files = [file for file, kept in zip(files, keep.tolist(), strict=True) if kept]
+            files = PathList(itertools.compress(files, keep.tolist()))
             labels = labels[keep]
         return self.resized_dataset(files, labels, split, files.__getitem__)
 

@@ -80,7 +80,10 @@ class QuestionDataModule(DataModule):
         dataset: Any = self.open_dataset("train")
         sampler = EpochIndexSampler(self.train_batch_sampler(len(dataset)))
         return StatefulDataLoader(
-            dataset, sampler, collate_fn=self.collate, num_workers=self.num_workers
+            dataset,
+            sampler,
+            collate_fn=self.collate,
+            num_workers=self.num_workers_for(len(dataset)),
         )
 
     def val_dataloader(self) -> Loader:

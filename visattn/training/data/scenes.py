@@ -102,7 +102,10 @@ class ScenesDataModule(DataModule):
             len(scenes), length=scenes.length, batches_per_pool=self.batches_per_pool
         )
         return StatefulDataLoader(
-            scenes, batches, collate_fn=self._collate_fn, num_workers=self.num_workers
+            scenes,
+            batches,
+            collate_fn=self._collate_fn,
+            num_workers=self.num_workers_for(len(scenes)),
         )
 
     def val_dataloader(self) -> Loader:

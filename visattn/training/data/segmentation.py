@@ -33,7 +33,8 @@ class SegmentationDataModule(DenseDataModule):
         train_transforms: Random transforms of training images and their masks, in this order, each
             with its options if it has any: names of `torchvision.transforms.v2`.
         batch_size: Images per training batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
+            as many as the cores allow.
         seed: Seed of the order of the images and of their transforms.
     """
 
@@ -42,7 +43,7 @@ class SegmentationDataModule(DenseDataModule):
         train_transforms: list[AugmentationSpec] | None,
         *,
         batch_size: int,
-        num_workers: int,
+        num_workers: int | None,
         seed: int,
     ) -> None:
         super().__init__(
@@ -166,7 +167,8 @@ class MaskFolderDataModule(SegmentationDataModule):
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
         batch_size: Photos per batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         split_seed: Seed of the choice of validation photos.
         seed: Seed of the order of the photos and of their transforms.
     """
@@ -184,7 +186,7 @@ class MaskFolderDataModule(SegmentationDataModule):
         train_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
         batch_size: int = 16,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
@@ -247,7 +249,8 @@ class CocoSegmentationDataModule(SegmentationDataModule):
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
         batch_size: Photos per batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the photos and of their transforms.
     """
 
@@ -261,7 +264,7 @@ class CocoSegmentationDataModule(SegmentationDataModule):
         train_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
         batch_size: int = 16,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(

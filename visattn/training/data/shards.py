@@ -47,7 +47,8 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
         min_word_freq: Words with fewer occurrences in training captions become unknown words.
         max_words: Longer training captions are truncated.
         batch_size: Photos per training batch and process, each with all of its captions.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the photos and of the flips.
     """
 
@@ -65,7 +66,7 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
         min_word_freq: int = 5,
         max_words: int = 30,
         batch_size: int = 26,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
     ) -> None:
         self.samples = open_shards(shards, "captions", training=self.opens_train_split)
@@ -117,10 +118,14 @@ class ShardClassificationDataModule(ClassificationDataModule):
             datasets are not resized.
         train_transforms: Augmentations of training images, as in `FolderDataModule` and
             `TorchvisionDataModule`.
+        batch_transforms: Augmentations of batches of training images after `train_transforms`, on
+            the device of the model: `RandomHorizontalFlip`, `RandomTranslate`, `Affine`,
+            `RandAugment` or `RandomErasing`.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
         batch_size: Images per training batch and process.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
+            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the images and of their augmentation.
     """
 
@@ -133,13 +138,18 @@ class ShardClassificationDataModule(ClassificationDataModule):
         *,
         resize_mode: ResizeMode = "crop",
         train_transforms: list[AugmentationSpec] | None = None,
+        batch_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
         batch_size: int = 32,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+            train_transforms,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            seed=seed,
+            batch_transforms=batch_transforms,
         )
         self.on_error: OnError = on_error
         self.samples = open_shards(shards, "classes", training=self.opens_train_split)
@@ -150,6 +160,7 @@ class ShardClassificationDataModule(ClassificationDataModule):
                 f"on_error must be raise for {shards}, which holds arrays and no image files"
             )
         if self.info.size:
+            self.num_workers = num_workers or 0  # arrays in memory
             self.eval_batch_size = TorchvisionDataModule.eval_batch_size
 
     @property

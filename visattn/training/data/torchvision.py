@@ -27,6 +27,9 @@ class TorchvisionDataModule(ClassificationDataModule):
         train_transforms: Augmentations of training images, in this order, each with its options if
             it has any: `RandomHorizontalFlip`, `RandomTranslate` and `Affine` transform a whole
             batch at once; other names are those of `torchvision.transforms.v2`.
+        batch_transforms: Augmentations of batches of training images after `train_transforms`, on
+            the device of the model: `RandomHorizontalFlip`, `RandomTranslate`, `Affine`,
+            `RandAugment` or `RandomErasing`.
         affine: Options of `Affine`: rotate, scale and translate the images of all splits; training
             images differently each time, the others always in the same way.
         batch_size: Images per training batch and process.
@@ -44,6 +47,7 @@ class TorchvisionDataModule(ClassificationDataModule):
         download: bool = False,
         val: int = 5000,
         train_transforms: list[AugmentationSpec] | None = None,
+        batch_transforms: list[AugmentationSpec] | None = None,
         affine: dict[str, Any] | None = None,
         batch_size: int = 128,
         num_workers: int = 0,
@@ -51,7 +55,11 @@ class TorchvisionDataModule(ClassificationDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
+            train_transforms,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            seed=seed,
+            batch_transforms=batch_transforms,
         )
         self.dataset: TorchvisionDataset = dataset
         self.root, self.download, self.val = root, download, val

@@ -167,11 +167,11 @@ def stream_loader(
         seed=data.seed,
         rank=data.rank,
         num_replicas=data.world_size,
-        num_workers=data.num_workers,
+        num_workers=data.num_workers or 0,
     )
     trainer = data.trainer
     epoch = (lambda: trainer.current_epoch) if trainer else (lambda: 0)
-    return StreamLoader(stream, collate_fn, epoch=epoch, num_workers=data.num_workers)
+    return StreamLoader(stream, collate_fn, epoch=epoch, num_workers=data.num_workers or 0)
 
 
 def to_caption_sample(

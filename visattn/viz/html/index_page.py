@@ -16,7 +16,7 @@ from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.legend import TRACK
 from visattn.viz.maps.resize import resize_image
 
-_NAME, _CAPTION = 200, 300  # characters
+_NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
 _HEAD = 4096  # bytes of a page in which its generator is named
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
@@ -45,15 +45,90 @@ def index_page(entries: Sequence[IndexEntry], *, title: str = "Captions") -> str
         >>> 'href="./50%20%25.html"' in page, "1 photo" in page
         (True, True)
     """
-    ordered = sorted(entries, key=lambda entry: (_natural_sort_key(entry.name), entry.page))
+    ordered = sorted(entries, key=index_order)
+    return numbered_index_page(ordered, 1, [IndexRange.of(ordered)], title=title)
+
+
+class IndexRange(NamedTuple):
+    """The cards of one page of an index: how many, and the names of the first and the last."""
+
+    size: int
+    first: str = ""
+    last: str = ""
+
+    @classmethod
+    def of(cls, entries: Sequence[IndexEntry]) -> "IndexRange":
+        """Return the range of a page.
+
+        Args:
+            entries: Its entries, in order.
+        """
+        return cls(len(entries), *(entries[at].name for at in (0, -1) if entries))
+
+
+def numbered_index_page(
+    entries: Sequence[IndexEntry], number: int, pages: Sequence[IndexRange], *, title: str
+) -> str:
+    """Return one page of an index that is split into several.
+
+    The first page lists all others by the names of their first and last images; each links to the
+    pages before and after it.
+
+    Args:
+        entries: Entries of the page, in order.
+        number: Number of the page, from 1.
+        pages: Range of each page, up to the page itself and, for the first page and to link to the
+            next one, beyond.
+        title: Title of the page.
+
+    Example:
+        >>> dogs = [IndexEntry(name, f"{name}.html", "", "") for name in ("a", "b")]
+        >>> pages = [IndexRange.of([dog]) for dog in dogs]
+        >>> 'href="./index-2.html"' in numbered_index_page(dogs[:1], 1, pages, title="Dogs")
+        True
+    """
+    before = sum(page.size for page in pages[: number - 1])
+    total = sum(page.size for page in pages)
+    if len(pages) == 1:
+        count = _count_text(len(entries))
+    elif number == 1:
+        count = f"{_count_text(total)}, {len(entries):,} of them on this page"
+    else:
+        count = f"photos {before + 1:,} to {before + len(entries):,}"
     return render_page(
         "index.html",
         styles=["paper.css", "index.css"],
         scripts=["index.js"],
         data={},
-        texts={"title": sanitize_text(title, _NAME), "count": _count_text(len(ordered))},
-        markup={"cards": "\n".join(map(_card, ordered))},
+        texts={
+            "title": sanitize_text(title, _NAME),
+            "count": count,
+            "search": "Search captions and names" + " on this page" * (len(pages) > 1),
+        },
+        markup={
+            "cards": "\n".join(map(index_card, entries)),
+            "pages": _page_links(number, pages),
+            "list": _page_list(pages) if number == 1 else "",
+        },
     )
+
+
+def index_file(number: int) -> str:
+    """Return the file name of a page of an index.
+
+    Args:
+        number: Number of the page, from 1.
+
+    Example:
+        >>> index_file(1), index_file(2)
+        ('index.html', 'index-2.html')
+    """
+    return "index.html" if number == 1 else f"index-{number}.html"
+
+
+def index_order(entry: IndexEntry) -> tuple[list[tuple[int, str]], str]:
+    """Return the sort key of an entry: photo 9 before photo 10."""
+    return _natural_sort_key(entry.name), entry.page
 
 
 def parse_index_page(page: str) -> list[IndexEntry]:
@@ -120,7 +195,8 @@ def tile_images(images: Sequence[UInt8[np.ndarray, "y x 3"]]) -> UInt8[np.ndarra
     return mosaic
 
 
-def _card(entry: IndexEntry) -> str:
+def index_card(entry: IndexEntry) -> str:
+    """Return the markup of a card."""
     name = escape_text(sanitize_text(entry.name, _NAME))
     caption = escape_text(sanitize_text(entry.caption, _CAPTION))
     return (
@@ -129,6 +205,36 @@ def _card(entry: IndexEntry) -> str:
         f'<span class="caption" lang="" dir="auto">{caption}</span>'
         f'<span class="name" lang="" dir="auto">{name}</span></a></li>'
     )
+
+
+def _page_links(number: int, pages: Sequence[IndexRange]) -> str:
+    """Return links to the first, the previous and the next page, if there are several."""
+    if len(pages) == 1:
+        return ""
+    targets = {"First": 1, "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK} Previous": number - 1}
+    links = [] if number == 1 else list(targets.items())
+    if number < len(pages):
+        links.append(("Next \N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", number + 1))
+    anchors = [f'<a href="{file_url(index_file(target))}">{text}</a>' for text, target in links]
+    here = f'<span aria-current="page">Page {number:,}</span>'
+    return f'<nav class="pages" aria-label="Pages">{"".join([here, *anchors])}</nav>'
+
+
+def _page_list(pages: Sequence[IndexRange]) -> str:
+    """Return links to all pages, by the names of their first and last images."""
+    if len(pages) == 1:
+        return ""
+    rows = "".join(
+        f'<li><a href="{file_url(index_file(number))}">{_shown_name(page.first)} '
+        f"\N{EN DASH} {_shown_name(page.last)}</a></li>"
+        for number, page in enumerate(pages, start=1)
+    )
+    summary = f"All {len(pages):,} pages by name"
+    return f'<details class="list"><summary>{summary}</summary><ol>{rows}</ol></details>'
+
+
+def _shown_name(name: str) -> str:
+    return escape_text(sanitize_text(name, _LISTED))
 
 
 def _count_text(count: int) -> str:

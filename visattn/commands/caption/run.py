@@ -1,0 +1,249 @@
+"""Runs of `visattn caption` over images: search, maps of words, and the files of each image."""
+
+import argparse
+import io
+import itertools
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.options.folders import encode_png
+from visattn.commands.options.image_index import INDEX
+from visattn.commands.options.image_run import ImageRun, Record
+from visattn.commands.options.models import load_trained_model
+from visattn.commands.options.provenance import file_digest, weights_origin
+from visattn.io.atomic import atomic_write
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
+    from torch import nn
+
+    from visattn.data.images.reader import LoadedImage
+    from visattn.data.phrases.phrases import Phrase
+    from visattn.pipelines.captioning import Caption
+
+_OPTIONS = ("method", "length_penalty", "seed")
+
+
+class CaptionRun(ImageRun["Caption"]):
+    """Images that are captioned, each with a page, a panel and arrays.
+
+    Args:
+        args: Options of `visattn caption`.
+
+    Raises:
+        FileNotFoundError: If an image or the phrase boxes do not exist.
+        ValueError: If files of two images would have one name, a file would overwrite an image, or
+            the phrase boxes belong to other images.
+    """
+
+    page = "{}.html"
+    index_of_one = True
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        optional = {".gif": args.gif, ".alignment.png": args.alignment}
+        suffixes = (".png", ".html", ".json", ".npz", *(key for key in optional if optional[key]))
+        super().__init__(args, [f"{{}}{suffix}" for suffix in suffixes])
+        if args.alignment:
+            _check_alignment_names(self.all_names)
+        self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
+
+    @abstractmethod
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the selected model on its device; return it with its file."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that the files depend on."""
+        boxes = self.args.phrase_boxes
+        return {
+            **{name: getattr(self.args, name) for name in _OPTIONS},
+            "phrase_boxes": boxes and file_digest(boxes),
+        }
+
+    def record(self, image: "LoadedImage", result: "Caption") -> dict[str, Any]:
+        """Return a caption and its alternatives as values of JSON."""
+        return _json_record(image, result, self._phrases(image))
+
+    def row(self, record: Record) -> tuple[str]:
+        """Return the caption."""
+        return (record["caption"],)
+
+    def write(self, name: str, image: "LoadedImage", result: "Caption") -> "Sequence[np.ndarray]":
+        """Write panel, arrays and page of an image; return the mean map of its words."""
+        from visattn.pipelines.draw_captions import alignment_figure, caption_figure
+        from visattn.pipelines.draw_pages import caption_gif, caption_html
+
+        file = str(self.out / name)
+        atomic_write(Path(f"{file}.png"), encode_png(caption_figure(image, result)))
+        atomic_write(Path(f"{file}.npz"), _npz_arrays(result))
+        if self.args.gif:
+            atomic_write(Path(f"{file}.gif"), caption_gif(image, result))
+        if self.args.alignment:
+            figure = encode_png(alignment_figure(image, result))
+            atomic_write(Path(f"{file}.alignment.png"), figure)
+        boxes = self._phrases(image)
+        html = caption_html(image, result, phrase_boxes=boxes, name=name, index=INDEX)
+        atomic_write(Path(f"{file}.html"), html.encode())
+        return [_mean_overlay(image, result)]
+
+    def _phrases(self, image: "LoadedImage") -> "Sequence[Phrase]":
+        return self.phrase_boxes.get(Path(image.name).name, ())
+
+
+class BeamSearchRun(CaptionRun):
+    """Images that a captioner of visattn describes by beam search.
+
+    Args:
+        args: Options of `visattn caption`.
+    """
+
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the captioner of `--weights` or `--run`.
+
+        Raises:
+            FileNotFoundError: If the file or run does not exist.
+            ValueError: If it is not a captioner, or `--places` does not apply to it.
+        """
+        from visattn.models.captioner import Captioner
+        from visattn.models.captioning.show_attend_tell import has_hard_attention
+
+        loaded = load_trained_model(self.args)
+        if not isinstance(loaded.model, Captioner):
+            kind = type(loaded.model).__name__
+            raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
+        if self.args.places is not None and not has_hard_attention(loaded.model):
+            raise ValueError(
+                f"--places needs a captioner with hard attention; that of {loaded.weights} does "
+                "not select places: leave out the option"
+            )
+        self.model, self.weights = loaded.model, loaded.weights
+        return self.model, self.weights
+
+    def settings(self) -> dict[str, Any]:
+        """Return model and options."""
+        names = ("beam_size", "num_captions", "places", "resize_mode", "autocast")
+        options = {name: getattr(self.args, name) for name in names}
+        return {"weights": weights_origin(self.weights), **options, **super().settings()}
+
+    def infer(self, images: "Sequence[LoadedImage]") -> "list[Caption]":
+        """Return the best captions of images, with the maps of `--method`."""
+        from visattn.pipelines.captioning import caption
+        from visattn.pipelines.explain_words import explain_captions
+
+        args = self.args
+        captions = caption(
+            self.model,
+            images,
+            beam_size=args.beam_size,
+            num_captions=1 if self.out is None else args.num_captions,
+            length_penalty=args.length_penalty,
+            resize_mode=args.resize_mode,
+            places=args.places,
+            seed=args.seed,
+            batch_size=len(images),
+        )
+        if self.out is None:  # the maps are only needed in files
+            return captions
+        options = {"resize_mode": args.resize_mode}
+        return explain_captions(self.model, images, captions, args.method, **options)
+
+
+def _check_alignment_names(names: dict[Path, str]) -> None:
+    """Refuse an alignment matrix that would have the name of the panel of another image."""
+    for path, name in names.items():
+        if name.endswith(".alignment") and name.removesuffix(".alignment") in names.values():
+            raise ValueError(
+                f"the panel of {path} and an alignment matrix would both be {name}.png; rename "
+                f"{path.name}, or leave out --alignment"
+            )
+
+
+def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, tuple[Phrase, ...]]":
+    """Return the phrases of the input images by file name, of all their captions."""
+    if file is None:
+        return {}
+    from visattn.data.phrases.phrases import read_phrases
+
+    phrases = read_phrases(file)
+    matches = {name: phrases[name] for name in {path.name for path in paths} & phrases.keys()}
+    if not matches:
+        raise ValueError(
+            f"{file} has phrases for none of the images; its file names begin with "
+            f"{', '.join(itertools.islice(phrases, 3))} ..."
+        )
+    return {name: tuple(chain.from_iterable(each.values())) for name, each in matches.items()}
+
+
+def _mean_overlay(image: "LoadedImage", caption: "Caption") -> "np.ndarray":
+    """Return the photo with the mean map of all words."""
+    import numpy as np
+
+    from visattn.pipelines.draw_captions import overlay
+
+    maps = caption.maps
+    if not len(maps):
+        return image.pixels
+    mean = replace(maps, values=maps.values.mean(0), labels=())
+    return np.array(overlay(image, mean, opacity=0.6))
+
+
+def _json_record(
+    image: "LoadedImage", caption: "Caption", phrases: "Sequence[Phrase]"
+) -> dict[str, Any]:
+    geometry = caption.maps.geometry
+    best, *others = (_caption_record(each, phrases) for each in (caption, *caption.alternatives))
+    return {
+        "image": image.name,
+        **best,
+        "geometry": None if geometry is None else geometry.to_dict(),
+        "alternatives": others,
+    }
+
+
+def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str, Any]:
+    """Return a caption as plain values; each map is a grid of weights that sum to one."""
+    from visattn.pipelines.draw_pages import ground_phrases
+
+    made = {name: value for name, value in caption.maps.metadata.items() if name != "image"}
+    return {
+        "caption": caption.text,
+        "words": list(caption.words),
+        "log_probs": list(caption.log_probs),
+        "gates": list(caption.gates),
+        "finished": caption.finished,
+        "score": caption.score,
+        **({"notes": caption.notes, "made": made} if caption.notes else {}),
+        "maps": caption.maps.values.tolist(),
+        "phrases": [
+            {
+                "text": " ".join(caption.words[phrase.first : phrase.first + phrase.words]),
+                **phrase._asdict(),
+            }
+            for phrase in ground_phrases(caption, phrases)
+        ],
+    }
+
+
+def _npz_arrays(caption: "Caption") -> bytes:
+    """Return captions as NumPy arrays without pickle; the keys of the second caption end in _2."""
+    import numpy as np
+
+    arrays: dict[str, Any] = {}
+    for number, each in enumerate((caption, *caption.alternatives), start=1):
+        suffix = "" if number == 1 else f"_{number}"
+        arrays |= {
+            f"maps{suffix}": each.maps.values.numpy(),
+            f"words{suffix}": np.array(each.words, dtype=np.str_),
+            f"gates{suffix}": np.array(each.gates),
+            f"log_probs{suffix}": np.array(each.log_probs),
+            f"score{suffix}": np.array(each.score),
+        }
+    if caption.maps.geometry is not None:
+        arrays["geometry"] = np.array(json.dumps(caption.maps.geometry.to_dict()))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
