@@ -1,11 +1,6 @@
 """Entry points for `torch.hub`: models that come with visattn, architectures, and blocks.
 
-Example:
-    >>> import torch
-    >>> torch.hub.list(".", source="local")
-    ['attention_resnet', 'block', 'model', 'scenes_captioner', 'scenes_glimpses', 'vit']
-    >>> torch.hub.load(".", "block", "cbam", 64, source="local").__class__.__name__
-    'CBAM'
+`torch.hub.load(REPOSITORY, "block", "cbam", 64)`, with `source="local"` for a checkout.
 """
 
 from typing import Any as _Any
@@ -38,8 +33,8 @@ def scenes_glimpses(*, pretrained: bool = True) -> _nn.Module:
 
 
 def _bundled(name: str, *, pretrained: bool) -> _nn.Module:
-    from visattn.models.serialization.config import build_model, model_config
     from visattn import load
+    from visattn.models.serialization.config import build_model, model_config
 
     model = load(name)
     return model if pretrained else build_model(model_config(model))

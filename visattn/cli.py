@@ -15,7 +15,10 @@ from visattn.io.messages import did_you_mean
 
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
-    "demo": ("draw scenes and caption them with a model that comes with it", "visattn.commands.demo"),
+    "demo": (
+        "draw scenes and caption them with a model that comes with it",
+        "visattn.commands.demo",
+    ),
     "fit": ("train a task from a YAML file", "visattn.training.cli.entry"),
     "validate": ("score a checkpoint on the validation split", "visattn.training.cli.entry"),
     "test": ("score a checkpoint on the test split", "visattn.training.cli.entry"),

@@ -112,7 +112,7 @@ class HubHandler(BaseHTTPRequestHandler):
             self.answer({"error": message}, status, {"X-Error-Code": code,
                                                      "X-Error-Message": message})  # fmt: skip
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_request
+    do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815
 
     def read_body(self) -> bytes:
         """Return the body of the request, which may come in chunks."""
@@ -199,7 +199,10 @@ class HubHandler(BaseHTTPRequestHandler):
     def batch(self, repo: str) -> None:
         self.repository(repo, write=True)
         objects = [
-            {**each, "actions": {"upload": {"href": f"{self.server.storage_url}/objects/{each['oid']}"}}}
+            {
+                **each,
+                "actions": {"upload": {"href": f"{self.server.storage_url}/objects/{each['oid']}"}},
+            }
             for each in json.loads(self.body)["objects"]
         ]
         self.answer({"transfer": "basic", "objects": objects})
@@ -218,7 +221,9 @@ class HubHandler(BaseHTTPRequestHandler):
         for item in items:
             value = item["value"]
             large = item["key"] == "lfsFile"
-            content = self.server.large[value["oid"]] if large else base64.b64decode(value["content"])
+            content = (
+                self.server.large[value["oid"]] if large else base64.b64decode(value["content"])
+            )
             files[value["path"]] = StoredFile(content, large)
         oid = repository.commit(branch, files, header["value"]["summary"])
         self.answer({"commitUrl": f"{self.server.url}/{repo}/commit/{oid}", "commitOid": oid})
@@ -250,5 +255,5 @@ class HubHandler(BaseHTTPRequestHandler):
         assert "Authorization" not in self.headers
         self.answer(self.server.corrupt(self.server.large[oid]))
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Stay silent."""

@@ -216,10 +216,10 @@ def load_model(
 
     Args:
         spec: One of: an exported file, as `visattn export` and `visattn.save` write it, or another
-            name that `load` accepts; the directory of a training run, of which the best checkpoint is loaded (as a string also
-            `run:DIRECTORY`); `timm:NAME`; `torchvision:NAME`; `hf:DIRECTORY`, as `save_pretrained`
-            writes it; `FILE.py:NAME` or `package.module:NAME` with a class or function that builds
-            a model; or an `nn.Module`, which is used as it is.
+            name that `load` accepts; the directory of a training run, of which the best checkpoint
+            is loaded (as a string also `run:DIRECTORY`); `timm:NAME`; `torchvision:NAME`;
+            `hf:DIRECTORY`, as `save_pretrained` writes it; `FILE.py:NAME` or `package.module:NAME`
+            with a class or function that builds a model; or an `nn.Module`, which is used as it is.
         weights: File or directory with weights for a model of timm, torchvision, your own code or
             an `nn.Module`, as `read_state_dict` accepts it. A timm or torchvision model with 1000
             classes is taken for an ImageNet classifier.

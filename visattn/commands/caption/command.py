@@ -49,7 +49,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.models.captioner import Captioner
 
 _NO_WEIGHTS = """\
---weights is missing: captions need a trained model. Train one:
+--weights is missing: captions need a trained model. Pass --weights scenes-captioner, which comes
+with visattn and knows drawn scenes only, or train one:
   in a few minutes     make demo, then --weights runs/demo/model.safetensors
   with your config     visattn fit --config FILE.yaml, then --run FOLDER with its run directory
 Or pass a vision-language model of transformers with --model hf:DIRECTORY."""

@@ -51,8 +51,8 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         required=required,
         metavar="SPEC",
         help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER "
-        "of visattn fit, a file of visattn export, a name of visattn models, hf://USER/NAME, or your own code: FILE.py:NAME or "
-        "package.module:NAME, a class or function that builds the model (this code is executed)",
+        "of visattn fit, a file of visattn export, a name of visattn models, hf://USER/NAME, or "
+        "your own code: FILE.py:NAME or package.module:NAME, a class or function that builds the model (this code is executed)",
     )
     parser.add_argument(
         "--weights",
@@ -97,7 +97,7 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_weights(args: argparse.Namespace) -> Path | str:
-    """Return the file or the name of the model that `--weights` or `--run` selects, without importing torch.
+    """Return file or name of the model of `--weights` or `--run`, without importing torch.
 
     Args:
         args: Options of `add_weights`, one of the two set.
