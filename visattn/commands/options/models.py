@@ -52,7 +52,8 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         metavar="SPEC",
         help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER "
         "of visattn fit, a file of visattn export, a name of visattn models, hf://USER/NAME, or "
-        "your own code: FILE.py:NAME or package.module:NAME, a class or function that builds the model (this code is executed)",
+        "your own code: FILE.py:NAME or package.module:NAME, a class or function that builds "
+        "the model (this code is executed)",
     )
     parser.add_argument(
         "--weights",
