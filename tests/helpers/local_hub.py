@@ -79,7 +79,7 @@ class HubError(Exception):
 class HubHandler(BaseHTTPRequestHandler):
     """One request."""
 
-    server: LocalHub
+    server: LocalHub  # type: ignore[assignment]
     protocol_version = "HTTP/1.1"
     routes: ClassVar[list[tuple[str, str]]] = [
         (r"POST /api/validate-yaml", "validate"),

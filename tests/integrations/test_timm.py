@@ -1,12 +1,13 @@
 """Blocks inside timm's networks, and our models in timm's factory."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 import torch
 from timm.data.config import resolve_model_data_config
-from timm.optim import create_optimizer_v2
+from timm.optim._optim_factory import create_optimizer_v2
 from torch import nn
 
 import visattn as va
@@ -60,8 +61,8 @@ def test_a_saved_model_is_a_checkpoint(tmp_path: Path) -> None:
 
 def test_optimizers_of_timm_know_layers_and_weight_decay() -> None:
     model = timm.create_model("visattn_vit_lite_6_4", num_classes=7)
-    options = {"weight_decay": 0.1, "layer_decay": 0.5}
-    groups = create_optimizer_v2(model, "adamw", lr=1.0, **options).param_groups
+    optimizer = create_optimizer_v2(model, "adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5)
+    groups = optimizer.param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decay, scale = {}, {}
     for group in groups:
@@ -76,8 +77,9 @@ def test_optimizers_of_timm_know_layers_and_weight_decay() -> None:
 def test_options_as_those_of_models_of_timm() -> None:
     gray = timm.create_model("visattn_cct_2_3x2", num_classes=3, in_chans=1, drop_rate=0.0).eval()
     assert gray(torch.zeros(1, 1, 32, 32)).shape == (1, gray.num_classes)
-    assert gray.default_cfg["input_size"] == (1, 32, 32)
-    for option in ({"num_classes": 0}, {"in_chans": 2}, {"drop_rate": 0.1}):
+    assert resolve_model_data_config(gray)["input_size"] == (1, 32, 32)
+    options: list[dict[str, Any]] = [{"num_classes": 0}, {"in_chans": 2}, {"drop_rate": 0.1}]
+    for option in options:
         with pytest.raises(ValueError, match=f"{next(iter(option))} of|no dropout"):
             timm.create_model("visattn_cct_2_3x2", **option)
 

@@ -137,6 +137,13 @@ def _hub_hash(file: Path) -> str:
     return digest.hexdigest()
 
 
+def _http_error() -> type[Exception]:
+    """Return the base class of the errors of the HTTP library that huggingface_hub uses."""
+    from huggingface_hub import errors
+
+    return errors.HTTPError  # type: ignore[reportPrivateImportUsage]
+
+
 @contextmanager
 def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
     """Turn the exceptions of huggingface_hub into built-in ones with one line each."""
@@ -168,6 +175,6 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
             reason = f"the hub refuses {name} (status {status}, {said})"
             raise PermissionError(f"{reason}: {login}, with a token that may do this") from error
         raise OSError(f"the hub failed at {name} (status {status}, {said}): try later") from error
-    except (errors.HTTPError, RuntimeError) as error:  # no answer; an upload that broke off
+    except (_http_error(), RuntimeError) as error:  # no answer; an upload that broke off
         reason = f"the connection to the hub failed at {name} ({error.__cause__ or error})"
         raise ConnectionError(f"{reason}: check the network, then try again") from error

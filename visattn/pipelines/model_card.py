@@ -126,7 +126,8 @@ def _describe(model: nn.Module) -> Iterator[str]:
     """Yield the section about the architecture: class, size and arguments."""
     config = model_config(model)
     count = sum(parameter.numel() for parameter in model.parameters())
-    size = " x ".join(map(str, getattr(model, "encoder", model).img_size))
+    img_size: tuple[int, int] = vars(getattr(model, "encoder", model))["img_size"]
+    size = " x ".join(map(str, img_size))
     yield from ("## Model", "")
     yield from (f"`{config['class']}`, {count:,} parameters, images of {size} pixels.", "")
     yield from _table("", "argument", dict(_flat_arguments(config["arguments"])))

@@ -115,9 +115,10 @@ class TestTrainings:
         train(tmp_path, logger(every_n_steps=4), logger=runs)
         wandb.finish()
         media = tmp_path.glob("wandb/offline-run-*/files/media/images/attention/*.png")
-        images = {int(file.stem.split("_")[1]): read_image(file).pixels for file in media}
-        assert sorted(images) == [0, 4, 7]
-        assert all(np.array_equal(images[step], panel) for step, panel in sent.items())
+        stored = sorted(media, key=lambda file: int(file.stem.split("_")[1]))
+        assert list(sent) == [0, 4, 7]
+        for file, panel in zip(stored, sent.values(), strict=True):
+            assert np.array_equal(read_image(file).pixels, panel)
 
     def test_a_method_that_does_not_fit_stops_the_run_before_the_first_step(
         self, tmp_path: Path
