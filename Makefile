@@ -78,7 +78,8 @@ GLIMPSES := $(MODELS)/scenes-glimpses
 models: .venv/core.stamp
 	@rm -rf $(MODELS)
 	$(BIN)/visattn fit --config configs/scenes_soft.yaml --run $(CAPTIONER) --seed_everything 0 \
-	  --trainer.max_steps 5500 --model.captioner.encoder.channels 64 --model.decay_start 0.7 --data.num_workers 0
+	  --trainer.max_steps 2700 --trainer.val_check_interval 1350 --trainer.limit_val_batches 2 \
+	  --model.captioner.encoder.channels 64 --model.decay_start 0.878 --data.num_workers 0
 	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0
 	$(BIN)/python tools/bundle_models.py round $(CAPTIONER) $(GLIMPSES)
 	$(BIN)/visattn test --run $(CAPTIONER) --data.test 500

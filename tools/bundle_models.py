@@ -20,19 +20,21 @@ BUNDLED = Path(va.__file__).parent / "models" / "bundled"
 SUMMARIES = {
     "scenes-captioner": (
         "Captions drawn scenes of two to four colored shapes (`visattn data scenes`), with the "
-        "attention of each word. It knows nothing else: on photos its words mean nothing."
+        "attention of each word. It knows nothing else: on photos its words mean nothing.\n\n"
+        "`caption_accuracy` is the share of captions that are true of the scene; `novel` are "
+        "scenes with color–shape pairs that training never showed; `untrained` and `shuffled` "
+        "are controls."
     ),
     "scenes-glimpses": (
         "Reads the shape of one colored object on a drawn scene in five glimpses (`visattn data "
-        "shapes`, plain objects). It knows nothing else: on photos its classes mean nothing."
+        "shapes`, plain objects). It knows nothing else: on photos its classes mean nothing.\n\n"
+        "`error` is that with its own locations; `random` and `raster` locations are controls."
     ),
 }
 ORIGIN = (
     "Trained on scenes that were drawn on the fly, without any data of others, with the config "
     "below; `make models` trains it again. Weights are stored in half precision, and the scores "
-    "are those of these weights. `caption_accuracy` is the share of captions that are true of the "
-    "scene; `novel` are scenes with color–shape pairs that training never showed; `untrained`, "
-    "`shuffled`, `random` and `raster` are controls."
+    "are those of these weights."
 )
 
 

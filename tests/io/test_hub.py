@@ -12,6 +12,7 @@ import torch
 from command_sandbox import add_run
 from huggingface_hub import constants
 from local_hub import LocalHub, Repository, StoredFile
+from PIL import Image
 
 import visattn as va
 from visattn.cli import main
@@ -177,6 +178,9 @@ def test_a_run_is_exported_to_the_hub_and_used_from_there(
     assert "| test/accuracy | 0.875 |" in text
     assert "seed_everything: 7" in text
     assert va.load_model("hf://user/pets").class_names == ("cat", "dog")
+    Image.new("RGB", (40, 30)).save(tmp_path / "photo.png")
+    assert main(["caption", str(tmp_path / "photo.png"), "--weights", "hf://user/pets"]) == 1
+    assert "hf://user/pets holds a AttentionResNet, which is not" in capsys.readouterr().err
 
 
 def test_the_card_of_a_run_needs_the_run(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from PIL import Image
 from torch import nn
@@ -29,6 +30,7 @@ _PIPELINE_TAGS: tuple[tuple[type[nn.Module], str], ...] = (
     (ImageClassifier, "image-classification"),
     (ImageEncoder, "image-feature-extraction"),
 )
+_IS_DEFAULT_OR_PATH = re.compile(r".*: null$|(run|ckpt_path):")  # lines of the config of a run
 _MAX_VALUES = 12  # longer lists of a config are counted, not printed
 
 
@@ -65,6 +67,8 @@ class ModelCard:
     def from_run(cls, run: Path | str, summary: str = "", **options: Any) -> "ModelCard":
         """Return the card of a training run: its config, and its scores if it was tested.
 
+        Settings without a value and the folder of the run are left out of the config.
+
         Args:
             run: Folder of the run, as `visattn fit` wrote it.
             summary: As in the constructor.
@@ -76,8 +80,11 @@ class ModelCard:
         """
         folder = find_run(Path(run).expanduser())
         file = folder / "test.json"
-        scores = json.loads(file.read_text()) if file.is_file() else {}
-        return cls(summary, scores, run_config(folder).read_text(), **options)
+        record = json.loads(file.read_text()) if file.is_file() else {}
+        scores = {name: value for name, value in record.items() if not isinstance(value, str)}
+        lines = run_config(folder).read_text().splitlines()
+        config = "\n".join(line for line in lines if not _IS_DEFAULT_OR_PATH.match(line))
+        return cls(summary, scores, config, **options)
 
     def to_markdown(self, model: nn.Module, name: str, *, image: str = "") -> str:
         """Return the card as a page.
@@ -126,8 +133,7 @@ def _describe(model: nn.Module) -> Iterator[str]:
     """Yield the section about the architecture: class, size and arguments."""
     config = model_config(model)
     count = sum(parameter.numel() for parameter in model.parameters())
-    img_size: tuple[int, int] = vars(getattr(model, "encoder", model))["img_size"]
-    size = " x ".join(map(str, img_size))
+    size = " x ".join(map(str, cast("Any", getattr(model, "encoder", model)).img_size))
     yield from ("## Model", "")
     yield from (f"`{config['class']}`, {count:,} parameters, images of {size} pixels.", "")
     yield from _table("", "argument", dict(_flat_arguments(config["arguments"])))
