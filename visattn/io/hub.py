@@ -72,15 +72,27 @@ def download_file(name: HubName, file: str) -> Path:
     """
     with _plain_errors(name, f"file {file}"):
         path = Path(_api().hf_hub_download(name.repo, file, revision=name.revision))
-    blob = path.resolve()  # the cache names it by the hash
-    if len(blob.name) in (40, 64) and blob.name != _hub_hash(blob):
-        blob.unlink()
-        path.unlink(missing_ok=True)
-        raise ValueError(
-            f"{name} is damaged: {file} does not have the hash {blob.name[:12]}... of the hub; its "
-            "cached copy was deleted, load it again"
-        )
+    _check_hash(path, f"{name} is damaged: {file}")
     return path
+
+
+def _check_hash(path: Path, start: str) -> None:
+    """Compare a cached file with its hash, and delete it if they differ.
+
+    The cache names the content by the hash and links to it. Where links are not supported, nothing
+    is compared; a model file has a checksum of its own.
+    """
+    if not path.is_symlink():
+        return
+    blob = path.parent / path.readlink()  # may itself be a link into a store for all repositories
+    if len(blob.name) not in (40, 64) or blob.name == _hub_hash(blob):
+        return
+    for copy in (blob.resolve(), blob, path):
+        copy.unlink(missing_ok=True)
+    raise ValueError(
+        f"{start} does not have the hash {blob.name[:12]}... of the hub; its cached copy was "
+        "deleted, load it again"
+    )
 
 
 def upload_folder(name: HubName, folder: Path, *, message: str, private: bool = False) -> str:
