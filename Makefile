@@ -82,7 +82,7 @@ models: .venv/core.stamp
 	  --model.captioner.encoder.channels 64 --model.decay_start 0.878 --data.num_workers 0
 	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0
 	$(BIN)/python tools/bundle_models.py round $(CAPTIONER) $(GLIMPSES)
-	$(BIN)/visattn test --run $(CAPTIONER) --data.test 500
+	$(BIN)/visattn test --run $(CAPTIONER) --data.test 200
 	$(BIN)/visattn test --run $(GLIMPSES)
 	$(BIN)/python tools/bundle_models.py bundle $(CAPTIONER) $(GLIMPSES)
 
