@@ -1,5 +1,5 @@
 # make demo    installs, trains a small captioner and draws its attention (no download of data)
-# make models  trains the two small models that come with visattn again, from drawn scenes (25 minutes)
+# make models  trains the two small models that come with visattn again, from drawn scenes (15 minutes)
 # make test    installs and runs the tests that show what a change breaks, in minutes
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
