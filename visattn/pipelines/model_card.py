@@ -100,7 +100,7 @@ class ModelCard:
                 *(f"# {name.removeprefix('hf://')}", ""),
                 *((self.summary, "") if self.summary else ()),
                 *((f"![example]({image})", "") if image else ()),
-                *("```python", "import visattn as va", f'model = va.load("{name}")', "```", ""),
+                *("```python", "import visattn as va", "", f'model = va.load("{name}")', "```", ""),
                 *_describe(model),
                 *_table("Test scores", "score", self.scores),
                 *(("## Training config", "", "```yaml", self.config.rstrip(), "```", ""))
