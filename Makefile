@@ -1,4 +1,5 @@
 # make demo    installs, trains a small captioner and draws its attention (no download of data)
+# make models  trains the two small models that come with visattn again, from drawn scenes (15 minutes)
 # make test    installs and runs the tests that show what a change breaks, in minutes
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
@@ -29,11 +30,11 @@ COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'c
 LONG := not gpu and not data and not peers and not hosts and not compile and not fuzz
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
-demo test test-all test-machines test-hosts: export OMP_NUM_THREADS := 1
+demo models test test-all test-machines test-hosts: export OMP_NUM_THREADS := 1
 # Tests start Python often, and to compile everything each time takes longer than what they test.
 test test-all test-machines test-hosts fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-machines test-hosts fuzz check docs bench peers clean
+.PHONY: help demo models test test-all test-machines test-hosts fuzz check docs bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -69,6 +70,21 @@ demo: .venv/core.stamp
 	@echo "Scores ($(DEMO)/test.json):"
 	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
 	@echo "Open $(DEMO)/captions/index.html in a browser: each image with the attention of each word."
+
+MODELS := runs/models
+CAPTIONER := $(MODELS)/scenes-captioner
+GLIMPSES := $(MODELS)/scenes-glimpses
+
+models: .venv/core.stamp
+	@rm -rf $(MODELS)
+	$(BIN)/visattn fit --config configs/scenes_soft.yaml --run $(CAPTIONER) --seed_everything 0 \
+	  --trainer.max_steps 2700 --trainer.val_check_interval 1350 --trainer.limit_val_batches 2 \
+	  --model.captioner.encoder.channels 64 --model.decay_start 0.878 --data.num_workers 0
+	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0
+	$(BIN)/python tools/bundle_models.py round $(CAPTIONER) $(GLIMPSES)
+	$(BIN)/visattn test --run $(CAPTIONER) --data.test 200
+	$(BIN)/visattn test --run $(GLIMPSES)
+	$(BIN)/python tools/bundle_models.py bundle $(CAPTIONER) $(GLIMPSES)
 
 # Those that compile run even if others failed.
 test: .venv/dev.stamp

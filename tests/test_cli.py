@@ -62,8 +62,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("captoin", "unknown command 'captoin'; did you mean caption?"),
         (
             "zzz",
-            "unknown command 'zzz'; choose from fit, validate, test, caption, overlay, "
-            "glimpse, ask, detect, segment, export, score, configs, blocks, data, doctor",
+            "unknown command 'zzz'; choose from demo, fit, validate, test, caption, overlay, "
+            "glimpse, ask, detect, segment, export, score, models, configs, blocks, data, doctor",
         ),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
         ("-q", "unknown option '-q'; choose from --help, --version, --debug"),

@@ -44,6 +44,9 @@ from .pipelines.explainer import (
     explain as explain,
     methods_for as methods_for,
 )
+from .pipelines.model_card import (
+    ModelCard as ModelCard,
+)
 from .pipelines.model_io import (
     load as load,
     load_blocks as load_blocks,

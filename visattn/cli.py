@@ -15,6 +15,10 @@ from visattn.io.messages import did_you_mean
 
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
+    "demo": (
+        "draw scenes and caption them with a model that comes with it",
+        "visattn.commands.demo",
+    ),
     "fit": ("train a task from a YAML file", "visattn.training.cli.entry"),
     "validate": ("score a checkpoint on the validation split", "visattn.training.cli.entry"),
     "test": ("score a checkpoint on the test split", "visattn.training.cli.entry"),
@@ -44,6 +48,10 @@ COMMANDS = {
     ),
     "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
     "score": ("score captions or maps", "visattn.commands.score.command"),
+    "models": (
+        "list the trained models that come with visattn, or print the card of one",
+        "visattn.commands.models",
+    ),
     "configs": ("list the configs of experiments, or print one", "visattn.commands.configs"),
     "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks"),
     "data": ("write a data set as files", "visattn.commands.data.command"),
@@ -57,6 +65,7 @@ _CLOSING = """\
 --debug before the command, or VISATTN_DEBUG=1, prints the traceback of an error.
 
 first steps:
+  visattn demo                                                 caption drawn scenes, in seconds
   visattn doctor                                               check the installation
   visattn configs                                              list the configs
   visattn fit --config scenes_demo                             train a captioner, no download

@@ -55,6 +55,13 @@ def test_an_installed_wheel_runs_doctor_configs_and_an_overlay(
     assert list((tmp_path / "maps").glob("*.png"))
 
 
+def test_an_installed_wheel_brings_trained_models(installed: Path, tmp_path: Path) -> None:
+    program = "import visattn as va; print(type(va.load('scenes-glimpses')).__name__)"
+    assert "RecurrentAttentionModel" in run(installed, "-c", program, cwd=tmp_path)
+    run(installed, "-m", "visattn", "demo", "--count", "1", cwd=tmp_path)
+    assert (tmp_path / "visattn-demo" / "captions" / "test-0.html").is_file()
+
+
 def test_an_installed_wheel_trains_a_config_by_its_name(installed: Path, tmp_path: Path) -> None:
     command = "fit --config scenes_demo --trainer.max_steps 2 --trainer.val_check_interval 2"
     command += " --trainer.limit_val_batches 1 --data.train 32 --data.val 16 --data.batch_size 16"

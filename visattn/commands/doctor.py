@@ -31,6 +31,7 @@ MODULES = ("torch", "torchvision", "numpy", "PIL", "timm", "lightning", "cv2")
 EXTRAS = {
     "onnx": "export of models to ONNX",
     "hf": "Hugging Face models from a directory",
+    "hub": "models of visattn on the Hugging Face hub",
     "webdataset": "training on streamed shards",
 }
 _PACKAGES = {"PIL": "pillow", "cv2": "opencv-python"}  # of modules with another name

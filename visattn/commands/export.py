@@ -3,17 +3,25 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from visattn.commands.options.arguments import CommandParser
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
 from visattn.commands.options.output_streams import print_row
-from visattn.io.run_directory import find_run, run_checkpoint
+from visattn.io.hub import parse_hub_name
+from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint
+
+if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+    from visattn.pipelines.model_card import ModelCard
 
 _DESCRIPTION = """\
 Convert a training checkpoint to one safetensors file with the weights, the model's configuration
 and its preprocessing. Loading this file executes no code. Training is resumed from the checkpoint,
-not from this file."""
+not from this file.
+
+--out hf://USER/NAME[@BRANCH] uploads the file to the Hugging Face hub, with a card of the training
+config, the scores of visattn test, and an example image."""
 
 _NO_SOURCE = """\
 name what to export: --run FOLDER, for the best checkpoint of a run, or a checkpoint:
@@ -31,10 +39,15 @@ def build_parser() -> argparse.ArgumentParser:
     add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
     parser.add_argument(
         "--out",
-        type=Path,
         metavar="FILE",
-        help=f"output file, FILE.safetensors (default with --run: {_NAME} in the run directory)",
+        help="output file, FILE.safetensors, or hf://USER/NAME[@BRANCH] (default with --run: "
+        f"{_NAME} in the run directory)",
     )
+    hub = parser.add_argument_group("card and repository on the hub")
+    hub.add_argument("--summary", default="", metavar="TEXT", help="first sentences of the card")
+    hub.add_argument("--image", type=Path, metavar="FILE", help="example image on the card")
+    hub.add_argument("--license", default="", metavar="ID", help="license, such as apache-2.0")
+    hub.add_argument("--private", action="store_true", help="make a new repository private")
     return parser
 
 
@@ -44,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         FileNotFoundError: If the checkpoint does not exist.
         ValueError: If the file is not a visattn checkpoint, or the folder holds several runs.
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written, or the hub refuses it or cannot be reached.
     """
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -52,22 +65,38 @@ def main(argv: Sequence[str]) -> int:
         parser.error(_NO_SOURCE)
     if args.out is None and args.run is None:
         parser.error("--out FILE.safetensors is missing")
-    if args.out is not None and args.out.suffix != ".safetensors":
+    on_hub = parse_hub_name(args.out or "") is not None
+    hub_options = [name for name in ("summary", "image", "license", "private") if vars(args)[name]]
+    if hub_options and not on_hub:
+        parser.error(f"--{hub_options[0]} belongs to --out hf://USER/NAME")
+    if not on_hub and Path(args.out or _NAME).suffix != ".safetensors":
         parser.error(f"--out must end in .safetensors, got {args.out}")
     checkpoint, out = _input_and_output(args)
-    create_folder(out.parent)
+    if not on_hub:
+        create_folder(Path(out).parent)
     from visattn.models.serialization.checkpoint import read_model
     from visattn.pipelines.model_io import save
 
     model = read_model(checkpoint)
-    save(model, out)
+    save(model, out, card=_card(args, checkpoint) if on_hub else None, private=args.private)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print_row(out, f"{type(model).__name__}, {parameters:,} parameters")
     return 0
 
 
-def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the checkpoint and the output file."""
+def _card(args: argparse.Namespace, checkpoint: Path) -> "ModelCard":
+    """Return the card of the run; of a checkpoint outside of a run, one without config."""
+    from visattn.pipelines.model_card import ModelCard
+
+    options = {"image": args.image, "license": args.license}
+    run = checkpoint_run(checkpoint)
+    if any(run.glob("config*.yaml")):
+        return ModelCard.from_run(run, args.summary, **options)
+    return ModelCard(args.summary, **options)
+
+
+def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path | str]:
+    """Return the checkpoint, and the output file or its name on the hub."""
     if args.run is not None:
         run = find_run(args.run)
         return run_checkpoint(run), args.out or run / _NAME

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.pipelines.scanpath import ScanPath
 
 _NO_WEIGHTS = """\
---weights is missing: glimpses need a trained model. Train one:
+--weights is missing: glimpses need a trained model. Pass --weights scenes-glimpses, which comes
+with visattn and knows drawn shapes only, or train one:
   in a few minutes    visattn fit --config configs/ram_scenes.yaml
   then pass           --run FOLDER with its run directory, or visattn export --run FOLDER"""
 

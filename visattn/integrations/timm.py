@@ -49,9 +49,10 @@ def _create_attn(
 def register_models() -> list[str]:
     """Register our Vision Transformers in timm and return their names.
 
-    Importing this module calls it. `num_classes` and all arguments of `VisionTransformer` can be
-    passed to `timm.create_model`; images are float tensors, normalized as
-    `timm.data.resolve_model_data_config` says.
+    Importing this module calls it. `num_classes`, `in_chans` (1 or 3), `checkpoint_path` and all
+    arguments of `VisionTransformer` can be passed to `timm.create_model`; images are float tensors,
+    normalized as `timm.data.resolve_model_data_config` says. timm's optimizers get the layers for
+    layer-wise learning rates, and the parameters without weight decay.
 
     Example:
         >>> import timm, torch
@@ -84,14 +85,17 @@ def _register(name: str, preset: str) -> str:
                 f"{name} has no pretrained weights; load yours with visattn.load or checkpoint_path"
             )
         own = {key: value for key, value in options.items() if not key.startswith("pretrained_")}
-        own.pop("cache_dir", None)
-        size = own.get("img_size")
-        if isinstance(size, int):
-            own["img_size"] = (size, size)
-        model = create_vit(preset, [str(index) for index in range(num_classes)], **own)
-        vars(model)["pretrained_cfg"] = {  # what timm's data functions read
-            "architecture": name, "input_size": (3, *model.img_size), "num_classes": num_classes,
-            "mean": model.mean, "std": model.std, "interpolation": "bicubic", "crop_pct": 0.9,
+        model = create_vit(preset, _class_names(name, num_classes), **_own_options(name, own))
+        vars(model).update(
+            num_classes=num_classes,
+            num_features=model.embed_dim,
+            no_weight_decay=partial(set, model.NO_WEIGHT_DECAY),
+            group_matcher=_group_matcher,
+        )
+        vars(model)["pretrained_cfg"] = vars(model)["default_cfg"] = {  # timm's data functions
+            "architecture": name, "input_size": (len(model.mean), *model.img_size),
+            "num_classes": num_classes, "mean": model.mean, "std": model.std,
+            "interpolation": "bicubic", "crop_pct": 0.9, "classifier": "head",
         }  # fmt: skip
         return model
 
@@ -99,6 +103,35 @@ def _register(name: str, preset: str) -> str:
     create.__module__ = __name__
     register_model(create)
     return name
+
+
+def _class_names(name: str, num_classes: int) -> list[str]:
+    if num_classes < 2:
+        raise ValueError(
+            f"num_classes of {name} must be at least 2, got {num_classes}; for features without a "
+            "head, call forward_features of the model"
+        )
+    return [str(index) for index in range(num_classes)]
+
+
+def _own_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `VisionTransformer` for options as timm's models accept them."""
+    own = {key: value for key, value in options.items() if key not in ("cache_dir", "in_chans")}
+    if own.pop("drop_rate", 0.0):
+        raise ValueError(f"{name} has no dropout: use drop_path_rate or patch_drop_rate")
+    if isinstance(size := own.get("img_size"), int):
+        own["img_size"] = (size, size)
+    if options.get("in_chans", 3) == 1:  # the means over the channels
+        own = {"mean": (0.449,), "std": (0.226,), **own}
+    elif options.get("in_chans", 3) != 3:
+        raise ValueError(f"in_chans of {name} must be 1 or 3, got {options['in_chans']}")
+    return own
+
+
+def _group_matcher(coarse: bool = False) -> dict[str, Any]:  # noqa: ARG001 (timm passes it)
+    """Return the layers of a parameter by its name, as timm's layer-wise learning rates need it."""
+    stem = r"^cls_token|^dist_token|^reg_token|^pos_embed|^patch_embed"
+    return {"stem": stem, "blocks": [(r"^blocks\.(\d+)", None), (r"^norm|^fc_norm", (99999,))]}
 
 
 register_models()

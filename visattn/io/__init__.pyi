@@ -3,10 +3,21 @@ from .atomic import (
     atomic_write as atomic_write,
     remove_partial_files as remove_partial_files,
 )
+from .bundled_models import (
+    find_bundled_model as find_bundled_model,
+    is_model_name as is_model_name,
+    list_bundled_models as list_bundled_models,
+)
 from .config_files import (
     config_directory as config_directory,
     find_config as find_config,
     list_configs as list_configs,
+)
+from .hub import (
+    HubName as HubName,
+    download_file as download_file,
+    parse_hub_name as parse_hub_name,
+    upload_folder as upload_folder,
 )
 from .messages import (
     did_you_mean as did_you_mean,

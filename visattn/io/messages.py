@@ -7,7 +7,7 @@ from pathlib import Path
 
 _PACKAGE = f"{Path(__file__).parent.parent}/"
 _FOREIGN = ("site-packages", "dist-packages", f"{Path(traceback.__file__).parent}/", _PACKAGE)
-_MAX_LISTED = 16
+_MAX_LISTED = 20
 
 
 def did_you_mean(

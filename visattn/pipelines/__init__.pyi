@@ -122,6 +122,9 @@ from .layer_attention import (
     RecordedLayer as RecordedLayer,
     record_layers as record_layers,
 )
+from .model_card import (
+    ModelCard as ModelCard,
+)
 from .model_io import (
     load as load,
     load_blocks as load_blocks,

@@ -1,6 +1,7 @@
 """Model files and model names: `save`, `load` and `load_model`."""
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 from torch import nn
 
 from visattn.insertion.freezing import trained_tensors
+from visattn.io.atomic import atomic_write
+from visattn.io.bundled_models import find_bundled_model, is_model_name, list_bundled_models
+from visattn.io.hub import HubName, download_file, parse_hub_name, upload_folder
 from visattn.io.messages import did_you_mean
 from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.models.backbones.huggingface import load_huggingface_model
@@ -29,21 +33,40 @@ from visattn.models.serialization.config import (
     model_config,
 )
 from visattn.models.serialization.weight_files import check_loaded_weights
+from visattn.pipelines.model_card import ModelCard
 
 __all__ = ["LoadedModel", "load", "load_blocks", "load_model", "save", "save_blocks"]
 
 _FORMS = (
-    "timm:NAME, torchvision:NAME, hf:DIRECTORY, run:DIRECTORY, FILE.py:NAME, package.module:NAME "
-    "or an exported .safetensors file"
+    "timm:NAME, torchvision:NAME, hf:DIRECTORY, run:DIRECTORY, FILE.py:NAME, package.module:NAME, "
+    "hf://USER/NAME, one of `visattn models` or an exported .safetensors file"
 )
+_HUB_FILE, _HUB_CARD = "model.safetensors", "README.md"
+_IMAGE = "example.png"
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    card: ModelCard | None = None,
+    private: bool = False,
+) -> None:
     """Write a visattn model to one safetensors file, from which `load` rebuilds it.
+
+    Args:
+        model: The model; its weights keep their precision.
+        path: The file; or a repository on the Hugging Face hub, `hf://USER/NAME[@BRANCH]`, to which
+            the file is uploaded with its card, in one commit.
+        card: Card of the model; beside a local file it gets the suffix `.md`, and its image `.png`.
+        private: Whether a new repository on the hub is private.
 
     Raises:
         ValueError: If the model is not of a visattn class, or the name does not end in
             .safetensors.
+        OSError: If the file cannot be written; as `PermissionError` or `ConnectionError`, if the
+            hub refuses the upload or cannot be reached.
+        ImportError: If the hub is named and huggingface_hub is not installed.
 
     Example:
         >>> from visattn.models import SmallEncoder
@@ -59,11 +82,38 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             "torch.save(model.state_dict(), 'weights.pth'), and name the code that builds the "
             "model: --model FILE.py:NAME --weights weights.pth"
         )
+    if name := parse_hub_name(os.fspath(path)):
+        _upload(model, name, card or ModelCard(), private=private)
+        return
     safetensors_file.write_safetensors(path, model.state_dict(), model_config(model))
+    if card is not None:
+        file = Path(path)
+        _write_card(model, card, file.with_suffix(".md"), file.with_suffix(".png"), file.name)
+
+
+def _upload(model: nn.Module, name: HubName, card: ModelCard, *, private: bool) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        save(model, folder / _HUB_FILE)
+        _write_card(model, card, folder / _HUB_CARD, folder / _IMAGE, str(name))
+        upload_folder(name, folder, message=f"Upload {type(model).__name__}", private=private)
+
+
+def _write_card(model: nn.Module, card: ModelCard, file: Path, image: Path, name: str) -> None:
+    """Write a card and its image, if it has one."""
+    pixels = card.encode_image()
+    if pixels is not None:
+        atomic_write(image, pixels)
+    atomic_write(file, card.to_markdown(model, name, image=image.name if pixels else ""))
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:
     """Return the model of an exported visattn file, in evaluation mode, on the CPU.
+
+    Args:
+        path: The file; or a model that comes with visattn, such as `scenes-captioner`; or a
+            repository on the Hugging Face hub, `hf://USER/NAME[@REVISION]`, of which the file is
+            downloaded into the cache of huggingface_hub and checked against its hash.
 
     Only files of visattn models describe their architecture. Load the weights of other models with
     `model.load_state_dict`, or with `load_model("FILE.py:NAME", weights=FILE)`.
@@ -72,15 +122,24 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     checked against the model that the file describes.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
+        FileNotFoundError: If the file, the name, the repository or its revision does not exist.
         ValueError: If the file is damaged, is not an exported visattn model, contains NaN weights,
-            or is not a local file.
+            or lies on another machine than the hub.
+        OSError: As `PermissionError` or `ConnectionError`, if the hub refuses the download or
+            cannot be reached and the file is not in the cache.
+        ImportError: If the hub is named and huggingface_hub is not installed.
 
     Example:
+        >>> load("scenes-captioner").encoder.img_size
+        (80, 80)
         >>> load("nowhere.safetensors")
         Traceback (most recent call last):
         FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
     """
+    if name := parse_hub_name(os.fspath(path)):
+        path = download_file(name, _HUB_FILE)
+    elif is_model_name(path):
+        path = find_bundled_model(os.fspath(path))
     weights, config = safetensors_file.read_safetensors(
         path, check=partial(check_config_fits, source=path)
     )
@@ -156,11 +215,11 @@ def load_model(
     `FILE.py:NAME` and `package.module:NAME`.
 
     Args:
-        spec: One of: an exported file, as `visattn export` and `visattn.save` write it; the
-            directory of a training run, of which the best checkpoint is loaded (as a string also
-            `run:DIRECTORY`); `timm:NAME`; `torchvision:NAME`; `hf:DIRECTORY`, as `save_pretrained`
-            writes it; `FILE.py:NAME` or `package.module:NAME` with a class or function that builds
-            a model; or an `nn.Module`, which is used as it is.
+        spec: One of: an exported file, as `visattn export` and `visattn.save` write it, or another
+            name that `load` accepts; the directory of a training run, of which the best checkpoint
+            is loaded (as a string also `run:DIRECTORY`); `timm:NAME`; `torchvision:NAME`;
+            `hf:DIRECTORY`, as `save_pretrained` writes it; `FILE.py:NAME` or `package.module:NAME`
+            with a class or function that builds a model; or an `nn.Module`, which is used as it is.
         weights: File or directory with weights for a model of timm, torchvision, your own code or
             an `nn.Module`, as `read_state_dict` accepts it. A timm or torchvision model with 1000
             classes is taken for an ImageNet classifier.
@@ -211,13 +270,14 @@ def load_model(
             "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
             f"pretrained to the first two; {name} brings its own"
         )
-    if colon and kind == "hf":
+    if colon and kind == "hf" and not rest.startswith("//"):
         return load_huggingface_model(Path(rest).expanduser())
     if colon and kind == "run":
         return _run_model(Path(rest).expanduser())
     if Path(name).is_dir() and (find_run(Path(name)) / "checkpoints").is_dir():
         return _run_model(Path(name))
-    if name.endswith(".safetensors") or not isinstance(spec, str):
+    is_known = name.startswith("hf://") or name in list_bundled_models()
+    if name.endswith(".safetensors") or is_known or not isinstance(spec, str):
         model = load(name)
         return LoadedModel(model, None, _class_names(model), name)
     raise ValueError(_unknown_spec(name, kind if colon else ""))
@@ -256,6 +316,9 @@ def _unknown_spec(spec: str, kind: str) -> str:
         )
     elif Path(spec).is_dir():
         hint = f"; did you mean hf:{spec} or run:{spec}?"
+    elif spec.isidentifier():
+        hint = f"; did you mean timm:{spec} or torchvision:{spec}?"
     else:
-        hint = f"; did you mean timm:{spec} or torchvision:{spec}?" if spec.isidentifier() else ""
+        hint = did_you_mean(spec, list_bundled_models(), otherwise="")
+        hint = f"; {hint}" if hint else ""
     return f"a model is named {_FORMS}, got {spec!r}{hint}"

@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from visattn.data.images.reader import read_image
 from visattn.training.callbacks import attention_logging
 from visattn.training.callbacks.attention_logging import AttentionLogger
 
@@ -94,6 +95,30 @@ class TestTrainings:
         )
         train(tmp_path, logger(every_n_steps=4), logger=board)
         assert shown == [("attention/1-image", step) for step in (0, 4, 7)]
+
+    def test_weights_and_biases_stores_them_offline(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wandb = pytest.importorskip("wandb", reason="needs wandb", exc_type=ImportError)
+        from lightning.pytorch.loggers import WandbLogger
+
+        monkeypatch.setenv("WANDB_SILENT", "true")
+        sent: dict[int, np.ndarray] = {}
+        send = attention_logging._send
+
+        def remember(trainer: Trainer, name: str, panel: np.ndarray) -> None:
+            sent[trainer.global_step] = panel
+            send(trainer, name, panel)
+
+        monkeypatch.setattr(attention_logging, "_send", remember)
+        runs = WandbLogger(project="visattn", save_dir=tmp_path, offline=True)
+        train(tmp_path, logger(every_n_steps=4), logger=runs)
+        wandb.finish()
+        media = tmp_path.glob("wandb/offline-run-*/files/media/images/attention/*.png")
+        stored = sorted(media, key=lambda file: int(file.stem.split("_")[1]))
+        assert list(sent) == [0, 4, 7]
+        for file, panel in zip(stored, sent.values(), strict=True):
+            assert np.array_equal(read_image(file).pixels, panel)
 
     def test_a_method_that_does_not_fit_stops_the_run_before_the_first_step(
         self, tmp_path: Path

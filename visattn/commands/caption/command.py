@@ -25,7 +25,8 @@ from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_weights, check_weights
 
 _NO_WEIGHTS = """\
---weights is missing: captions need a trained model. Train one:
+--weights is missing: captions need a trained model. Pass --weights scenes-captioner, which comes
+with visattn and knows drawn scenes only, or train one:
   in a few minutes     make demo, then --weights runs/demo/model.safetensors
   with your config     visattn fit --config FILE.yaml, then --run FOLDER with its run directory
 Or pass a vision-language model of transformers with --model hf:DIRECTORY."""

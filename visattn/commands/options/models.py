@@ -21,7 +21,9 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     """Add `--weights`, `--run` (one of them) and `--device`: a trained visattn model."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--weights", type=Path, metavar="FILE", help="model file written by visattn export"
+        "--weights",
+        metavar="FILE",
+        help="model file of visattn export; a name of visattn models; or hf://USER/NAME[@REVISION]",
     )
     add_run(source, "run directory of visattn fit: the model of its best checkpoint")
     add_device(parser)
@@ -49,8 +51,9 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         required=required,
         metavar="SPEC",
         help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER "
-        "of visattn fit, a file of visattn export, or your own code: FILE.py:NAME or "
-        "package.module:NAME, a class or function that builds the model (this code is executed)",
+        "of visattn fit, a file of visattn export, a name of visattn models, hf://USER/NAME, or "
+        "your own code: FILE.py:NAME or package.module:NAME, a class or function that builds "
+        "the model (this code is executed)",
     )
     parser.add_argument(
         "--weights",
@@ -94,8 +97,8 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def check_weights(args: argparse.Namespace) -> Path:
-    """Return the file of the model that `--weights` or `--run` selects, without importing torch.
+def check_weights(args: argparse.Namespace) -> Path | str:
+    """Return file or name of the model of `--weights` or `--run`, without importing torch.
 
     Args:
         args: Options of `add_weights`, one of the two set.
@@ -106,16 +109,17 @@ def check_weights(args: argparse.Namespace) -> Path:
     """
     if args.run is not None:
         return run_checkpoint(find_run(args.run))
-    if args.weights.is_dir():
+    file = Path(args.weights)
+    if file.is_dir():
         raise ValueError(
             f"--weights {args.weights} is a folder; load the folder of a run with --run"
         )
-    if args.weights.suffix == ".ckpt":
+    if file.suffix == ".ckpt":
         raise ValueError(
             f"{args.weights} is a training checkpoint: pass the folder of its run with --run, or "
             "convert it with visattn export"
         )
-    return args.weights
+    return args.weights if args.weights.startswith("hf://") else file
 
 
 def load_trained_model(args: argparse.Namespace) -> "LoadedModel":
@@ -130,8 +134,8 @@ def load_trained_model(args: argparse.Namespace) -> "LoadedModel":
     """
     from visattn.pipelines.model_io import load_model
 
-    check_weights(args)
-    loaded = load_model(args.weights if args.run is None else args.run)
+    weights = check_weights(args)
+    loaded = load_model(weights if args.run is None else args.run)
     move_to_device(loaded.model, args.device)
     return loaded
 

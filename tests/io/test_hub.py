@@ -1,0 +1,188 @@
+"""Models on the hub: names, upload, download, cache, errors; against a local server."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from command_sandbox import add_run
+from huggingface_hub import constants
+from local_hub import LocalHub, Repository, StoredFile
+from PIL import Image
+
+import visattn as va
+from visattn.cli import main
+from visattn.io.hub import parse_hub_name
+from visattn.models import SmallEncoder
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.pipelines import ModelCard
+
+# huggingface_hub 2.4 streams large files with an argument that httpx2 renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
+    """A hub without repositories; the token may write, the cache is empty."""
+    server = LocalHub()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # a protocol of its own
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", "hf_write")
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between attempts
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    huggingface_hub.close_session()
+
+
+def small_encoder() -> SmallEncoder:
+    return SmallEncoder((24, 32), channels=8)
+
+
+def stop(server: LocalHub) -> None:
+    """Refuse connections from now on."""
+    server.shutdown()
+    server.server_close()
+    huggingface_hub.close_session()
+
+
+def test_names_are_parsed() -> None:
+    assert parse_hub_name("hf://user/my.name-2_x@feature/1") == ("user/my.name-2_x", "feature/1")
+    assert parse_hub_name("hf:directory") is None
+    for wrong in ("hf://user", "hf://user/name/file", "hf://user/name@", "hf://user/na me"):
+        with pytest.raises(ValueError, match=r"hf://USER/NAME\[@REVISION\], got 'hf://user"):
+            va.load(wrong)
+
+
+def test_a_model_comes_back_from_the_hub_with_its_card(hub: LocalHub) -> None:
+    model = small_encoder()
+    image = np.full((5, 7, 3), (200, 30, 90), np.uint8)
+    card = va.ModelCard("Features of scenes.", {"accuracy": 0.91}, "seed: 3\n", image, "mit")
+    va.save(model, "hf://user/encoder", card=card, private=True)
+    repository = hub.repositories["user/encoder"]
+    files = repository.commits[repository.refs["main"]]
+    assert list(files) == ["README.md", "example.png", "model.safetensors"]
+    assert (repository.private, repository.messages) == (True, ["Upload SmallEncoder"])
+    text = files["README.md"].content.decode()
+    for part in (
+        "license: mit",
+        "pipeline_tag: image-feature-extraction",
+        "![example](example.png)",
+        'va.load("hf://user/encoder")',
+        "images of 24 x 32 pixels",
+        "| channels | 8 |",
+        "| accuracy | 0.91 |",
+        "seed: 3",
+    ):
+        assert part in text
+    assert np.array_equal(va.read_image(files["example.png"].content).pixels, image)
+    loaded = va.load("hf://user/encoder")
+    assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
+    assert va.load_model("hf://user/encoder").weights == "hf://user/encoder"
+
+
+def test_a_revision_is_a_branch_or_a_commit(hub: LocalHub) -> None:
+    first, second = small_encoder(), small_encoder()
+    va.save(first, "hf://user/encoder")
+    commit = hub.repositories["user/encoder"].refs["main"]
+    va.save(second, "hf://user/encoder@wide")
+    key = next(iter(first.state_dict()))
+    for name, model in (("", first), (f"@{commit}", first), ("@wide", second)):
+        loaded = va.load(f"hf://user/encoder{name}")
+        assert torch.equal(loaded.state_dict()[key], model.state_dict()[key])
+
+
+def test_the_cache_serves_without_network_and_saves_downloads(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    va.save(small_encoder(), "hf://user/encoder")
+    for _ in range(2):
+        va.load("hf://user/encoder")
+    assert sum(request.startswith("GET /objects") for request in hub.requests) == 1
+    stop(hub)
+    va.load("hf://user/encoder")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    va.load("hf://user/encoder")
+    with pytest.raises(ConnectionError, match="hf://user/other is not in the cache, and the hub"):
+        va.load("hf://user/other")
+
+
+def test_a_file_without_its_hash_is_refused_and_deleted(hub: LocalHub, tmp_path: Path) -> None:
+    va.save(small_encoder(), "hf://user/encoder")
+    hub.corrupt = lambda content: content[:-1] + bytes([content[-1] ^ 1])
+    with pytest.raises(ValueError, match=r"hf://user/encoder is damaged: .* not have the hash"):
+        va.load("hf://user/encoder")
+    assert not list(tmp_path.rglob("model.safetensors"))
+    hub.corrupt = bytes
+    va.load("hf://user/encoder")
+
+
+def test_errors_say_what_to_do(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["user/empty"] = Repository()
+    hub.repositories["user/private"] = Repository(private=True)
+    hub.repositories["user/gated"] = Repository(gated=True)
+    refused: list[tuple[str, type[OSError], str]] = [
+        ("user/absent", FileNotFoundError, "there is no repository hf://user/absent, or it is"),
+        ("user/empty", FileNotFoundError, "hf://user/empty has no file model.safetensors"),
+        ("user/empty@v9", FileNotFoundError, "user/empty has no branch, tag or commit 'v9'"),
+    ]
+    for name, kind, reason in refused:
+        with pytest.raises(kind, match=reason):
+            va.load(f"hf://{name}")
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(FileNotFoundError, match="private .* set HF_TOKEN"):
+        va.load("hf://user/private")
+    with pytest.raises(PermissionError, match="gated: accept its terms"):
+        va.load("hf://user/gated")
+    for token, reason in (("hf_wrong", "status 401, Invalid cred"), ("hf_read", "status 403, you")):
+        monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(PermissionError, match=f"{reason}.*a token that may do this"):
+            va.save(small_encoder(), "hf://user/new")
+    hub.fail = 500
+    with pytest.raises(OSError, match="the hub failed at hf://user/new .status 500, maintenance"):
+        va.save(small_encoder(), "hf://user/new")
+    stop(hub)
+    with pytest.raises(ConnectionError, match="the connection to the hub failed at hf://user/new"):
+        va.save(small_encoder(), "hf://user/new")
+
+
+def test_a_file_that_is_no_visattn_model_is_refused(hub: LocalHub) -> None:
+    hub.repositories["user/other"] = repository = Repository()
+    repository.commit("main", {"model.safetensors": StoredFile(b"not tensors", large=True)})
+    with pytest.raises(ValueError, match="is damaged or no safetensors file"):
+        va.load("hf://user/other")
+
+
+def test_a_run_is_exported_to_the_hub_and_used_from_there(
+    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "1"
+    add_run(run, AttentionResNet(("cat", "dog"), img_size=(32, 32), depth=8, stem_width=4))
+    (run / "config.yaml").write_text("seed_everything: 7\n")
+    (run / "test.json").write_text('{"test/accuracy": 0.875}')
+    assert main(["export", "--run", str(run), "--out", "hf://user/pets"]) == 0
+    assert capsys.readouterr().out.startswith("hf://user/pets\tAttentionResNet")
+    files = hub.repositories["user/pets"].commits[hub.repositories["user/pets"].refs["main"]]
+    text = files["README.md"].content.decode()
+    assert "| test/accuracy | 0.875 |" in text
+    assert "seed_everything: 7" in text
+    assert va.load_model("hf://user/pets").class_names == ("cat", "dog")
+    Image.new("RGB", (40, 30)).save(tmp_path / "photo.png")
+    assert main(["caption", str(tmp_path / "photo.png"), "--weights", "hf://user/pets"]) == 1
+    assert "hf://user/pets holds a AttentionResNet, which is not" in capsys.readouterr().err
+
+
+def test_the_card_of_a_run_needs_the_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no run at"):
+        ModelCard.from_run(tmp_path / "absent")

@@ -1,0 +1,93 @@
+"""Models that come with visattn: load, card, scores, and the commands that use them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import visattn as va
+from visattn.cli import main
+from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
+from visattn.data.scenes.verify import verify_caption
+from visattn.data.scenes.world import WorldConfig
+from visattn.io.bundled_models import find_bundled_model, list_bundled_models
+from visattn.models import RecurrentAttentionModel, ShowAttendTell
+
+
+def test_they_are_small_and_have_cards() -> None:
+    models = list_bundled_models()
+    assert list(models) == ["scenes-captioner", "scenes-glimpses"]
+    assert sum(find_bundled_model(name).stat().st_size for name in models) <= 6e6
+    for name, summary in models.items():
+        text = find_bundled_model(name).with_suffix(".md").read_text()
+        assert summary in text
+        for part in ("photos", "seed_everything: 0", "## Test scores", "make models"):
+            assert part in text, (name, part)
+
+
+def test_the_captioner_tells_the_truth_about_scenes() -> None:
+    model = va.load("scenes-captioner")
+    assert isinstance(model, ShowAttendTell)
+    scenes = va.Scenes(24, size=80, split="test", seed=7)
+    images = [scenes.image(index).permute(1, 2, 0).numpy() for index in range(len(scenes))]
+    captions = va.caption(model, images)
+    correct = [
+        verify_caption(caption.text, scenes.world(index)).true
+        for index, caption in enumerate(captions)
+    ]
+    assert sum(correct) >= 12
+
+
+def test_the_glimpse_model_reads_shapes() -> None:
+    model = va.load("scenes-glimpses")
+    assert isinstance(model, RecurrentAttentionModel)
+    config = WorldConfig(textures=("plain",), num_objects=SINGLE_OBJECT.num_objects)
+    objects = single_object_scenes(va.Scenes(48, size=64, split="test", seed=7, config=config))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        predicted = model(objects.images).argmax(1)
+    assert (predicted == objects.shapes).float().mean() > 0.75
+
+
+def test_unknown_names_are_refused_with_close_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FileNotFoundError, match="did you mean scenes-captioner"):
+        va.load("scenes-captoner")
+    with pytest.raises(FileNotFoundError, match="visattn models lists those that come with it"):
+        va.load("resnet18")
+    with pytest.raises(ValueError, match="did you mean scenes-glimpses"):
+        va.load_model("scenes-glimpse")
+    assert main(["models", "scenes-caption"]) == 1
+    assert "did you mean scenes-captioner" in capsys.readouterr().err
+
+
+def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scenes-captioner").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+        va.load("scenes-captioner")
+
+
+def test_the_commands_list_and_describe_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    assert re.findall(r"^[\w-]+", capsys.readouterr().out, re.MULTILINE) == [*list_bundled_models()]
+    assert main(["models", "scenes-glimpses"]) == 0
+    assert "class RecurrentAttentionModel" not in (out := capsys.readouterr().out)
+    assert "`RecurrentAttentionModel`" in out
+
+
+def test_the_demo_writes_a_page_of_captioned_scenes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--out", str(tmp_path / "d"), "--count", "2"]) == 0
+    out = capsys.readouterr().out
+    page = tmp_path / "d" / "captions" / "index.html"
+    assert out.splitlines()[-1] == f"open in a browser: {page}"
+    assert page.read_text().count(".html") >= 2
+    assert len(list((tmp_path / "d" / "captions").glob("test-*.html"))) == 2
+
+
+def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "shapes", "--out", str(tmp_path), "--count", "2"]) == 0
+    assert main(["glimpse", str(tmp_path), "--weights", "scenes-glimpses"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -1,0 +1,62 @@
+"""`visattn demo`: draw scenes, caption them with a bundled model, and open the page."""
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from visattn.commands.caption import command as caption
+from visattn.commands.data import command as data
+from visattn.commands.options.arguments import CommandParser, seed, whole_number
+from visattn.commands.options.image_index import INDEX
+
+_DESCRIPTION = """\
+Draw scenes of colored shapes, caption them with the attention of each word, and open the page in a
+browser. The model, scenes-captioner, comes with visattn: nothing is downloaded or trained."""
+
+_EPILOG = """\
+Writes DIR/images, with the true captions, and DIR/captions, as visattn caption does; its index.html
+shows all scenes. visattn models scenes-captioner prints the card of the model."""
+
+_MODEL = "scenes-captioner"
+_SIDE = 256  # of a scene in pixels: large enough for the eye
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of the command."""
+    parser = CommandParser(prog="visattn demo", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        default=Path("visattn-demo"),
+        help="output folder (default: visattn-demo)",
+    )
+    parser.add_argument(
+        "--count", type=whole_number(1, 100), default=6, help="number of scenes (default: 6)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the scenes (default: 0)")
+    parser.add_argument(
+        "--no-open",
+        action="store_true",
+        help="do not open the page; it is opened only if the output goes to a terminal",
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write and open the page; return 0, or 1 if a scene could not be captioned.
+
+    Raises:
+        OSError: If the output folder cannot be written.
+    """
+    args = build_parser().parse_args(argv)
+    images, captions = args.out / "images", args.out / "captions"
+    drawn = ["--count", str(args.count), "--size", str(_SIDE), "--seed", str(args.seed)]
+    data.main(["scenes", *drawn, "--out", str(images)])
+    code = caption.main([str(images), "--weights", _MODEL, "--out", str(captions)])
+    page = (captions / INDEX).resolve()
+    opened = not args.no_open and sys.stdout.isatty() and webbrowser.open(page.as_uri())
+    print(f"{'opened' if opened else 'open in a browser:'} {page}")
+    return code

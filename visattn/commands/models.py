@@ -1,0 +1,52 @@
+"""`visattn models`: list the trained models that come with visattn, or print the card of one."""
+
+import argparse
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from visattn.commands.options.arguments import CommandParser
+from visattn.io.bundled_models import find_bundled_model, list_bundled_models
+
+_DESCRIPTION = """\
+List the trained models that come with visattn, or print the card of one: data, training config,
+test scores, limits. They are small and know drawn scenes only."""
+
+_EPILOG = """\
+va.load(NAME) loads a model; --weights NAME uses it in a command:
+  visattn data scenes --size 256 --out scenes
+  visattn caption scenes --weights scenes-captioner --out captions"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the options of the command."""
+    parser = CommandParser(prog="visattn models", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="card to print (default: list)")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the list of models, or the card of one; return 0.
+
+    Raises:
+        FileNotFoundError: If there is no such model.
+
+    Example:
+        >>> main(["scenes-captioner"])
+        ---
+        library_name: visattn
+        ...
+        0
+    """
+    args = build_parser().parse_args(argv)
+    if args.name is not None:
+        card = find_bundled_model(args.name).with_suffix(".md")
+        print(card.read_text(encoding="utf-8"), end="")
+        return 0
+    columns = shutil.get_terminal_size((100, 24)).columns
+    models = list_bundled_models()
+    width = max(map(len, models))
+    for name, summary in models.items():
+        room = max(columns - width - 2, 20)
+        print(f"{name:{width}}  {textwrap.shorten(summary, room, placeholder=' ...')}")
+    return 0

@@ -1,0 +1,192 @@
+"""Files of models on the Hugging Face hub: names, download with checked hashes, upload."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import huggingface_hub
+
+_SCHEME = "hf://"
+_NAME = re.compile(rf"{_SCHEME}(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
+_CHUNK_BYTES = 2**20
+_UNAUTHORIZED = (401, 403)
+
+
+class HubName(NamedTuple):
+    """Name of a repository on the hub.
+
+    Args:
+        repo: User or organization, a slash, and the name of the repository.
+        revision: Branch, tag or commit; None for the default branch.
+    """
+
+    repo: str
+    revision: str | None
+
+    def __str__(self) -> str:
+        """Return the name as users write it.
+
+        Example:
+            >>> str(HubName("user/name", "v1"))
+            'hf://user/name@v1'
+        """
+        return f"{_SCHEME}{self.repo}{f'@{self.revision}' if self.revision else ''}"
+
+
+def parse_hub_name(text: str) -> HubName | None:
+    """Return the repository that `hf://USER/NAME[@REVISION]` names; None for other texts.
+
+    Raises:
+        ValueError: If the text starts with `hf://`, but is not such a name.
+
+    Example:
+        >>> parse_hub_name("hf://user/name@v1")
+        HubName(repo='user/name', revision='v1')
+        >>> parse_hub_name("model.safetensors") is None
+        True
+    """
+    if not text.startswith(_SCHEME):
+        return None
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"a model on the hub is named hf://USER/NAME[@REVISION], got {text!r}")
+    return HubName(match["repo"], match["revision"])
+
+
+def download_file(name: HubName, file: str) -> Path:
+    """Return the local copy of a file, downloaded into the cache if the hub has a newer one.
+
+    Without network, or with `HF_HUB_OFFLINE=1`, the cached copy is used. The content is checked
+    against the hash that the hub announced.
+
+    Raises:
+        ConnectionError: If the hub cannot be reached and the file is not in the cache.
+        FileNotFoundError: If the repository, the revision or the file does not exist.
+        ImportError: If huggingface_hub is not installed.
+        PermissionError: If the token is invalid or lacks a permission.
+        ValueError: If the content does not have its hash.
+    """
+    with _plain_errors(name, f"file {file}"):
+        path = Path(_api().hf_hub_download(name.repo, file, revision=name.revision))
+    _check_hash(path, f"{name} is damaged: {file}")
+    return path
+
+
+def _check_hash(path: Path, start: str) -> None:
+    """Compare a cached file with its hash, and delete it if they differ.
+
+    The cache names the content by the hash and links to it. Where links are not supported, nothing
+    is compared; a model file has a checksum of its own.
+    """
+    if not path.is_symlink():
+        return
+    blob = path.parent / path.readlink()  # may itself be a link into a store for all repositories
+    if len(blob.name) not in (40, 64) or blob.name == _hub_hash(blob):
+        return
+    for copy in (blob.resolve(), blob, path):
+        copy.unlink(missing_ok=True)
+    raise ValueError(
+        f"{start} does not have the hash {blob.name[:12]}... of the hub; its cached copy was "
+        "deleted, load it again"
+    )
+
+
+def upload_folder(name: HubName, folder: Path, *, message: str, private: bool = False) -> str:
+    """Upload the files of a folder in one commit, and return the address of the commit.
+
+    The repository and a branch of the name `revision` are created if they do not exist.
+
+    Args:
+        name: The repository.
+        folder: The files.
+        message: Message of the commit.
+        private: Whether a new repository is private.
+
+    Raises:
+        ConnectionError: If the hub cannot be reached.
+        ImportError: If huggingface_hub is not installed.
+        OSError: If the hub refuses the files.
+        PermissionError: If there is no token, or it is invalid or may not write.
+    """
+    api = _api()
+    with _plain_errors(name, "place to write"):
+        api.create_repo(name.repo, private=private, exist_ok=True)
+        if name.revision:
+            api.create_branch(name.repo, branch=name.revision, exist_ok=True)
+        commit = api.create_commit(
+            name.repo, _additions(folder), revision=name.revision, commit_message=message
+        )
+    return commit.commit_url
+
+
+def _additions(folder: Path) -> "list[huggingface_hub.CommitOperationAdd]":
+    from huggingface_hub import CommitOperationAdd
+
+    return [CommitOperationAdd(file.name, file) for file in sorted(folder.iterdir())]
+
+
+def _api() -> "huggingface_hub.HfApi":
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise ImportError("hf:// names need huggingface_hub: pip install 'visattn[hub]'") from error
+    return HfApi(library_name="visattn")
+
+
+def _hub_hash(file: Path) -> str:
+    """Return the hash by which the hub names a file: SHA-256 for large files, else that of git."""
+    if len(file.name) == 64:
+        digest = hashlib.sha256()
+    else:
+        digest = hashlib.sha1(f"blob {file.stat().st_size}\0".encode(), usedforsecurity=False)
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _http_error() -> type[Exception]:
+    """Return the base class of the errors of the HTTP library that huggingface_hub uses."""
+    from huggingface_hub import errors
+
+    return errors.HTTPError  # type: ignore[reportPrivateImportUsage]
+
+
+@contextmanager
+def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
+    """Turn the exceptions of huggingface_hub into built-in ones with one line each."""
+    from huggingface_hub import errors
+
+    login = "set HF_TOKEN, or log in with `hf auth login`"
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        reason = f"{name} is gated: accept its terms on its page, and {login}"
+        raise PermissionError(reason) from error
+    except errors.RepositoryNotFoundError as error:
+        reason = f"there is no repository {name}, or it is private and the token may not read it"
+        raise FileNotFoundError(f"{reason}: check the name, or {login}") from error
+    except errors.RevisionNotFoundError as error:
+        reason = f"{name.repo} has no branch, tag or commit {name.revision!r}"
+        raise FileNotFoundError(reason) from error
+    except errors.RemoteEntryNotFoundError as error:
+        reason = f"{name} has no {thing}: it does not hold a model that visattn.save uploaded"
+        raise FileNotFoundError(reason) from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        reason = f"{name} is not in the cache, and the hub cannot be reached"
+        raise ConnectionError(f"{reason}: check the network and HF_HUB_OFFLINE") from error
+    except errors.HFValidationError as error:
+        raise ValueError(f"{name} is not a valid name on the hub: {error}") from error
+    except errors.HfHubHTTPError as error:
+        status, said = error.response.status_code, error.server_message or "no message"
+        if status in _UNAUTHORIZED:
+            reason = f"the hub refuses {name} (status {status}, {said})"
+            raise PermissionError(f"{reason}: {login}, with a token that may do this") from error
+        raise OSError(f"the hub failed at {name} (status {status}, {said}): try later") from error
+    except (_http_error(), RuntimeError) as error:  # no answer; an upload that broke off
+        reason = f"the connection to the hub failed at {name} ({error.__cause__ or error})"
+        raise ConnectionError(f"{reason}: check the network, then try again") from error
