@@ -15,6 +15,7 @@ from visattn.attribution.targets import (
     check_one_per_image,
     probabilities,
 )
+from visattn.functional.numerics import at_least_float32
 from visattn.recording.model_info import ExplainedModel
 
 _PIXELS = 224 * 224
@@ -97,7 +98,8 @@ def variant_scorer(
 
     Example:
         >>> import torch
-        >>> from visattn.recording.model_info import ModelInfo
+        >>> from visattn.functional.numerics import at_least_float32
+from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
         >>> score, count = variant_scorer(
@@ -161,7 +163,7 @@ def evaluate_target(
     batch = variants.flatten(0, 1)
     parts = batch.split(internal_batch_size or max(1, len(batch)))
     scores = torch.cat([explained.scores(part) for part in parts])
-    scores = probabilities(scores) if score_type == "probabilities" else scores
+    scores = probabilities(at_least_float32(scores)) if score_type == "probabilities" else scores
     return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
 
 
