@@ -199,8 +199,10 @@ def kernel_names(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
         step()
     names = {event.key for event in profiled.key_averages()}
     words = ("flash", "fmha", "cudnn_generated_fort", "attention")
-    found = sorted(name for name in names if any(word in name.lower() for word in words))
-    yield Row("kernels", "attention in a step of ViT-S/16", "; ".join(found)[:300] or "none found")
+    kernels = sorted(name for name in names if any(word in name.lower() for word in words))
+    yield Row(
+        "kernels", "attention in a step of ViT-S/16", "; ".join(kernels)[:300] or "none found"
+    )
 
 
 class Photos(Dataset[Tensor]):

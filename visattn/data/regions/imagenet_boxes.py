@@ -71,10 +71,10 @@ def read_imagenet_boxes(
         if name not in files:
             missing.append(name)
         elif objects:
-            found = tuple(AnnotatedObject(category, None, box) for category, box in objects)
+            annotations = tuple(AnnotatedObject(category, None, box) for category, box in objects)
             _check_boxes(origin, size, [box for _, box in objects])
             relative = files[name].relative_to(folder).as_posix()
-            annotated.append(AnnotatedImage(relative, files[name], size, found))
+            annotated.append(AnnotatedImage(relative, files[name], size, annotations))
     if missing:
         raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
     if not annotated:
