@@ -42,7 +42,7 @@ EPOCHS = {"ram_mnist": "MNIST", "flickr8k_soft": "flickr8k"}
 """Configs of which an epoch is timed, with the folder of their data in VISATTN_DATA."""
 
 
-class Row(NamedTuple):
+class GpuRow(NamedTuple):
     """One row of the table.
 
     Args:
@@ -89,7 +89,7 @@ CPU = Sizes(
 """Sizes of the dry run, whose figures have no meaning."""
 
 
-def gpu_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Row]:
+def gpu_figures(parts: Sequence[str], *, rounds: int) -> Iterator[GpuRow]:
     """Yield the rows of the table, one part after the other.
 
     Args:
@@ -97,7 +97,7 @@ def gpu_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Row]:
         rounds: Timed rounds of each comparison.
     """
     sizes = GPU if torch.cuda.is_available() else CPU
-    measure: dict[str, Callable[[Sizes, int], Iterator[Row]]] = {
+    measure: dict[str, Callable[[Sizes, int], Iterator[GpuRow]]] = {
         "step": host_syncs,
         "vit": vit_steps,
         "loader": loader_throughput,
@@ -126,14 +126,14 @@ def table_head(*, dry: bool) -> str:
 # ------------------------------------------------------------------ training
 
 
-def host_syncs(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
+def host_syncs(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
     """Count operations and host syncs of a training step of each model on the device."""
     for count in step_counts(tuple(MODELS), accelerator="cpu" if sizes.dry else "gpu"):
         title = f"host syncs of a training step, {count.title}"
-        yield Row("step", title, f"{count.syncs} of {count.ops} operations", "", "at most 2")
+        yield GpuRow("step", title, f"{count.syncs} of {count.ops} operations", "", "at most 2")
 
 
-def vit_steps(sizes: Sizes, rounds: int) -> Iterator[Row]:
+def vit_steps(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:
     """Time steps of ViT-S/16 in bfloat16: eager, compiled, with EMA, and timm's."""
     runs = {
         "ours": TrainingStep(_ours(sizes), sizes, compiled=True),
@@ -153,7 +153,7 @@ def vit_steps(sizes: Sizes, rounds: int) -> Iterator[Row]:
         title = f"ViT-S/16, {sizes.batch} photos, bf16: {way}"
         photos = f"{sizes.batch / timing.seconds:,.0f} photos/s"
         ratio = "" if name == "ours" else _ratio(timing, "time / ours compiled")
-        yield Row("vit", title, photos, ratio, targets.get(name, ""))
+        yield GpuRow("vit", title, photos, ratio, targets.get(name, ""))
 
 
 class TrainingStep:
@@ -189,7 +189,7 @@ class TrainingStep:
         _wait(self.device)
 
 
-def kernel_names(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
+def kernel_names(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
     """Name the kernels of attention in a training step."""
     step = TrainingStep(_ours(sizes), sizes)
     step()
@@ -200,7 +200,7 @@ def kernel_names(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
     names = {event.key for event in profiled.key_averages()}
     words = ("flash", "fmha", "cudnn_generated_fort", "attention")
     kernels = sorted(name for name in names if any(word in name.lower() for word in words))
-    yield Row(
+    yield GpuRow(
         "kernels", "attention in a step of ViT-S/16", "; ".join(kernels)[:300] or "none found"
     )
 
@@ -224,7 +224,7 @@ class Photos(Dataset[Tensor]):
         return self.crop.read(self.photo, self.uniforms[index])
 
 
-def loader_throughput(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
+def loader_throughput(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
     """Compare photos per second of the loader alone with those of a compiled step."""
     count = sizes.batch * (4 if sizes.dry else 100)
     loader = DataLoader(
@@ -244,15 +244,15 @@ def loader_throughput(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG0
     trained = sizes.batch / in_turn({"ours": step}, 7)["ours"].seconds
     title = f"loader, JPEGs of 500 x 375 at {sizes.side}, {sizes.workers} workers"
     ratio = f"{loaded / trained:.2f} loader / compiled step"
-    yield Row("loader", title, f"{loaded:,.0f} photos/s", ratio, "at least 1.2")
+    yield GpuRow("loader", title, f"{loaded:,.0f} photos/s", ratio, "at least 1.2")
 
 
-def epochs(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
+def epochs(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
     """Time an epoch of two configs, validation included."""
     for config, folder in EPOCHS.items():
         title = f"epoch of {config}, start and validation included"
         if not (Path(os.environ.get("VISATTN_DATA", "")) / folder).is_dir():
-            yield Row("epochs", title, f"not run: no folder {folder} in VISATTN_DATA")
+            yield GpuRow("epochs", title, f"not run: no folder {folder} in VISATTN_DATA")
             continue
         with tempfile.TemporaryDirectory() as run:
             command = [sys.executable, "-m", "visattn", "fit", "--config", config, "--run", run]
@@ -265,13 +265,13 @@ def epochs(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
             seconds = time.perf_counter() - begin
         lines = (ran.stderr.strip() or ran.stdout.strip()).splitlines()
         failed = f"failed: {lines[-1][:200] if lines else ran.returncode}"
-        yield Row("epochs", title, failed if ran.returncode else f"{seconds:.1f} s")
+        yield GpuRow("epochs", title, failed if ran.returncode else f"{seconds:.1f} s")
 
 
 # ------------------------------------------------------------------ maps
 
 
-def rise_chunks(sizes: Sizes, rounds: int) -> Iterator[Row]:
+def rise_chunks(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:
     """Time RISE of one photo with several numbers of images in a forward pass."""
     model = get_model(sizes.cnn, weights=None).eval().to(sizes.device)
     explained = analyze_model(model, (sizes.side, sizes.side))
@@ -289,18 +289,18 @@ def rise_chunks(sizes: Sizes, rounds: int) -> Iterator[Row]:
     for name, timing in in_turn(dict(runs), rounds).items():
         title = f"RISE, {sizes.cnn}, {sizes.masks} masks, {'default' if name == 'ours' else name}"
         ratio = "" if name == "ours" else _ratio(timing, "time / default")
-        yield Row("rise", title, f"{timing.seconds:.3f} s", ratio)
+        yield GpuRow("rise", title, f"{timing.seconds:.3f} s", ratio)
 
 
-def gradcam_rows(sizes: Sizes, rounds: int) -> Iterator[Row]:
+def gradcam_rows(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:
     """Time Grad-CAM beside plain code and, if installed, pytorch-grad-cam."""
     for figure in gradcam_speed(rounds, sizes.device, sizes.cnn, sizes.images):
         spread = f"{figure.ratio:.2f} ({figure.least:.2f} to {figure.most:.2f})"
         seconds = ", ".join(f"{way} {amount:.4f} s" for way, amount in figure.amounts.items())
-        yield Row("gradcam", figure.title, seconds, spread, figure.target)
+        yield GpuRow("gradcam", figure.title, seconds, spread, figure.target)
 
 
-def overlay_rows(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
+def overlay_rows(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
     """Time `visattn overlay` over a folder of photos, with the utilization of the GPU."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -318,7 +318,7 @@ def overlay_rows(sizes: Sizes, rounds: int) -> Iterator[Row]:  # noqa: ARG001
             main([*command, "--method", "gradcam", "--out", str(folder / "out")])
         seconds = time.perf_counter() - begin
     title = f"overlay of {sizes.photos} photos, {sizes.cnn if not sizes.dry else 'small network'}"
-    yield Row("overlay", title, f"{seconds:.1f} s, {utilization}")
+    yield GpuRow("overlay", title, f"{seconds:.1f} s, {utilization}")
 
 
 class _Utilization:
