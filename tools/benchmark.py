@@ -16,6 +16,8 @@
     python tools/benchmark.py scores          rewards of self-critical training; seconds
     python tools/benchmark.py loader          crops of photos for training; a minute
     python tools/benchmark.py step            operations and host syncs of a training step; seconds
+    python tools/benchmark.py gpu --table FILE   all that needs a GPU, as a table; 20 minutes;
+                                              without a GPU a dry run of small sizes; a minute
 
 Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
 comparison also checks that both implementations return the same.
@@ -81,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
         "gradcam, channels, rows, extraction, overlay; words: tiny, base; "
         "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "
-        "large")  # fmt: skip
+        "large; gpu: step, vit, loader, rise, gradcam, overlay, kernels, epochs")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot")  # fmt: skip
     gradients = parser.add_argument_group("gradients")
@@ -217,6 +219,20 @@ def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     return report(step_counts(selected_parts(args, parser, tuple(MODELS))), args.out)
 
 
+def measure_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Write the table of a GPU."""
+    from benchmarks.gpu_speeds import PARTS, gpu_figures, table_head
+
+    lines = [table_head(dry=not torch.cuda.is_available())]
+    print(lines[0], flush=True)
+    for row in gpu_figures(selected_parts(args, parser, PARTS), rounds=args.rounds):
+        print(row, flush=True)
+        lines.append(str(row))
+        if args.table:
+            args.table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
 def selected_parts(
     args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
@@ -249,6 +265,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "scores": time_scores,
     "loader": time_loader,
     "step": count_steps,
+    "gpu": measure_gpu,
 }
 
 

@@ -17,8 +17,8 @@ from visattn.attribution import (
     TokenTarget,
     activations_and_gradients,
     describe_model,
-    evaluate_target,
 )
+from visattn.attribution.variants import evaluate_target
 from visattn.geometry import Geometry
 from visattn.recording.model_info import FeatureLayer
 

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from visattn.attribution.perturbation import occlusion, rise
 from visattn.attribution.targets import resolve_target
+from visattn.attribution.variants import variant_scorer
 from visattn.functional.attribution.masks import rise_grids, rise_masks
+from visattn.recording.model_info import ExplainedModel
 
 
 def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
@@ -62,11 +64,13 @@ def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
     torch.testing.assert_close(result, expected)
 
 
-@pytest.mark.parametrize("internal_batch_size", [1, 7, 100])
-def test_maps_do_not_depend_on_the_batch_or_internal_batch_size(internal_batch_size: int) -> None:
+@pytest.mark.parametrize("internal_batch_size", [1, 7, 100, None])
+def test_maps_do_not_depend_on_the_batch_or_internal_batch_size(
+    internal_batch_size: int | None,
+) -> None:
     explained, x = small_cnn(), images(3)
 
-    def both(batch: Tensor, internal_batch_size: int) -> Tensor:
+    def both(batch: Tensor, internal_batch_size: int | None) -> Tensor:
         hidden = occlusion(
             explained,
             batch,
@@ -87,6 +91,46 @@ def test_maps_do_not_depend_on_the_batch_or_internal_batch_size(internal_batch_s
     assert torch.equal(torch.get_rng_state(), before)
     for row in range(3):
         torch.testing.assert_close(both(x[row : row + 1], 32)[0], result[row])
+
+
+class Viewed(torch.nn.Module):
+    """Flattens features with `view`, which channels-last features do not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = torch.nn.Conv2d(3, 5, 3), torch.nn.Linear(5 * 11 * 15, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.conv(x).view(len(x), -1)
+        return self.head(features)
+
+
+def test_models_that_call_view_are_scored_in_their_own_layout() -> None:
+    torch.manual_seed(0)
+    model, x = Viewed(), torch.randn(2, 3, 13, 17)
+    explained = ExplainedModel(model, small_cnn().info, model)
+    target = resolve_target([1, 2], explained)
+    with torch.no_grad():
+        score, count = variant_scorer(explained, x, target, internal_batch_size=3)
+        variants = torch.stack((x, -x))
+        expected = torch.stack([model(part)[[0, 1], [1, 2]] for part in variants])
+        torch.testing.assert_close(score(variants), expected)
+    assert count == 1
+
+
+@pytest.mark.gpu
+def test_maps_on_a_gpu_equal_those_on_the_host() -> None:
+    torch.manual_seed(0)
+    model, x = Viewed().eval(), torch.randn(2, 3, 13, 17)
+    info = small_cnn().info
+    maps = []
+    for device in ("cpu", "cuda"):
+        explained = ExplainedModel(model.to(device), info, model)
+        target = resolve_target([1, 2], explained)
+        images = x.to(device)
+        maps.append(torch.stack((rise(explained, images, target, num_masks=9),
+                                 occlusion(explained, images, target))).cpu())  # fmt: skip
+    torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)  # TensorFloat-32
 
 
 def test_the_default_window_depends_on_the_image_size() -> None:

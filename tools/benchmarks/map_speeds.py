@@ -50,24 +50,27 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
 # ------------------------------------------------------------------ Grad-CAM
 
 
-def gradcam_speed(rounds: int) -> Iterator[Figure]:
+def gradcam_speed(
+    rounds: int, device: str = "cpu", name: str = CNN, count: int = IMAGES
+) -> Iterator[Figure]:
     """Time Grad-CAM of a class, including resizing to the images and normalization."""
-    model = get_model(CNN, weights=None).eval()
-    explained, images = analyze_model(model, (SIDE, SIDE)), torch.randn(IMAGES, 3, SIDE, SIDE)
+    model = get_model(name, weights=None).eval().to(device)
+    explained = analyze_model(model, (SIDE, SIDE))
+    images = torch.randn(count, 3, SIDE, SIDE, device=device)
 
-    def ours() -> Tensor:
-        return resize_maps(gradcam(explained, images, lambda scores: scores[:, 1]))
+    def ours() -> Tensor:  # on the host, as grad-cam returns it
+        return resize_maps(gradcam(explained, images, lambda scores: scores[:, 1])).cpu()
 
     runs: dict[str, Callable[[], object]] = {"ours": ours, **rivals(model, images)}
     maps = ours()
-    for name, run in runs.items():
-        torch.testing.assert_close(torch.as_tensor(run()), maps, atol=1e-3, rtol=0, msg=name)
+    for way, run in runs.items():
+        torch.testing.assert_close(torch.as_tensor(run()), maps, atol=1e-3, rtol=0, msg=way)
     timings = in_turn(runs, rounds, seconds_at_least=SECONDS)
-    for name in list(runs)[1:]:
-        seconds = {way: timings[way].seconds for way in ("ours", name)}
-        target = "target: at least 2" if name == "grad-cam" else "no floor"
-        title = f"Grad-CAM, {CNN}, {IMAGES} images, s; {name} / ours"
-        yield Figure(title, seconds, *timings[name][1:], target)
+    for way in list(runs)[1:]:
+        seconds = {each: timings[each].seconds for each in ("ours", way)}
+        target = "target: at least 2" if way == "grad-cam" else "no floor"
+        title = f"Grad-CAM, {name}, {count} images, s; {way} / ours"
+        yield Figure(title, seconds, *timings[way][1:], target)
 
 
 def resize_maps(maps: Tensor) -> Tensor:
@@ -113,7 +116,7 @@ def plain_gradcam(model: nn.Module, images: Tensor) -> Callable[[], object]:
         model(images)[:, 1].sum().backward()
         (features,) = stored
         weights = cast("Tensor", features.grad).mean((2, 3), keepdim=True)
-        return resize_maps((weights * features.detach()).sum(1).relu())
+        return resize_maps((weights * features.detach()).sum(1).relu()).cpu()
 
     return run
 

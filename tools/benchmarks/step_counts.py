@@ -110,17 +110,21 @@ class _CountingEMA(EMA):
         self.recorder.sync_names = counter.syncs.copy()
 
 
-def count_step(title: str, build: Callable[[], tuple[Task, Any]]) -> StepCount:
+def count_step(
+    title: str, build: Callable[[], tuple[Task, Any]], accelerator: str = "cpu"
+) -> StepCount:
     """Return the counts of the last of a few training steps.
 
     Args:
         title: Name of the model.
         build: Creates a task and a batch.
+        accelerator: Lightning's name of the device.
     """
     task, batch = build()
     recorder = _StepRecorder(OpCounter())
     trainer = Trainer(
-        accelerator="cpu",
+        accelerator=accelerator,
+        devices=1,
         max_steps=STEPS,
         logger=False,
         enable_progress_bar=False,
@@ -195,11 +199,11 @@ MODELS: dict[str, Callable[[], tuple[Task, Any]]] = {
 }
 
 
-def step_counts(parts: Any) -> Iterator[StepCount]:
+def step_counts(parts: Any, accelerator: str = "cpu") -> Iterator[StepCount]:
     """Yield the counts of a training step of each model."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     silence_lightning()
-    yield from (count_step(part, MODELS[part]) for part in parts)
+    yield from (count_step(part, MODELS[part], accelerator) for part in parts)
 
 
 def _labeled_batch(channels: int, side: int) -> LabeledBatch:

@@ -123,11 +123,17 @@ from .targets import (
     ClassTarget as ClassTarget,
     DescribedTarget as DescribedTarget,
     NoTarget as NoTarget,
-    evaluate_target as evaluate_target,
+    check_one_per_image as check_one_per_image,
     probabilities as probabilities,
     resolve_class_index as resolve_class_index,
     resolve_target as resolve_target,
     target_values as target_values,
+)
+from .variants import (
+    VariantScorer as VariantScorer,
+    evaluate_target as evaluate_target,
+    images_per_batch as images_per_batch,
+    variant_scorer as variant_scorer,
     variants_per_batch as variants_per_batch,
 )
 from .words import (

@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from visattn.attribution.layer_outputs import intercept_layer, layer_activations
-from visattn.attribution.targets import Target, evaluate_target, variants_per_batch
+from visattn.attribution.targets import Target
+from visattn.attribution.variants import evaluate_target, variant_scorer, variants_per_batch
 from visattn.functional.attribution.cam import ablation_cam, channel_masks, score_cam
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen_model import frozen
@@ -26,7 +27,7 @@ def scorecam(
     *,
     layer: Layer = -1,
     max_channels: int | None = None,
-    internal_batch_size: int = 32,
+    internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b gy gx"]:
     """Score-CAM: channels of a layer weighted by the score of the image seen through each.
 
@@ -41,7 +42,7 @@ def scorecam(
             `resolve_feature_layer`).
         max_channels: Use only this many channels, those that vary most over each image (Faster
             Score-CAM); None for all.
-        internal_batch_size: Images in one forward pass.
+        internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
     Raises:
         ValueError: If there is no such layer, or `max_channels` is below 1.
@@ -57,9 +58,11 @@ def scorecam(
     used = varying if max_channels is None else varying & _most_varying(activations, max_channels)
     channels = _selected_first(used)
     with frozen(explained.model), torch.no_grad():
-        evaluate = _fast_layout(explained, target, torch.zeros_like(images))
+        evaluate, count = variant_scorer(
+            explained, images, target, internal_batch_size=internal_batch_size
+        )
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
-        for chunk in channels.split(variants_per_batch(internal_batch_size, images)):
+        for chunk in channels.split(count):
             masks = channel_masks(activations[rows, chunk], size)
             scores[rows, chunk] = evaluate(images * masks[:, :, None])
     if max_channels is not None:
@@ -121,29 +124,6 @@ def _selected_first(selected: Bool[Tensor, "b c"]) -> Int[Tensor, "m b"]:
     """Return the selected channels of each image; those of others fill the last rows."""
     order = selected.int().argsort(dim=1, descending=True, stable=True)
     return order[:, : int(selected.sum(1).max())].T
-
-
-def _fast_layout(
-    explained: ExplainedModel, target: Target, image: Float[Tensor, "b c y x"]
-) -> Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]:
-    """Return the function that scores variants, channels last if the model takes them.
-
-    Convolutions are faster then; a model that calls `view` on its features refuses them.
-    """
-
-    def evaluate(variants: Tensor) -> Tensor:
-        return evaluate_target(explained, variants, target)
-
-    def channels_last(variants: Tensor) -> Tensor:
-        return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
-
-    if explained.info.attention_layers:
-        return evaluate
-    try:
-        channels_last(image[None])
-    except RuntimeError:
-        return evaluate
-    return channels_last
 
 
 def _shared_trunk(

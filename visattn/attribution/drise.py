@@ -6,7 +6,8 @@ from torch import Tensor
 
 from visattn.attribution.bound_targets import BoundBox
 from visattn.attribution.perturbation import Baseline, rise
-from visattn.attribution.targets import Target, evaluate_target
+from visattn.attribution.targets import Target
+from visattn.attribution.variants import evaluate_target
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel
 

@@ -5,7 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.perturbation import Baseline, baseline_image
-from visattn.attribution.targets import Target, evaluate_target, variants_per_batch
+from visattn.attribution.targets import Target
+from visattn.attribution.variants import evaluate_target, variants_per_batch
 from visattn.functional.numerics import gauss_legendre
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.attribution.targets import ScoreType, Target, evaluate_target, variants_per_batch
+from visattn.attribution.targets import ScoreType, Target
+from visattn.attribution.variants import variant_scorer
 from visattn.functional.attribution.masks import (
     occlusion_windows,
     rise_grids,
@@ -74,7 +75,7 @@ def occlusion(
     stride: int | None = None,
     baselines: Baseline = "mean",
     score_type: ScoreType = "probabilities",
-    internal_batch_size: int = 32,
+    internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
     """Occlusion: the mean decrease of the target over all windows that hide a pixel.
 
@@ -88,7 +89,7 @@ def occlusion(
         stride: Step of the window in pixels; half of the window if None.
         baselines: Color of the window: `mean`, `black` or `white`.
         score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
-        internal_batch_size: Images in one forward pass.
+        internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
     Raises:
         ValueError: If the window is empty, windows leave gaps, or the baseline is unknown.
@@ -104,14 +105,15 @@ def occlusion(
     baseline = baseline_image(images, explained.info, baselines)
     total = torch.zeros_like(images[:, 0])
     counts = torch.zeros_like(images[0, 0])
-    chunk = variants_per_batch(internal_batch_size, images)
     with frozen(explained.model), torch.no_grad():
-        original = evaluate_target(explained, images[None], target, score_type=score_type)
+        evaluate, chunk = variant_scorer(
+            explained, images, target, score_type=score_type,
+            internal_batch_size=internal_batch_size,
+        )  # fmt: skip
+        original = evaluate(images[None])
         for window_chunk in windows.to(images.device).split(chunk):
             masks = window_masks(window_chunk, size)
-            variants = _masked_variants(images, masks.to(images), baseline)
-            values = evaluate_target(explained, variants, target, score_type=score_type)
-            decrease = original - values
+            decrease = original - evaluate(_masked_variants(images, masks.to(images), baseline))
             total += torch.einsum("mb,myx->byx", decrease, masks.to(decrease))
             counts += masks.sum(0)
     return total / counts
@@ -128,7 +130,7 @@ def rise(
     baselines: Baseline = "mean",
     score_type: ScoreType = "probabilities",
     seed: int = 0,
-    internal_batch_size: int = 32,
+    internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
     """RISE: the mean of the target over random masks, weighted by the visibility of each pixel.
 
@@ -144,7 +146,7 @@ def rise(
         baselines: Color of hidden pixels: `mean`, `black` or `white`.
         score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
         seed: Of the masks.
-        internal_batch_size: Images in one forward pass.
+        internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
     Raises:
         ValueError: If there are no masks or cells, keep_probability is not between 0 and 1, or the
@@ -160,12 +162,14 @@ def rise(
     baseline = baseline_image(images, explained.info, baselines)
     total = torch.zeros_like(images[:, 0])
     with frozen(explained.model), torch.no_grad():
-        evaluate_target(explained, images[None], target, score_type=score_type)
-        chunk = variants_per_batch(internal_batch_size, images)
-        for chunk_grids, chunk_shifts in zip(grids.split(chunk), shifts.split(chunk), strict=True):
+        evaluate, chunk = variant_scorer(
+            explained, images, target, score_type=score_type,
+            internal_batch_size=internal_batch_size,
+        )  # fmt: skip
+        parts = (tensor.to(images.device).split(chunk) for tensor in (grids, shifts))
+        for chunk_grids, chunk_shifts in zip(*parts, strict=True):
             visible = rise_masks(chunk_grids, chunk_shifts, size).to(images)
-            variants = _masked_variants(images, 1 - visible, baseline)
-            values = evaluate_target(explained, variants, target, score_type=score_type)
+            values = evaluate(_masked_variants(images, 1 - visible, baseline))
             total += torch.einsum("mb,myx->byx", values, visible)
     return total / (num_masks * keep_probability)
 

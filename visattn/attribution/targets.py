@@ -1,6 +1,6 @@
 """Attribution targets: the score of a class, or any function of the output of a model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -275,59 +275,20 @@ def target_values(
     Raises:
         ValueError: If the target does not return one number for each image.
     """
-    return _check_one_per_image(target(explained.forward(images)), len(images))
+    return check_one_per_image(target(explained.forward(images)), len(images))
 
 
-def _check_one_per_image(values: Float[Tensor, " b"], count: int) -> Float[Tensor, " b"]:
+def check_one_per_image(values: Float[Tensor, " b"], count: int) -> Float[Tensor, " b"]:
+    """Return the values of a target.
+
+    Raises:
+        ValueError: If there is not one for each image.
+    """
     if len(values) != count:
         raise ValueError(
             f"a target must return one number for each of {count} images, got {len(values)}"
         )
     return values
-
-
-def evaluate_target(
-    explained: ExplainedModel,
-    variants: Float[Tensor, "m b c y x"],
-    target: Target,
-    *,
-    score_type: ScoreType = "logits",
-) -> Float[Tensor, "m b"]:
-    """Return the value of the target for each variant of each image, in one forward pass.
-
-    Args:
-        explained: The model.
-        variants: Of b images, normalized.
-        target: Function of the model's output.
-        score_type: Whether a class target selects `probabilities` or `logits`; functions always
-            get the output of the model.
-
-    Raises:
-        ValueError: If the score type is unknown.
-    """
-    if score_type not in ("probabilities", "logits"):
-        raise ValueError(f"score_type must be 'probabilities' or 'logits', got {score_type!r}")
-    if isinstance(target, BatchedTarget):
-        values = target(explained.forward(variants.flatten(0, 1)))
-        return values.unflatten(0, variants.shape[:2])
-    if not isinstance(target, ClassTarget):
-        count = variants.shape[1]
-        outputs = _variant_outputs(explained, variants)
-        return torch.stack([_check_one_per_image(target(output), count) for output in outputs])
-    scores = explained.scores(variants.flatten(0, 1))
-    scores = probabilities(scores) if score_type == "probabilities" else scores
-    return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
-
-
-def _variant_outputs(
-    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"]
-) -> Iterator[Any]:
-    """Yield the output of the model for each variant; in one forward pass if it is a tensor."""
-    if explained.info.output.key or explained.info.output.error:
-        yield from map(explained.forward, variants)
-        return
-    output = explained.forward(variants.flatten(0, 1))
-    yield from output.unflatten(0, variants.shape[:2])
 
 
 def probabilities(scores: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
@@ -338,23 +299,3 @@ def probabilities(scores: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
         (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0.5000]]))
     """
     return scores.softmax(1) if scores.shape[1] > 1 else scores.sigmoid()
-
-
-def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
-    """Return how many variants of all images fit into one forward pass, at least one.
-
-    Args:
-        internal_batch_size: Images in one forward pass.
-        images: Each of which has variants.
-
-    Raises:
-        ValueError: If the batch size is below 1.
-
-    Example:
-        >>> import torch
-        >>> variants_per_batch(32, torch.zeros(3, 1, 2, 2))
-        10
-    """
-    if internal_batch_size < 1:
-        raise ValueError(f"internal_batch_size must be at least 1, got {internal_batch_size}")
-    return max(1, internal_batch_size // len(images))

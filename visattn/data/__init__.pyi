@@ -253,6 +253,9 @@ from .regions.detection import (
     SceneObjects as SceneObjects,
     collate_detections as collate_detections,
 )
+from .regions.imagenet_boxes import (
+    read_imagenet_boxes as read_imagenet_boxes,
+)
 from .regions.imagenet_to_coco import (
     matching_classes as matching_classes,
 )

@@ -41,8 +41,10 @@ from .safe_paths import (
 from .safe_text import (
     decode_utf8 as decode_utf8,
     decompress_gzip as decompress_gzip,
+    element_text as element_text,
     open_regular_file as open_regular_file,
     parse_json as parse_json,
+    parse_xml as parse_xml,
     printable_name as printable_name,
     read_bytes_bounded as read_bytes_bounded,
     short_repr as short_repr,

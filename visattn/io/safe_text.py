@@ -5,6 +5,7 @@ import os
 import re
 import reprlib
 import stat
+import xml.etree.ElementTree as ET
 import zlib
 from collections import Counter
 from io import BufferedReader
@@ -169,6 +170,47 @@ def parse_json(text: str, line: int = 1) -> Any:
     except RecursionError:
         where, reason = f"line {line}", "nested too deeply"
     raise ValueError(f"{where}: invalid JSON ({reason})")
+
+
+def parse_xml(content: bytes) -> ET.Element:
+    """Return the root of an XML document that defines no entities, which could grow without bound.
+
+    Args:
+        content: The document.
+
+    Raises:
+        ValueError: If it defines entities, or is no XML.
+
+    Example:
+        >>> parse_xml(b"<a><b>7</b></a>").findtext("b")
+        '7'
+    """
+    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+        raise ValueError("it defines entities, which annotations do not need; it is refused")
+    try:
+        return ET.fromstring(content)
+    except ET.ParseError as error:
+        raise ValueError(f"no XML: {error}") from None
+
+
+def element_text(element: ET.Element, path: str) -> str:
+    """Return the text of an element below another one.
+
+    Args:
+        element: The other one.
+        path: Names of elements with `/`, from the outer to the inner one.
+
+    Raises:
+        ValueError: If there is none.
+
+    Example:
+        >>> element_text(parse_xml(b"<a><b>7</b></a>"), "b")
+        '7'
+    """
+    text = element.findtext(path)
+    if text is None:
+        raise ValueError(f"an element {short_repr(element.tag)} has no {path}")
+    return text
 
 
 def short_repr(value: object) -> str:

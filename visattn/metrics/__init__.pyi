@@ -43,9 +43,11 @@ from .maps.attention_stats import (
     layer_diagnostics as layer_diagnostics,
 )
 from .maps.faithfulness import (
+    PerturbationEnds as PerturbationEnds,
     PerturbationSchedule as PerturbationSchedule,
     insertion_deletion as insertion_deletion,
     perturbation_curve as perturbation_curve,
+    perturbation_ends as perturbation_ends,
     pixel_ranks as pixel_ranks,
     road_scores as road_scores,
 )

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,14 +12,17 @@ from torch import Tensor
 from visattn.attribution.methods import get_method, supported_methods
 from visattn.attribution.model_free import BASELINES
 from visattn.attribution.targets import ClassTarget
+from visattn.attribution.variants import variant_scorer
 from visattn.data.images.reader import LoadedImage
 from visattn.data.regions.dataset import AnnotatedImage
 from visattn.data.regions.imagenet_to_coco import matching_classes
 from visattn.geometry.affine import Geometry
 from visattn.metrics.maps.faithfulness import (
+    PerturbationEnds,
     PerturbationSchedule,
     ScoreFunction,
     insertion_deletion,
+    perturbation_ends,
     pixel_ranks,
     road_scores,
 )
@@ -98,6 +101,14 @@ def count_classes(explained: ExplainedModel) -> int:
         return explained.scores(blank).shape[1]
 
 
+class _Perturbation(NamedTuple):
+    """How variants of a batch of images are scored, for all methods."""
+
+    score_function: ScoreFunction
+    variants_per_batch: int
+    ends: PerturbationEnds | None
+
+
 @dataclass(frozen=True)
 class MapEvaluator:
     """Computes maps with methods and baselines, and their scores.
@@ -150,12 +161,14 @@ class MapEvaluator:
         """
         batch = self._prepare(images)
         class_indices, predictions = self._predict(batch, queries)
-        regions = [self._region(*pair) for pair in zip(queries, batch.geometries, strict=True)]
+        pairs = zip(queries, batch.geometries, strict=True)
+        localized = "localization" in self.parts
+        regions = [self._region(*pair) if localized else None for pair in pairs]
         seeds = [self._query_seed(query) for query in queries]
-        score_function = self._score_function(class_indices)
+        perturbation = self._perturbation(batch.inputs, class_indices)
         for method in methods:
             maps = self._compute_maps(method, batch, class_indices, seeds)
-            faithfulness = self._faithfulness(score_function, batch.inputs, maps, seeds)
+            faithfulness = self._faithfulness(perturbation, batch.inputs, maps, seeds)
             for index, query in enumerate(queries):
                 placed = AttentionMap(maps[index], method, "gradient", batch.geometries[index])
                 constant = is_constant_map(maps[index])
@@ -256,32 +269,48 @@ class MapEvaluator:
         values = torch.stack([attention_map.values for attention_map in maps])
         return values.to(batch.inputs.device)
 
+    def _perturbation(
+        self, inputs: Float[Tensor, "b c y x"], class_indices: Sequence[int]
+    ) -> _Perturbation | None:
+        """Return what the faithfulness scores of all methods need, or None without such scores."""
+        if not {"insertion_deletion", "road"} & set(self.parts):
+            return None
+        with torch.no_grad():
+            score, count = variant_scorer(
+                self.explained, inputs, ClassTarget(class_indices), score_type="probabilities"
+            )
+
+            def score_function(batch: Float[Tensor, "mb c y x"]) -> Float[Tensor, " mb"]:
+                return score(batch.unflatten(0, (-1, len(inputs)))).flatten()
+
+            ends = None
+            if "insertion_deletion" in self.parts:
+                ends = perturbation_ends(score_function, inputs, self.schedule)
+        return _Perturbation(score_function, count, ends)
+
     def _faithfulness(
         self,
-        score_function: ScoreFunction,
+        perturbation: _Perturbation | None,
         inputs: Float[Tensor, "b c y x"],
         maps: Float[Tensor, "b gy gx"],
         seeds: Sequence[int],
     ) -> dict[str, Float[Tensor, " b"]]:
         """Return the faithfulness scores; for constant maps they have no meaning."""
         results: dict[str, Tensor] = {}
-        if not {"insertion_deletion", "road"} & set(self.parts):
+        if perturbation is None:
             return results
+        score_function, count, ends = perturbation
         size = (inputs.shape[2], inputs.shape[3])
         ranks = pixel_ranks(maps.nan_to_num(0.0, 0.0, 0.0), size, seeds)
         if "insertion_deletion" in self.parts:
-            results |= insertion_deletion(score_function, inputs, ranks, self.schedule)
+            results |= insertion_deletion(
+                score_function, inputs, ranks, self.schedule, ends=ends, variants_per_batch=count
+            )
         if "road" in self.parts:
-            results |= road_scores(score_function, inputs, ranks, self.schedule, seeds)
+            results |= road_scores(
+                score_function, inputs, ranks, self.schedule, seeds, variants_per_batch=count
+            )
         return results
-
-    def _score_function(self, class_indices: Sequence[int]) -> ScoreFunction:
-        target = ClassTarget(class_indices)
-
-        def probability(inputs: Float[Tensor, "b c y x"]) -> Float[Tensor, " b"]:
-            return target(self.explained.scores(inputs).float().softmax(1))
-
-        return probability
 
     def _region(
         self, query: QueryObject, geometry: Geometry
@@ -298,10 +327,10 @@ class MapEvaluator:
         region: tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"]] | None,
         query: QueryObject,
     ) -> dict[str, Any]:
-        if region is None:
-            return {"outside_input": True}
         if "localization" not in self.parts:
             return {}
+        if region is None:
+            return {"outside_input": True}
         scores = localization_scores(attention_map.resize_to_image().cpu(), *region, self.rule)
         other_categories = len(query.image.categories) > 1
         difficult = other_categories and float(region[0].double().mean()) < _DIFFICULT_AREA

@@ -94,6 +94,23 @@ def test_fused_and_explicit_paths_agree_in_values_and_gradients(seed: int, share
     assert (weights[~mask] == 0).all()
 
 
+@pytest.mark.parametrize("width", [5, 7])
+def test_columns_of_feature_maps_and_values_of_another_width(width: int) -> None:
+    """More queries than a block has, as transposed views."""
+    query, keys = torch.randn(2, 2, 5, 307, dtype=torch.float64, requires_grad=True).unbind()
+    values = torch.randn(2, width, 307, dtype=torch.float64)
+    parts = (query.mT, keys.mT, values.mT)
+    fused, _ = dot_product_attention(*parts)
+    explicit, _ = dot_product_attention(*parts, need_weights=True)
+    torch.testing.assert_close(fused, explicit)
+    for result, expected in zip(
+        torch.autograd.grad(fused.square().sum(), (query, keys)),
+        torch.autograd.grad(explicit.square().sum(), (query, keys)),
+        strict=True,
+    ):
+        torch.testing.assert_close(result, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])

@@ -37,12 +37,13 @@ def test_ties_follow_the_tie_breaker() -> None:
 
 def test_fractions_are_rounded_to_pixels() -> None:
     ranks = removal_ranks(torch.rand(2, PIXELS), shuffled(2))
-    counts = [int(removal_mask(ranks, share, (5, 7))[0].sum()) for share in (0, 0.1, 0.5, 1)]
-    assert counts == [0, 4, 18, 35]
-    with pytest.raises(ValueError, match=r"fraction must be 0 to 1, got 1\.5"):
-        removal_mask(ranks, 1.5, (5, 7))
+    shares = torch.tensor([0, 0.1, 0.5, 1], dtype=torch.float64)
+    counts = removal_mask(ranks, shares, (5, 7)).sum((2, 3))
+    assert counts.tolist() == [[0, 0], [4, 4], [18, 18], [35, 35]]
+    with pytest.raises(ValueError, match=r"fractions must be 0 to 1, got \[1\.5\]"):
+        removal_mask(ranks, torch.tensor([1.5]), (5, 7))
     with pytest.raises(ValueError, match="5 x 5 pixels are not 35"):
-        removal_mask(ranks, 0.5, (5, 5))
+        removal_mask(ranks, shares, (5, 5))
 
 
 def test_area_under_curve_by_hand() -> None:

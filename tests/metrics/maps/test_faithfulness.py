@@ -9,6 +9,7 @@ from visattn.metrics.maps.faithfulness import (
     PerturbationSchedule,
     insertion_deletion,
     perturbation_curve,
+    perturbation_ends,
     pixel_ranks,
     road_scores,
 )
@@ -88,6 +89,30 @@ def test_road_ranks_the_decisive_pixel_first() -> None:
         ranks = pixel_ranks(maps, SIZE, [5, 6])
         actual = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
         assert actual["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_scores_do_not_depend_on_how_many_variants_are_scored_at_once(count: int) -> None:
+    weights, images = linear(4)
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+    plan, batches = PerturbationSchedule(steps=5), []
+
+    def answers(x: Tensor) -> Tensor:
+        batches.append(len(x))
+        return (weights * x).sum((1, 2, 3)) * torch.tensor([1.0, 2.0]).repeat(len(x) // 2)
+
+    expected = insertion_deletion(answers, images, ranks, plan)
+    expected |= road_scores(answers, images, ranks, plan, [1, 2])
+    assert set(batches) == {2}
+    ends = perturbation_ends(answers, images, plan)
+    batches.clear()
+    result = insertion_deletion(
+        answers, images, ranks, plan, ends=ends, variants_per_batch=count
+    ) | road_scores(answers, images, ranks, plan, [1, 2], variants_per_batch=count)
+    assert max(batches) == 2 * min(count, 4)
+    assert sum(batches) == 2 * (4 + 4 + 8)
+    for name, values in expected.items():
+        torch.testing.assert_close(result[name], values, msg=name)
 
 
 def test_road_noise_is_independent_of_the_batch() -> None:

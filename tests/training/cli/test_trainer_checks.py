@@ -13,9 +13,10 @@ from visattn.training.cli.trainer_checks import check_trainer
 USUAL: dict[str, Any] = {
     "precision": None, "devices": "auto", "accelerator": "cpu", "max_steps": -1, "max_epochs": None,
     "accumulate_grad_batches": 1, "check_val_every_n_epoch": 1, "num_nodes": 1,
-    "val_check_interval": None,
+    "val_check_interval": None, "strategy": "auto",
 }  # fmt: skip
 WRONG = {
+    "strategy": ["fsdp", "fsdp_cpu_offload", "deepspeed_stage_2"],
     "precision": ["16-true", "bf16-true", "64-true", "64", "transformer-engine"],
     "devices": ["-3", -1, 0, "abc", [0, 1], "1.5"],
     "max_steps": [0, -2],
@@ -26,6 +27,7 @@ WRONG = {
     "val_check_interval": [0, 0.0, -1, -0.5, float("nan")],
 }
 RIGHT = {
+    "strategy": ["auto", "ddp", "ddp_find_unused_parameters_true"],
     "precision": ["32-true", "32", 16, "16-mixed", "bf16-mixed", "bf16"],
     "devices": ["2", 1, "auto"],
     "max_steps": [1],
@@ -46,6 +48,12 @@ def test_invalid_options_are_refused_with_name_and_value() -> None:
         for value in values:
             check_trainer(SimpleNamespace(**{**USUAL, name: value}), fitting=True)
     check_trainer(SimpleNamespace(**{**USUAL, "max_steps": 0}), fitting=False)
+
+
+def test_strategies_that_shard_weights_are_refused_by_class_too() -> None:
+    strategy = SimpleNamespace(class_path="lightning.pytorch.strategies.ModelParallelStrategy")
+    with pytest.raises(ValueError, match="such as ddp, got .*ModelParallelStrategy: EMA"):
+        check_trainer(SimpleNamespace(**{**USUAL, "strategy": strategy}), fitting=True)
 
 
 def test_lists_of_gpus_are_accepted_if_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.phrases.phrases import Phrase
 from visattn.geometry.affine import Box
-from visattn.io.safe_text import decode_utf8, read_bytes_bounded, short_repr
+from visattn.io.safe_text import decode_utf8, element_text, parse_xml, read_bytes_bounded
 
 _PARTS = re.compile(r"\[/EN#(\d+)((?:/[a-z]+)+) ([^\]]+)\]|([^\s\[\]]+)")
 
@@ -87,26 +86,19 @@ def _read_boxes(path: Path) -> dict[str, list[Box]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no annotation {path}")
     content = read_bytes_bounded(path)
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise ValueError(f"{path} defines entities, which annotations do not need; it is refused")
     try:
-        root = ET.fromstring(content)
-        width, height = (float(_text(root, f"size/{side}")) for side in ("width", "height"))
+        root = parse_xml(content)
+        width, height = (float(element_text(root, f"size/{side}")) for side in ("width", "height"))
         boxes: dict[str, list[Box]] = {}
         for element in root.findall("object"):
             if (corners := element.find("bndbox")) is None:
                 continue
-            sides = [float(_text(corners, name)) for name in ("xmin", "ymin", "xmax", "ymax")]
+            sides = [
+                float(element_text(corners, name)) for name in ("xmin", "ymin", "xmax", "ymax")
+            ]
             box = (sides[0] / width, sides[1] / height, sides[2] / width, sides[3] / height)
             for name in element.findall("name"):
                 boxes.setdefault(str(name.text), []).append(box)
-    except (ET.ParseError, ValueError, ZeroDivisionError) as error:
+    except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path} is no annotation of Flickr30k Entities: {error}") from error
     return boxes
-
-
-def _text(element: ET.Element, path: str) -> str:
-    text = element.findtext(path)
-    if text is None:
-        raise ValueError(f"an element {short_repr(element.tag)} has no {path}")
-    return text

@@ -26,7 +26,7 @@ class AnnotatedObject:
     Args:
         category: Category name; "" if unknown.
         segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
-            brighter than half of its maximum.
+            brighter than half of its maximum; None for the box.
         box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
         crowd: Whether it is a group of objects, as COCO annotates them.
         area: Area in pixels as annotated; None for that of the mask.
@@ -94,6 +94,8 @@ class AnnotatedImage:
         return RegionSample.from_image(read_image(self.path), torch.from_numpy(masks), boxes)
 
     def _object_region(self, obj: AnnotatedObject) -> tuple[Bool[np.ndarray, "y x"], Box | None]:
+        if obj.segmentation is None and obj.box is not None:
+            return boxes_mask([obj.box], self.size), obj.box
         try:
             mask = _load_mask(obj.segmentation, self.size)
         except ValueError as error:
@@ -113,7 +115,8 @@ def read_annotated_images(
 
     Args:
         data: COCO instances JSON; a folder with `annotations/instances_NAME.json` and the
-            images in `NAME`; or a folder of images, whose masks are in `masks`.
+            images in `NAME`; boxes as ImageNet's, a CSV file or a folder of XML files
+            (`read_imagenet_boxes`); or a folder of images, whose masks are in `masks`.
         images: Folder of the images, if it is another one.
         masks: Folder of mask images with bright foreground, each with the name and size of its
             image; by default `masks` beside or in the folder of images.
@@ -136,6 +139,15 @@ def read_annotated_images(
             names = ", ".join(file.name for file in files)
             raise ValueError(f"{source / 'annotations'} has several files: give one of {names}")
         source = files[0] if files else source
+    boxes = (
+        source.suffix.lower() == ".csv"
+        if source.is_file()
+        else (masks is None and next(source.rglob("*.xml"), None) is not None)
+    )
+    if boxes:
+        from visattn.data.regions.imagenet_boxes import read_imagenet_boxes  # which imports this
+
+        return read_imagenet_boxes(source, images)
     if source.is_file():
         return read_coco_images(source, images)
     folder = Path(images) if images is not None else source
@@ -144,7 +156,7 @@ def read_annotated_images(
         masks = next((path for path in candidates if path.is_dir()), None)
     if masks is None:
         raise FileNotFoundError(
-            f"{source} has neither annotations/instances_*.json nor a folder masks; "
+            f"{source} has neither annotations/instances_*.json, XML files nor a folder masks; "
             "name the folder of the masks"
         )
     return read_images_with_masks(folder, masks, omit=omit, onerror=onerror)

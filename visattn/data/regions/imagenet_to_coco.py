@@ -1,6 +1,7 @@
 """Mapping from COCO categories to ImageNet-1k classes."""
 
 from collections.abc import Sequence
+from functools import cache
 
 _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "airplane": (404, 895),
@@ -82,7 +83,8 @@ def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple
     """Return the indices of a model's classes that match a category, or an empty tuple.
 
     A class matches if its name, or one of its comma-separated names, is that of the category. A
-    model with 1000 classes is assumed to have those of ImageNet.
+    model with 1000 classes is assumed to have those of ImageNet, whose names may also be WordNet
+    ids, such as n02391049.
 
     Args:
         category: Category name in the dataset.
@@ -92,11 +94,21 @@ def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple
     Example:
         >>> matching_classes("zebra", (), 1000), matching_classes("Ring", ("bar", "ring"), 2)
         ((340,), (1,))
-        >>> matching_classes("person", (), 1000)
-        ()
+        >>> matching_classes("person", (), 1000), matching_classes("n02391049", (), 1000)
+        ((), (340,))
     """
     category = category.casefold()
     if count == 1000 and category in IMAGENET_CATEGORIES:
         return IMAGENET_CATEGORIES[category]
+    if count == 1000 and category in _imagenet_indices():
+        return (_imagenet_indices()[category],)
     names_of_classes = ({part.strip().casefold() for part in name.split(",")} for name in classes)
     return tuple(index for index, names in enumerate(names_of_classes) if category in names)
+
+
+@cache
+def _imagenet_indices() -> dict[str, int]:
+    """Return the class index of each WordNet id of ImageNet-1k."""
+    from timm.data.imagenet_info import ImageNetInfo  # slow to import
+
+    return {name: index for index, name in enumerate(ImageNetInfo().label_names())}

@@ -8,6 +8,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from visattn.functional.attention.masks import CausalAlignment, causal_mask
 from visattn.functional.numerics import without_autocast
 
+_ROWS = 256  # queries whose weights are computed at once
+
 
 def masked_softmax(
     scores: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*#b #n #m"] | None = None
@@ -134,6 +136,9 @@ def _fused_attention(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "*b n e"]:
+    other_width = query.shape[-1] != values.shape[-1] and query.device.type == "cpu"
+    if other_width and mask is bias is None and not causal:
+        return _attention_by_rows(query, keys, values, scale)
     empty = None if mask is None else _empty_rows(mask)
     attn_mask = None if bias is None else bias.to(query.dtype)
     if mask is not None and empty is not None:
@@ -141,12 +146,37 @@ def _fused_attention(
         allowed = mask | empty
         attn_mask = allowed if attn_mask is None else torch.where(allowed, attn_mask, -torch.inf)
     output = scaled_dot_product_attention(
-        *(_to_four_dims(part) for part in (query, keys, values)),
+        *(_to_four_dims(_in_rows(part)) for part in (query, keys, values)),
         attn_mask=None if attn_mask is None else _to_four_dims(_expand_mask(attn_mask, query)),
         is_causal=causal,
         scale=scale,
     ).view(*query.shape[:-1], values.shape[-1])
     return output if empty is None else output.masked_fill(empty, 0.0)
+
+
+def _attention_by_rows(
+    query: Float[Tensor, "*b n d"],
+    keys: Float[Tensor, "*b m d"],
+    values: Float[Tensor, "*b m e"],
+    scale: float,
+) -> Float[Tensor, "*b n e"]:
+    """Return attention of blocks of queries, whose weights fit into a cache.
+
+    CPUs have no fused kernel for values of another width than the queries.
+    """
+    tracing: bool = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    whole = tracing or torch.compiler.is_compiling()
+    parts = query.split(query.shape[-2] if whole else _ROWS, -2)
+    outputs = [
+        dot_product_attention_weights(part, keys, scale=scale).to(values.dtype) @ values
+        for part in parts
+    ]
+    return torch.cat(outputs, -2)
+
+
+def _in_rows(part: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
+    """Return a tensor with contiguous rows, for which fused kernels are faster."""
+    return part if part.stride(-1) == 1 else part.contiguous()
 
 
 def _to_four_dims(part: Float[Tensor, "..."] | Bool[Tensor, "..."]) -> Tensor:

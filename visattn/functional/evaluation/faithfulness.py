@@ -23,28 +23,30 @@ def removal_ranks(values: Float[Tensor, "b n"], ties: Int[Tensor, "b n"]) -> Int
 
 
 def removal_mask(
-    ranks: Int[Tensor, "b n"], fraction: float, image_size: tuple[int, int]
-) -> Bool[Tensor, "b y x"]:
-    """Return the mask of the first fraction of removed pixels.
+    ranks: Int[Tensor, "b n"], fractions: Float[Tensor, " s"], image_size: tuple[int, int]
+) -> Bool[Tensor, "s b y x"]:
+    """Return the masks of the first fractions of removed pixels.
 
     Args:
         ranks: Rank of each pixel, row by row.
-        fraction: Fraction of the pixels, 0 to 1; rounded to whole pixels.
+        fractions: Fractions of the pixels, 0 to 1; rounded to whole pixels.
         image_size: Height and width of the image.
 
     Raises:
-        ValueError: If the fraction lies outside [0, 1], or the size does not match the ranks.
+        ValueError: If a fraction lies outside [0, 1], or the size does not match the ranks.
 
     Example:
-        >>> removal_mask(torch.tensor([[3, 0, 2, 1]]), 0.5, (2, 2))
+        >>> removal_mask(torch.tensor([[3, 0, 2, 1]]), torch.tensor([0.5]), (2, 2))[0]
         tensor([[[False,  True],
                  [False,  True]]])
     """
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"fraction must be 0 to 1, got {fraction}")
+    shares: list[float] = fractions.tolist()
+    if not all(0 <= share <= 1 for share in shares):
+        raise ValueError(f"fractions must be 0 to 1, got {shares}")
     if image_size[0] * image_size[1] != ranks.shape[1]:
         raise ValueError(f"{image_size[0]} x {image_size[1]} pixels are not {ranks.shape[1]}")
-    return (ranks < round(fraction * ranks.shape[1])).view(len(ranks), *image_size)
+    counts = torch.tensor([round(share * ranks.shape[1]) for share in shares], dtype=torch.int64)
+    return ranks.unflatten(1, image_size) < counts.to(ranks.device)[:, None, None, None]
 
 
 def area_under_curve(

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, conv2d, interpolate, max_pool2d, pad
+from torch.nn.functional import avg_pool2d, interpolate, max_pool2d
 
 from visattn.functional.numerics import at_least_float32, without_autocast
-
-_NEIGHBOR_WEIGHTS = ((1 / 12, 1 / 6, 1 / 12), (1 / 6, 0.0, 1 / 6), (1 / 12, 1 / 6, 1 / 12))
-_TENT_KERNEL = ((0.25, 0.5, 0.25), (0.5, 1.0, 0.5), (0.25, 0.5, 0.25))
 
 
 def linear_imputation(
@@ -50,50 +47,89 @@ def linear_imputation(
     """
     if not bool(known.any(2).any(1).all()):
         raise ValueError("each image must have a known pixel from which the others can be imputed")
-    values, mask = at_least_float32(images), known[:, None]
-    weights = values.new_tensor(_NEIGHBOR_WEIGHTS)[None, None]
+    size = 1 if images.device.type == "cpu" else max(1, len(images))  # one image fits into a cache
     with without_autocast(images.device):
-        total = _neighbor_sum(torch.ones_like(values[:1, :1]), weights)
-        known_values = values.masked_fill(~mask, 0.0)
-        initial = _pyramid_mean(known_values, mask.to(values)).masked_fill(mask, 0.0)
-        constants = _neighbor_sum(known_values, weights)
-        solution = _conjugate_gradients(constants, initial, ~mask, (weights, total), tolerance)
-    return torch.where(mask, images, solution.to(images))
+        parts = zip(at_least_float32(images).split(size), known[:, None].split(size), strict=True)
+        solution = torch.cat([_solve(values, mask, tolerance) for values, mask in parts])
+    return torch.where(known[:, None], images, solution.to(images))
 
 
-def _neighbor_sum(
-    values: Float[Tensor, "b c y x"], weights: Float[Tensor, "1 1 3 3"]
+def _solve(
+    values: Float[Tensor, "b c y x"], mask: Bool[Tensor, "b 1 y x"], tolerance: float
 ) -> Float[Tensor, "b c y x"]:
-    """Return the weighted sum of the eight neighbors of each pixel, with zero padding."""
-    return _conv_planes(values, weights, 1)
+    """Return the values of the unknown pixels, and 0 elsewhere."""
+    total = _neighbor_sum(torch.ones_like(values[:1, :1]))
+    known_values = values.masked_fill(~mask, 0.0)
+    initial = _pyramid_mean(known_values, mask.to(values)).masked_fill(mask, 0.0)
+    constants = _neighbor_sum(known_values)
+    return _conjugate_gradients(constants, initial, ~mask, total, tolerance)
 
 
-def _conv_planes(
-    values: Float[Tensor, "b c y x"], kernel: Float[Tensor, "1 1 3 3"], stride: int
-) -> Float[Tensor, "b c y2 x2"]:
-    """Return the convolution of each channel of each image with the same kernel."""
-    planes = values.flatten(0, 1)[None]
-    kernels = kernel.expand(planes.shape[1], -1, -1, -1)
-    output = conv2d(planes, kernels, stride=stride, padding=1, groups=planes.shape[1])
-    return output.view(*values.shape[:2], *output.shape[2:])
+def _neighbor_sum(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Return the weighted sum of the eight neighbors of each pixel, with zero padding.
+
+    The weights are a third of a tent, without its peak. Sums of slices are several times as fast as
+    depthwise convolutions on CPUs.
+    """
+    tent = values
+    for axis in (2, 3):
+        last, previous = tent.shape[axis] - 1, tent
+        tent = previous.clone()
+        tent.narrow(axis, 1, last).add_(previous.narrow(axis, 0, last), alpha=0.5)
+        tent.narrow(axis, 0, last).add_(previous.narrow(axis, 1, last), alpha=0.5)
+    return tent.sub_(values).div_(3)
+
+
+def _tent_sums(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y2 x2"]:
+    """Return the sums over tents around every second pixel, with zero padding."""
+    for axis in (2, 3):
+        even, odd = _even_odd(values, axis)
+        values = even.clone()
+        values.narrow(axis, 0, odd.shape[axis]).add_(odd, alpha=0.5)
+        count = even.shape[axis] - 1
+        values.narrow(axis, 1, count).add_(odd.narrow(axis, 0, count), alpha=0.5)
+    return values
+
+
+def _add_tents(
+    values: Float[Tensor, "b c y x"], heights: Float[Tensor, "b c y2 x2"]
+) -> Float[Tensor, "b c y x"]:
+    """Return values plus tents around every second pixel, the transpose of `_tent_sums`."""
+    for axis in (3, 2):
+        size = list(heights.shape)
+        size[axis] = values.shape[axis]
+        spread = heights.new_empty(size)
+        even, odd = _even_odd(spread, axis)
+        even.copy_(heights)
+        odd.copy_(heights.narrow(axis, 0, odd.shape[axis]))
+        count = heights.shape[axis] - 1
+        odd.narrow(axis, 0, count).add_(heights.narrow(axis, 1, count))
+        odd.div_(2)
+        heights = spread
+    return heights.add_(values)
+
+
+def _even_odd(values: Float[Tensor, "b c y x"], axis: int) -> tuple[Tensor, Tensor]:
+    """Return views of every second row or column, from the first and from the second."""
+    whole = (slice(None),) * axis
+    return values[(*whole, slice(0, None, 2))], values[(*whole, slice(1, None, 2))]
 
 
 def _conjugate_gradients(
     constants: Float[Tensor, "b c y x"],
     initial: Float[Tensor, "b c y x"],
     hole: Bool[Tensor, "b 1 y x"],
-    system: tuple[Float[Tensor, "1 1 3 3"], Float[Tensor, "1 1 y x"]],
+    total: Float[Tensor, "1 1 y x"],
     tolerance: float,
 ) -> Float[Tensor, "b c y x"]:
     """Return x with `total * x - neighbor_sum(x) = constants` in the hole and 0 outside.
 
     The matrix is a grid Laplacian: symmetric, and positive definite if any pixel is known.
     """
-    weights, total = system
     grids, inside = [grid.to(initial) for grid in _coarse_grids(hole)], hole.to(initial)
 
     def matrix_product(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        return (total * x - _neighbor_sum(x, weights)) * inside
+        return (total * x - _neighbor_sum(x)) * inside
 
     def inner_product(a: Float[Tensor, "b c y x"], b: Float[Tensor, "b c y x"]) -> Tensor:
         return (a * b).sum((2, 3), keepdim=True)
@@ -109,11 +145,11 @@ def _conjugate_gradients(
         product = matrix_product(direction)
         curvature = inner_product(direction, product)
         step = torch.where(curvature > 0, norm / curvature.where(curvature > 0, 1.0), 0.0)
-        x, residual = x + step * direction, residual - step * product
+        x, residual = x.addcmul_(step, direction), residual.addcmul_(step, product, value=-1)
         preconditioned = _precondition(residual, grids)
         previous_norm, norm = norm, inner_product(residual, preconditioned)
         ratio = norm / previous_norm.where(previous_norm > 0, math.inf)
-        direction = preconditioned + ratio * direction
+        direction = torch.addcmul(preconditioned, ratio, direction)
     return x
 
 
@@ -135,17 +171,12 @@ def _precondition(
     In two dimensions the energy of a tent is nearly independent of its size, so all grids have the
     same weight.
     """
-    tent = residual.new_tensor(_TENT_KERNEL)[None, None]
     levels = [residual]
     for inside in grids:
-        levels.append(_conv_planes(levels[-1], tent, 2) * inside)
+        levels.append(_tent_sums(levels[-1]) * inside)
     total = levels.pop()
     for level in reversed(levels):
-        rows, columns = level.shape[2:]
-        padded = pad(total, (0, 1 - columns % 2, 0, 1 - rows % 2))  # tents beyond the border are 0
-        size = (2 * padded.shape[2] - 1, 2 * padded.shape[3] - 1)
-        fine = interpolate(padded, size, mode="bilinear", align_corners=True)
-        total = level + fine[:, :, :rows, :columns]
+        total = _add_tents(level, total)
     return total
 
 

@@ -15,7 +15,9 @@ from visattn.functional.numerics import gaussian_blur
 _TOLERANCE = 1e-4  # of the imputation, far below the added noise
 
 ScoreFunction = Callable[[Float[Tensor, "b c y x"]], Float[Tensor, " b"]]
-"""Maps normalized images to one score each, such as the probability of a class."""
+"""Maps normalized images to one score each, such as the probability of a class.
+
+With more than one variant per batch it gets variant 0 of all images, variant 1 of all, ..."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ def perturbation_curve(
     end: Float[Tensor, "b c y x"],
     ranks: Int[Tensor, "b n"],
     shares: Float[Tensor, " s"],
+    *,
+    variants_per_batch: int = 1,
 ) -> Float[Tensor, "b s"]:
     """Return the scores while pixels of the start images are replaced by the end images.
 
@@ -97,6 +101,7 @@ def perturbation_curve(
         end: Images at fraction 1.
         ranks: Rank of each pixel.
         shares: Fractions of the pixels that are replaced.
+        variants_per_batch: How many variants of all images to score at once.
 
     Example:
         >>> ranks = torch.tensor([[1, 0]])
@@ -106,12 +111,45 @@ def perturbation_curve(
         tensor([[5., 2., 0.]])
     """
     size = (start.shape[2], start.shape[3])
-    points: list[Tensor] = []
+    points = [start.new_zeros(0, len(start))]
     with torch.no_grad():
-        for share in shares.tolist():
-            replaced = removal_mask(ranks, share, size)[:, None]
-            points.append(score_function(torch.where(replaced, end, start)))
-    return torch.stack(points, 1)
+        for part in filter(len, shares.split(variants_per_batch)):
+            variants = torch.where(removal_mask(ranks, part, size)[:, :, None], end, start)
+            points.append(score_function(variants.flatten(0, 1)).view(len(part), len(start)))
+    return torch.cat(points).T
+
+
+@dataclass(frozen=True, eq=False)
+class PerturbationEnds:
+    """What insertion and deletion of any map of the same images start and end with.
+
+    Args:
+        blurred: Blurred images, from which insertion starts.
+        blurred_scores: Their scores.
+        original_scores: Scores of the images.
+        blank_scores: Scores of images of zeros, with which deletion ends.
+    """
+
+    blurred: Float[Tensor, "b c y x"]
+    blurred_scores: Float[Tensor, " b"]
+    original_scores: Float[Tensor, " b"]
+    blank_scores: Float[Tensor, " b"]
+
+
+def perturbation_ends(
+    score_function: ScoreFunction, images: Float[Tensor, "b c y x"], schedule: PerturbationSchedule
+) -> PerturbationEnds:
+    """Return the ends of the curves, which are the same for all maps of the images.
+
+    Args:
+        score_function: Score of each image of a batch.
+        images: Normalized images.
+        schedule: Blur.
+    """
+    with torch.no_grad():
+        blurred = gaussian_blur(images, schedule.blur_sigma * min(images.shape[2:]))
+        scores = (score_function(batch) for batch in (blurred, images, torch.zeros_like(images)))
+        return PerturbationEnds(blurred, *scores)
 
 
 def insertion_deletion(
@@ -119,6 +157,9 @@ def insertion_deletion(
     images: Float[Tensor, "b c y x"],
     ranks: Int[Tensor, "b n"],
     schedule: PerturbationSchedule,
+    *,
+    ends: PerturbationEnds | None = None,
+    variants_per_batch: int = 1,
 ) -> dict[str, Float[Tensor, " b"]]:
     """Return insertion (into a blurred image, higher is better) and deletion (lower is better).
 
@@ -129,6 +170,8 @@ def insertion_deletion(
         images: Normalized images.
         ranks: Rank of each pixel, from `pixel_ranks`.
         schedule: Steps and blur.
+        ends: Of the same images and schedule, if there are several maps of them; computed if None.
+        variants_per_batch: How many variants of all images to score at once.
 
     Example:
         >>> ranks = torch.tensor([[0, 1]])
@@ -141,13 +184,18 @@ def insertion_deletion(
         Petsiuk et al. 2018, arXiv:1806.07421, section 4.2. Deviation: ties are ordered
         randomly, not row by row.
     """
-    sigma = schedule.blur_sigma * min(images.shape[2:])
-    blurred, shares = gaussian_blur(images, sigma), schedule.curve_fractions
-    inserted = perturbation_curve(score_function, blurred, images, ranks, shares)
-    deleted = perturbation_curve(score_function, images, torch.zeros_like(images), ranks, shares)
+    ends = ends or perturbation_ends(score_function, images, schedule)
+    shares, blank = schedule.curve_fractions, torch.zeros_like(images)
+
+    def area(start: Tensor, end: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        inner = perturbation_curve(
+            score_function, start, end, ranks, shares[1:-1], variants_per_batch=variants_per_batch
+        )
+        return area_under_curve(torch.cat((first[:, None], inner, last[:, None]), 1), shares)
+
     return {
-        "insertion": area_under_curve(inserted, shares),
-        "deletion": area_under_curve(deleted, shares),
+        "insertion": area(ends.blurred, images, ends.blurred_scores, ends.original_scores),
+        "deletion": area(images, blank, ends.original_scores, ends.blank_scores),
     }
 
 
@@ -157,6 +205,8 @@ def road_scores(
     ranks: Int[Tensor, "b n"],
     schedule: PerturbationSchedule,
     seeds: Sequence[int],
+    *,
+    variants_per_batch: int = 1,
 ) -> dict[str, Float[Tensor, " b"]]:
     """Return ROAD scores: mean scores after removing and imputing the lowest and highest pixels.
 
@@ -169,6 +219,7 @@ def road_scores(
         ranks: Rank of each pixel, from `pixel_ranks`.
         schedule: Fractions and noise.
         seeds: One seed per image for its noise.
+        variants_per_batch: How many variants of all images to impute and score at once.
 
     Example:
         >>> ranks = torch.tensor([[0, 1, 2]])
@@ -185,14 +236,18 @@ def road_scores(
     drawn = [torch.randn(images.shape[1:], generator=generator) for generator in generators]
     noise = schedule.noise_std * torch.stack(drawn).to(images)
     size = (images.shape[2], images.shape[3])
-    means: dict[str, Tensor] = {}
+    fractions = torch.tensor(schedule.road_fractions, dtype=torch.float64)
     last_first = ranks.shape[1] - 1 - ranks
+    means: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, order in (("road_lowest", last_first), ("road_highest", ranks)):
-            left: list[Tensor] = []
-            for share in schedule.road_fractions:
-                removed = removal_mask(order, share, size)
-                imputed = linear_imputation(images, ~removed, tolerance=_TOLERANCE) + noise
-                left.append(score_function(torch.where(removed[:, None], imputed, images)))
-            means[name] = torch.stack(left).mean(0)
+            scores: list[Tensor] = []
+            for part in fractions.split(variants_per_batch):
+                removed = removal_mask(order, part, size).flatten(0, 1)
+                repeated = images.repeat(len(part), 1, 1, 1)
+                imputed = linear_imputation(repeated, ~removed, tolerance=_TOLERANCE)
+                imputed += noise.repeat(len(part), 1, 1, 1)
+                variants = torch.where(removed[:, None], imputed, repeated)
+                scores.append(score_function(variants).view(len(part), len(images)))
+            means[name] = torch.cat(scores).mean(0)
     return {"road": means["road_lowest"] - means["road_highest"], **means}

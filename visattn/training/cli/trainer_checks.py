@@ -32,6 +32,7 @@ def check_trainer(options: Any, *, fitting: bool) -> None:
             "of visattn models stay in float32"
         )
     _check_devices(str(options.devices), str(options.accelerator))
+    _check_strategy(options.strategy)
     if not fitting:
         return
     for name in ("max_steps", "max_epochs"):
@@ -64,3 +65,16 @@ def _check_devices(devices: str, accelerator: str) -> None:
     raise ValueError(
         f"trainer.devices must be {choices}, or a number of at least 1 ({unit}), got {devices}"
     )
+
+
+def _check_strategy(strategy: Any) -> None:
+    """Refuse strategies that shard the weights of a model."""
+    name = str(getattr(strategy, "class_path", strategy))
+    words = name.lower().replace("_", "")
+    if any(sharded in words for sharded in ("fsdp", "deepspeed", "modelparallel")):
+        raise ValueError(
+            "trainer.strategy must be one that keeps whole weights in each process, such as ddp, "
+            f"got {name}: EMA, the check of gradients and the checkpoints need them. For a model "
+            "that is too large for a device, set its grad_checkpointing, use --trainer.precision "
+            "bf16-mixed, or smaller batches with --trainer.accumulate_grad_batches"
+        )
