@@ -246,8 +246,11 @@ from .regions.imagenet_to_coco import (
     matching_classes as matching_classes,
 )
 from .regions.masks import (
+    CocoRLE as CocoRLE,
     boxes_mask as boxes_mask,
+    map_rle as map_rle,
     mask_boxes as mask_boxes,
+    mask_rle as mask_rle,
     polygon_mask as polygon_mask,
     rle_mask as rle_mask,
     segmentation_mask as segmentation_mask,

@@ -113,6 +113,10 @@ from .explainer import (
     explain as explain,
     methods_for as methods_for,
 )
+from .export_graph import (
+    export_graph as export_graph,
+    read_graph_metadata as read_graph_metadata,
+)
 from .inputs import (
     PreparedImages as PreparedImages,
     prepare_images as prepare_images,
