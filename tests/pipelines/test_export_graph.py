@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,14 @@ needs_onnx = pytest.mark.skipif(
 )
 SUFFIXES = [".pt2", pytest.param(".onnx", marks=needs_onnx)]
 pytestmark = pytest.mark.compile
+
+
+@pytest.fixture(autouse=True)
+def without_shape_checks() -> Iterator[None]:
+    """The checks compare sizes, which makes numbers of the batch axis, so that it is not free."""
+    jaxtyping.config.update("jaxtyping_disable", value=True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", value=False)
 
 
 def vit() -> VisionTransformer:
@@ -112,7 +122,7 @@ def test_the_steps_of_a_captioner_give_the_greedy_caption(
         maps.append(attention)
     with torch.no_grad():
         found = model.search(
-            encoder(images), beam_size=1, max_length=4, min_length=4, banned_tokens=(0, 1, 2, 3)
+            encoder(images), beam_size=1, max_length=4, min_length=4, banned_tokens=(0, 1, 3)
         )
     assert torch.stack(chosen, 1).tolist() == found.tokens[:, 0, :4].tolist()
     expected = found.attention_steps.weights[:, 0, :4].unflatten(-1, (3, 5))
@@ -123,7 +133,7 @@ def test_the_steps_of_a_captioner_give_the_greedy_caption(
 def test_a_glimpse_model_gives_locations_and_boxes(suffix: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = RecurrentAttentionModel(
-        ("cat", "dog", "ant"), (29, 41), [0.4], [0.3], num_glimpses=3, num_scales=2, glimpse_size=5,
+        ("cat", "dog", "ant"), (29, 41), [0.4] * 3, [0.3] * 3, num_glimpses=3, num_scales=2, glimpse_size=5,
         hidden_size=16, init_location="center", pad_value=0.2,
     ).eval()  # fmt: skip
     nn.init.normal_(model.policy.mean.weight)

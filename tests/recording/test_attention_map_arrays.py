@@ -78,7 +78,6 @@ def test_attributions_of_the_channels_add_up_to_the_map() -> None:
     [
         ({"transform": v2.Resize(4)}, "image_size must be the height and width"),
         ({"transform": v2.RandomCrop(4), "image_size": (9, 9)}, "RandomCrop is random"),
-        ({"channels": "rms"}, "channels must be one of sum, mean, max_abs"),
     ],
 )
 def test_a_place_that_is_not_known_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -86,7 +85,9 @@ def test_a_place_that_is_not_known_is_refused(arguments: dict[str, Any], message
         AttentionMap.from_array(torch.zeros(3, 4, 4), **arguments)
 
 
-masks = st.tuples(st.integers(1, 41), st.integers(1, 37), st.integers(0, 2**32 - 1), st.floats(0, 1))
+masks = st.tuples(
+    st.integers(1, 41), st.integers(1, 37), st.integers(0, 2**32 - 1), st.floats(0, 1)
+)
 
 
 def noise_mask(height: int, width: int, seed: int, share: float) -> np.ndarray:
@@ -118,10 +119,10 @@ def test_the_mask_of_a_map_leaves_out_what_the_network_did_not_see() -> None:
         map_rle(AttentionMap(-torch.ones(2, 2), "x", "gradient", geometry))
 
 
-def network() -> nn.Module:
+def network(channels: int = 3) -> nn.Module:
     torch.manual_seed(2)
     return nn.Sequential(
-        nn.Conv2d(3, 6, 5, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(),
+        nn.Conv2d(channels, 6, 5, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(),
         nn.Linear(54, 4),
     ).eval()  # fmt: skip
 
@@ -154,8 +155,8 @@ def test_maps_of_captum_lie_where_ours_do() -> None:
 def test_scores_equal_those_of_quantus() -> None:
     """Install it with `pip install quantus`; it brings pandas, scikit-learn and scikit-image."""
     quantus: Any = pytest.importorskip("quantus")
-    model, generator = network(), torch.Generator().manual_seed(3)
-    x = torch.rand(5, 3, *SIZE, generator=generator)
+    model, generator = network(1), torch.Generator().manual_seed(3)
+    x = torch.rand(5, 1, *SIZE, generator=generator)
     maps = AttentionMap.from_array(torch.rand(5, 5, 7, generator=generator), image_size=SIZE)
     regions = torch.rand(5, 5, 7, generator=generator) > 0.5
     regions = regions.repeat_interleave(7, 1).repeat_interleave(7, 2)
@@ -170,7 +171,7 @@ def test_scores_equal_those_of_quantus() -> None:
     assert len(set(hits)) == 2
     mass = quantus.RelevanceMassAccuracy(**shown)(**batch)
     np.testing.assert_allclose(mass, energy_pointing_game(values, regions), rtol=1e-5)
-    step = 3 * SIZE[0] * SIZE[1] // 5  # they count each channel of a pixel
+    step = SIZE[0] * SIZE[1] // 5
     flipped = quantus.PixelFlipping(
         features_in_step=step, perturb_baseline="black", return_auc_per_sample=False, **shown
     )(**{**batch, "x_batch": x.numpy() - x.numpy().min()}, softmax=True)
@@ -185,5 +186,5 @@ def test_scores_equal_those_of_quantus() -> None:
         score, images, images.amin((1, 2, 3), keepdim=True).expand_as(images), ranks,
         torch.arange(1, 6) / 5,
     )  # fmt: skip
-    np.testing.assert_allclose(np.asarray(flipped), curve.numpy(), atol=1e-4)  # ties
+    np.testing.assert_allclose(np.asarray(flipped), curve.numpy(), atol=1e-5)
     assert curve.std() > 1e-3

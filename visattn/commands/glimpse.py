@@ -23,6 +23,7 @@ from visattn.commands.options.folders import (
     check_no_overwrite,
     create_folder,
     encode_png,
+    file_digest,
     unique_names,
 )
 from visattn.commands.options.image_index import INDEX, ImageIndex, read_index_entries
@@ -34,6 +35,15 @@ from visattn.commands.options.images import (
 )
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
 from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.commands.options.videos import (
+    VIDEO_SUFFIXES,
+    VideoJob,
+    add_video,
+    has_videos,
+    run_videos,
+    video_record,
+    video_sources,
+)
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -55,7 +65,9 @@ several objects all classes in order, and the probability of the sequence. With 
   DIR/NAME.json   locations, boxes in pixels of the image, and probabilities after each glimpse
 and for several images DIR/coverage.png, the fixation density over all of them, and DIR/index.html,
 an index of all files. Boxes show what the network received, the first glimpse included.
-Unreadable images are skipped and reported at the end; the exit code is then 1."""
+Unreadable images are skipped and reported at the end; the exit code is then 1.
+A video or camera needs --out and gives a row per frame: its name, the second, the class. Each frame
+is a new image to the model."""
 
 _SUFFIXES = (".png", ".gif", ".json")
 _COVERAGE = "coverage"
@@ -69,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Classify images with a glimpse model, and show where it looked.",
         epilog=_EPILOG,
     )
-    add_images(parser)
+    add_images(parser, videos=True)
     add_weights(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder for images, animations and JSON"
@@ -88,6 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="seed of random locations and samples (default: 0)",
     )
     add_resize_mode(parser)
+    add_video(parser, "NAME.glimpses", maps=False)
     add_dry_run(parser)
     return parser
 
@@ -105,7 +118,13 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
+    if not args.images and args.camera is None:
+        parser.error("name the photos or videos: files, folders, or --camera 0")
     check_weights(args)  # reports a missing run before torch is imported
+    if has_videos(args):
+        if args.out is None:
+            parser.error("a video needs an output folder, --out DIR")
+        return _draw_videos(args)
     skipped: list[str] = []
     names = unique_names(find_input_images(args.images, args.out, skipped), reserved=_COVERAGE)
     files = [f"{name}{suffix}" for name in names.values() for suffix in _SUFFIXES]
@@ -121,6 +140,30 @@ def main(argv: Sequence[str]) -> int:
     if args.out is not None:
         create_folder(args.out)
     return _classify_images(_load_glimpse_model(args)[0], args, names, skipped)
+
+
+def _draw_videos(args: argparse.Namespace) -> int:
+    """Draw the scan paths of the frames of videos; return the exit code."""
+    from visattn.pipelines.video_frames import FrameGlimpses
+
+    sources = video_sources(args, (), "")
+    files = [f"{name}.glimpses{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
+    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
+    model, weights = _load_glimpse_model(args)
+    if args.dry_run:
+        reads = [f"{len(sources)} videos", describe_model(model, weights)]
+        return print_dry_run(reads, args.out, files)
+    frames = FrameGlimpses(model, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode)
+    options = ("policy", "seed", "resize_mode")
+    file = file_digest(Path(weights))
+    jobs = [
+        VideoJob(
+            source, f"{name}.glimpses", "", video_record(args, source, options, weights=file),
+            {"explainer": frames, "method": "glimpses"},
+        )
+        for source, name in sources.items()
+    ]  # fmt: skip
+    return run_videos(args, jobs, overwrite=False)
 
 
 def _classify_images(

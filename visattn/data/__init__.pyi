@@ -128,6 +128,7 @@ from .images.rgb import (
 )
 from .images.video import (
     VIDEO_SUFFIXES as VIDEO_SUFFIXES,
+    Mp4Writer as Mp4Writer,
     VideoError as VideoError,
     VideoFrame as VideoFrame,
     VideoReader as VideoReader,

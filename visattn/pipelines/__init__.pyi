@@ -167,12 +167,19 @@ from .sequence_maps import (
 )
 from .video import (
     ExplainedFrame as ExplainedFrame,
-    Mp4Writer as Mp4Writer,
+    FrameExplainer as FrameExplainer,
     VideoOverlay as VideoOverlay,
     contact_sheet as contact_sheet,
     find_shots as find_shots,
     overlay_video as overlay_video,
     smooth_maps as smooth_maps,
+)
+from .video_frames import (
+    FrameCaptions as FrameCaptions,
+    FrameGlimpses as FrameGlimpses,
+)
+from .video_models import (
+    VideoExplainer as VideoExplainer,
 )
 from .words.captions import (
     caption_with_transformers as caption_with_transformers,

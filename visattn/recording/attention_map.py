@@ -148,7 +148,7 @@ class AttentionMap:
         maps = _resample_axis(maps, _centers(rows, grid_y), -2, smooth=True)
         return (maps / channels).unsqueeze(1).repeat(1, channels, 1, 1)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 (NumPy's)
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Return the values as a NumPy array, for `np.asarray`.
 
         Example:

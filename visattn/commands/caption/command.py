@@ -30,7 +30,7 @@ from visattn.commands.options.dry_run import (
     describe_model,
     print_dry_run,
 )
-from visattn.commands.options.folders import check_no_overwrite, unique_names
+from visattn.commands.options.folders import check_no_overwrite, file_digest, unique_names
 from visattn.commands.options.image_index import INDEX, read_index_entries
 from visattn.commands.options.images import (
     PIXELS_PER_BATCH,
@@ -42,6 +42,15 @@ from visattn.commands.options.images import (
 )
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
 from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.commands.options.videos import (
+    VIDEO_SUFFIXES,
+    VideoJob,
+    add_video,
+    has_videos,
+    run_videos,
+    video_record,
+    video_sources,
+)
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.images.reader import LoadedImage
@@ -63,12 +72,15 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
   DIR/index.html  index of all pages
 Each page is self-contained and works offline.
-Unreadable images are skipped and reported at the end; the exit code is then 1."""
+Unreadable images are skipped and reported at the end; the exit code is then 1.
+A video or camera needs --out and gives a row per frame: its name, the second, the caption; the map
+of a frame is the mean of those of its words. Use --every 25 for a caption per second."""
 
 _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
 _PIXELS_PER_BATCH = PIXELS_PER_BATCH
+_STILL_ONLY = ("gif", "alignment", "phrase_boxes", "num_captions", "model")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -78,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Caption images, and show where the model attends for each word.",
         epilog=_EPILOG,
     )
-    add_images(parser)
+    add_images(parser, videos=True)
     add_weights(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder for pages, panels and arrays"
@@ -106,6 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--batch-size", type=batch_size, help="images per batch (default: 16; 1 with --model)"
     )
     add_huggingface(parser)
+    add_video(parser, "NAME.caption")
     add_dry_run(parser)
     return parser
 
@@ -170,6 +183,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.weights is None and args.run is None and args.model is None:
         parser.error(_NO_WEIGHTS)
+    if not args.images and args.camera is None:
+        parser.error("name the photos or videos: files, folders, or --camera 0")
+    if has_videos(args):
+        if args.out is None:
+            parser.error("a video needs an output folder, --out DIR")
+        return _caption_videos(args)
     check_model_options(parser, args)
     _check_options(parser, args)
     skipped: list[str] = []
@@ -194,6 +213,35 @@ def main(argv: Sequence[str]) -> int:
             not_written += _caption_batch(model, batch, args, gallery)
             done += [name for name, _ in batch]
     return report_failures(skipped, not_written, len(names))
+
+
+def _caption_videos(args: argparse.Namespace) -> int:
+    """Caption the frames of videos; return the exit code."""
+    if args.method != "attention":
+        raise ValueError("--method is for photos; a video shows the attention of the captioner")
+    reason = "a video takes a captioner of visattn, and gives one caption per frame"
+    sources = video_sources(args, _STILL_ONLY, reason)
+    check_weights(args)
+    files = [f"{name}.caption{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
+    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
+    model, weights = _load_captioner(args)
+    if args.dry_run:
+        reads = [f"{len(sources)} videos", describe_model(model, weights)]
+        return print_dry_run(reads, args.out, files)
+    from visattn.pipelines.video_frames import FrameCaptions
+
+    options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
+    frames = FrameCaptions(model, **{name: getattr(args, name) for name in options})
+    arguments = {"explainer": frames, "method": "caption", "batch_size": args.batch_size or 8}
+    file = file_digest(Path(weights))
+    jobs = [
+        VideoJob(
+            source, f"{name}.caption", "", video_record(args, source, options, weights=file),
+            arguments,
+        )
+        for source, name in sources.items()
+    ]  # fmt: skip
+    return run_videos(args, jobs, overwrite=False)
 
 
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import io
 import itertools
 import os
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported when a command runs, not for its help
     import numpy as np
+
+
+_DIGEST_LENGTH = 16  # hexadecimal digits
 
 
 def create_folder(folder: Path) -> None:
@@ -133,3 +137,22 @@ def _duplicates(names: dict[Path, str]) -> list[Path]:
 def _printable(part: str) -> str:
     """Return a part of a path with unprintable characters replaced by underscores."""
     return "".join(letter if letter.isprintable() else "_" for letter in part)
+
+
+def file_digest(path: Path) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file.
+
+    Raises:
+        OSError: If it cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a"
+        >>> file.write_bytes(b"abc")
+        3
+        >>> file_digest(file)
+        'ba7816bf8f01cfea'
+    """
+    from visattn.io.safe_text import open_regular_file
+
+    with open_regular_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.overlay.map_records import file_digest
+from visattn.commands.options.folders import file_digest
 from visattn.commands.overlay.queries import query_selection
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help

@@ -1,13 +1,12 @@
 """Output files of maps: arrays and metadata, by which an interrupted run is resumed."""
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.folders import check_no_overwrite, create_folder
+from visattn.commands.options.folders import check_no_overwrite, create_folder, file_digest
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -16,7 +15,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _PAGES = (".methods.png", ".heads.png", ".html")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
-_DIGEST_LENGTH = 16  # hexadecimal digits
 
 
 class MapFolder:
@@ -128,25 +126,6 @@ class MapFolder:
             OSError: If it cannot be written.
         """
         atomic_write(self.folder / name, content)
-
-
-def file_digest(path: Path) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a file.
-
-    Raises:
-        OSError: If it cannot be read.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a"
-        >>> file.write_bytes(b"abc")
-        3
-        >>> file_digest(file)
-        'ba7816bf8f01cfea'
-    """
-    from visattn.io.safe_text import open_regular_file
-
-    with open_regular_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
-from visattn.commands.options.folders import check_no_overwrite, encode_png, unique_names
+from visattn.commands.options.folders import (
+    check_no_overwrite,
+    encode_png,
+    file_digest,
+    unique_names,
+)
 from visattn.commands.options.image_index import INDEX, read_index_entries
 from visattn.commands.options.images import (
     batched,
@@ -24,7 +29,6 @@ from visattn.commands.overlay.dense_target import check_one_photo, dense_record
 from visattn.commands.overlay.map_records import (
     IMAGES,
     MapFolder,
-    file_digest,
     user_code_digest,
     weights_origin,
 )

@@ -243,7 +243,9 @@ class GlimpseModel(ImageClassifier):
             ValueError: If the policy returns a location that is not finite.
         """
         pyramid = self.retina.build_pyramid(images)
-        indices = torch.arange(images.shape[0], device=images.device).repeat_interleave(num_rollouts)
+        indices = torch.arange(images.shape[0], device=images.device).repeat_interleave(
+            num_rollouts
+        )
         num_steps = self.num_glimpses if locations is None else locations.shape[1]
         if noise is None:
             noise = self._noise(images, num_rollouts, num_steps, sample=sample)
