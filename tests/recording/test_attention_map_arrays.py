@@ -157,7 +157,7 @@ def test_scores_equal_those_of_quantus() -> None:
     quantus: Any = pytest.importorskip("quantus")
     model, generator = network(1), torch.Generator().manual_seed(3)
     x = torch.rand(5, 1, *SIZE, generator=generator)
-    maps = AttentionMap.from_array(torch.rand(5, 5, 7, generator=generator), image_size=SIZE)
+    maps = AttentionMap.from_array(torch.rand(5, *SIZE, generator=generator), image_size=SIZE)
     regions = torch.rand(5, 5, 7, generator=generator) > 0.5
     regions = regions.repeat_interleave(7, 1).repeat_interleave(7, 2)
     attributions = maps.to_attributions(channels=1)

@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     checkpoint, out = _input_and_output(args)
     create_folder(out.parent)
     from visattn.models.serialization.checkpoint import read_model
-    from visattn.pipelines.export_graph import export_graph
+    from visattn.pipelines.graph_export import export_graph
     from visattn.pipelines.model_io import load, save
 
     model = load(checkpoint) if checkpoint.suffix == ".safetensors" else read_model(checkpoint)

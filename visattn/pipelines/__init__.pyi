@@ -113,7 +113,7 @@ from .explainer import (
     explain as explain,
     methods_for as methods_for,
 )
-from .export_graph import (
+from .graph_export import (
     export_graph as export_graph,
     read_graph_metadata as read_graph_metadata,
 )

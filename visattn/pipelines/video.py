@@ -338,7 +338,7 @@ def _draw_frame(
     attention_map: AttentionMap,
     scale: MapScale,
     drawing: dict[str, Any],
-) -> UInt8[np.ndarray, "y x 3"]:
+) -> UInt8[np.ndarray, "y2 x 3"]:
     geometry = attention_map.geometry
     if geometry is None or geometry.image_size != pixels.shape[:2]:
         raise VideoError(

@@ -288,7 +288,8 @@ def _caption_graphs(model: LSTMCaptioner, base: dict[str, Any]) -> list[_Graph]:
     }
     start, step = _CaptionStart(model), _CaptionStep(model, state, changing)
     outputs = ("logits", "attention", "gate", *(f"next_{name}" for name in changing))
-    inputs = {**values, "token": token}
+    # Before the first word some tensors are one and the same, which the exporter would merge.
+    inputs = {**{name: value.clone() for name, value in after.items()}, "token": token}
     return [
         _Graph("", start, {"images": images}, tuple(values), {**metadata, "graph": "start"}),
         _Graph(".step", step, inputs, outputs, {**metadata, "graph": "step"}),

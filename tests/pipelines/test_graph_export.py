@@ -204,7 +204,7 @@ def test_what_has_no_map_to_export_is_refused(
 def test_a_file_that_computes_something_else_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("visattn.pipelines.export_graph._TOLERANCE", -1.0)
+    monkeypatch.setattr("visattn.pipelines.graph_export._TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="does not compute what the model computes"):
         export_graph(vit(), tmp_path / "m.pt2")
     assert not list(tmp_path.iterdir())
