@@ -121,11 +121,11 @@ def test_the_steps_of_a_captioner_give_the_greedy_caption(
         chosen.append(tokens)
         maps.append(attention)
     with torch.no_grad():
-        found = model.search(
+        best = model.search(
             encoder(images), beam_size=1, max_length=4, min_length=4, banned_tokens=(0, 1, 3)
         )
-    assert torch.stack(chosen, 1).tolist() == found.tokens[:, 0, :4].tolist()
-    expected = found.attention_steps.weights[:, 0, :4].unflatten(-1, (3, 5))
+    assert torch.stack(chosen, 1).tolist() == best.tokens[:, 0, :4].tolist()
+    expected = best.attention_steps.weights[:, 0, :4].unflatten(-1, (3, 5))
     np.testing.assert_allclose(np.stack(maps, 1), expected.numpy(), atol=1e-5)
 
 
@@ -171,10 +171,10 @@ def test_the_example_draws_the_map_where_it_lies(
     with Image.open(tmp_path / "out.png") as drawn:
         difference = abs(np.asarray(drawn).astype(int) - expected).max(-1)
     edge = 1  # a pixel half inside of the input belongs to either side
-    seen = ~values.isnan().numpy()
-    inside = np.pad(seen, edge)[2:, 1:-1] & np.pad(seen, edge)[:-2, 1:-1] & seen
-    inside &= np.pad(seen, edge)[1:-1, 2:] & np.pad(seen, edge)[1:-1, :-2]
-    whole = inside | np.pad(seen, 0) if mode != "crop" else inside
+    visible = ~values.isnan().numpy()
+    inside = np.pad(visible, edge)[2:, 1:-1] & np.pad(visible, edge)[:-2, 1:-1] & visible
+    inside &= np.pad(visible, edge)[1:-1, 2:] & np.pad(visible, edge)[1:-1, :-2]
+    whole = inside | np.pad(visible, 0) if mode != "crop" else inside
     assert difference[whole].max() <= 2
     assert (difference > 2).mean() < 0.05
 

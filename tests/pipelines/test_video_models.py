@@ -108,9 +108,9 @@ def test_each_frame_has_the_map_of_its_tubelet(name: str) -> None:
         assert all(each.geometry.image_size == (61, 83) for each in maps)  # pyright: ignore[reportOptionalMemberAccess]
         tubelets = [each.metadata["tubelet"] for each in maps]
         assert tubelets in [[i * count // 8 for i in range(7)] for count in (1, 4, 8)]
-        for one, other in zip(maps, maps[1:], strict=False):
-            same = one.metadata["tubelet"] == other.metadata["tubelet"]
-            assert torch.equal(one.values, other.values) == same or not one.values.any()
+        for before, after in zip(maps, maps[1:], strict=False):
+            same = before.metadata["tubelet"] == after.metadata["tubelet"]
+            assert torch.equal(before.values, after.values) == same or not before.values.any()
 
 
 def test_attention_equals_that_of_the_model_frame_by_frame() -> None:

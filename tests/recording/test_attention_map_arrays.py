@@ -53,10 +53,10 @@ def test_a_marked_block_lies_where_it_is_on_the_photo(transform: Any) -> None:
     values = placed.resize_to_image()
     block = torch.zeros(83, 97, dtype=torch.bool)
     block[BLOCK] = True
-    seen = ~values.isnan()
+    visible = ~values.isnan()
     wrong = (values > 135) != block
-    assert (wrong & seen).sum() <= 130  # pixels along the edges of the block
-    assert (values[seen & block] > 135).float().mean() > 0.9
+    assert (wrong & visible).sum() <= 130  # pixels along the edges of the block
+    assert (values[visible & block] > 135).float().mean() > 0.9
 
 
 def test_attributions_of_the_channels_add_up_to_the_map() -> None:
@@ -161,7 +161,7 @@ def test_scores_equal_those_of_quantus() -> None:
     regions = torch.rand(5, 5, 7, generator=generator) > 0.5
     regions = regions.repeat_interleave(7, 1).repeat_interleave(7, 2)
     attributions = maps.to_attributions(channels=1)
-    values, shown = attributions[:, 0], {"disable_warnings": True, "normalise": False}
+    values, shown = attributions[:, 0], {"disable_warnings": True}
     batch = {
         "model": model, "x_batch": x.numpy(), "y_batch": np.array([0, 1, 2, 3, 0]),
         "a_batch": attributions.numpy(), "s_batch": regions[:, None].numpy(),
