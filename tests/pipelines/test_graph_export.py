@@ -133,7 +133,8 @@ def test_the_steps_of_a_captioner_give_the_greedy_caption(
 def test_a_glimpse_model_gives_locations_and_boxes(suffix: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = RecurrentAttentionModel(
-        ("cat", "dog", "ant"), (29, 41), [0.4] * 3, [0.3] * 3, num_glimpses=3, num_scales=2, glimpse_size=5,
+        ("cat", "dog", "ant"), (29, 41), [0.4] * 3, [0.3] * 3, num_glimpses=3, num_scales=2,
+        glimpse_size=5,
         hidden_size=16, init_location="center", pad_value=0.2,
     ).eval()  # fmt: skip
     nn.init.normal_(model.policy.mean.weight)

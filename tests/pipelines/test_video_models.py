@@ -1,6 +1,7 @@
 """Video models: each token lies on the frames and the place that it was made from."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,10 @@ def videomae(**config: Any) -> nn.Module:
 
 def mvit() -> nn.Module:
     block = MSBlockConfig(1, 8, 8, [3, 3, 3], [3, 3, 3], [1, 1, 1], [1, 1, 1])
-    return MViT((48, 48), 8, [block, block], num_classes=5, residual_pool=False, residual_with_cls_embed=False,
-        rel_pos_embed=False, proj_after_attn=False)  # fmt: skip
+    return MViT(
+        (48, 48), 8, [block, block], num_classes=5, residual_pool=False,
+        residual_with_cls_embed=False, rel_pos_embed=False, proj_after_attn=False,
+    )  # fmt: skip
 
 
 def swin() -> nn.Module:
@@ -108,7 +111,7 @@ def test_each_frame_has_the_map_of_its_tubelet(name: str) -> None:
         assert all(each.geometry.image_size == (61, 83) for each in maps)  # pyright: ignore[reportOptionalMemberAccess]
         tubelets = [each.metadata["tubelet"] for each in maps]
         assert tubelets in [[i * count // 8 for i in range(7)] for count in (1, 4, 8)]
-        for before, after in zip(maps, maps[1:], strict=False):
+        for before, after in pairwise(maps):
             same = before.metadata["tubelet"] == after.metadata["tubelet"]
             assert torch.equal(before.values, after.values) == same or not before.values.any()
 
@@ -160,6 +163,7 @@ def test_what_is_no_video_classifier_is_refused_by_name() -> None:
         VideoExplainer(MODELS["videomae"](), num_frames=4)
     with pytest.raises(ValueError, match="keeps no order of frames"):
         VideoExplainer(huggingface("Timesformer", patch_size=16, attention_type="space_only"))
+    explained = explainer("swin3d")
+    clip = explained.prepare(clip_with_block(None, slice(0), slice(0)))
     with pytest.raises(ValueError, match="rollout does not fit the video model SwinTransformer3d"):
-        explained = explainer("swin3d")
-        explained.map(explained.prepare(clip_with_block(None, slice(0), slice(0))), "rollout")
+        explained.map(clip, "rollout")
