@@ -3,7 +3,8 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -53,23 +54,29 @@ class _ClassRows(nn.Module):
 
     def forward(self, images: UInt8[Tensor, "b c y x"]) -> tuple[Tensor, Tensor]:
         """Return logits `[b, k]` and attention `[b, layer, head, y, x]`."""
+        with self._class_rows() as rows:
+            logits = self.model(images)
+        return logits, torch.stack(rows, 1).unflatten(-1, self.model.grid_size)
+
+    @contextmanager
+    def _class_rows(self) -> Iterator[list[Tensor]]:
+        """Yield a list that receives the rows of each layer; `record` cannot be traced."""
         rows: list[Tensor] = []
+        num_prefix_tokens, request = len(self.model.prefix_roles), RecordRequest("class")
 
         def collect(_: nn.Module, __: Any, weights: Tensor) -> None:
-            rows.append(weights[:, :, 0, len(self.model.prefix_roles) :])
+            rows.append(weights[:, :, 0, num_prefix_tokens:])
 
         taps = [cast("Tap", cast("Any", layer).attn.tap) for layer in self.model.blocks]
-        request = RecordRequest("class")
         handles = [tap.register_forward_hook(collect) for tap in taps]
         for tap in taps:
             tap.requests.append(request)
         try:
-            logits = self.model(images)
+            yield rows
         finally:
             for tap, handle in zip(taps, handles, strict=True):
                 handle.remove()
                 tap.requests.remove(request)
-        return logits, torch.stack(rows, 1).unflatten(-1, self.model.grid_size)
 
 
 class _GreedyGlimpses(nn.Module):
