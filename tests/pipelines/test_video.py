@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor, nn
 from video_data import block_frame, rotate_mp4, write_clip
 
-from visattn.data.images.video import VideoError, VideoReader
+from visattn.data.images.video import Mp4Writer, VideoError, VideoReader
 from visattn.pipelines.explainer import Explainer
-from visattn.pipelines.video import Mp4Writer, VideoOverlay, overlay_video
+from visattn.pipelines.video import VideoOverlay, overlay_video
 
 
 class Bright(nn.Module):

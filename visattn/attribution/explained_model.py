@@ -16,6 +16,7 @@ from visattn.recording.model_config import (
     input_size_hint,
     parse_class_names,
     parse_image_size,
+    takes_clips,
     vision_config,
     vision_tower,
 )
@@ -77,6 +78,11 @@ def analyze_model(
             1  3 x 5, [b c y x]
     """
     check_supports_hooks(model)
+    if takes_clips(model):
+        raise ValueError(
+            f"the model must take images, but {type(model).__name__} takes clips of several "
+            "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
+        )
     defaults = _model_defaults(model)
     size = parse_image_size(input_size) if input_size is not None else defaults.size
     channels = len(defaults.mean)

@@ -1,11 +1,11 @@
-"""`visattn export`: convert a training checkpoint to a safetensors file."""
+"""`visattn export`: convert a training checkpoint to safetensors, ONNX or a torch.export file."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.arguments import CommandParser, add_resize_mode
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
 from visattn.commands.options.output_streams import print_row
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
 _DESCRIPTION = """\
 Convert a training checkpoint to one safetensors file with the weights, the model's configuration
 and its preprocessing. Loading this file executes no code. Training is resumed from the checkpoint,
-not from this file.
+not from this file. With --onnx or --torch-export: a graph that returns the attention maps, too.
 
 --out hf://USER/NAME[@BRANCH] uploads the file to the Hugging Face hub, with a card of the training
 config, the scores of visattn test, and an example image."""
@@ -27,22 +27,47 @@ _NO_SOURCE = """\
 name what to export: --run FOLDER, for the best checkpoint of a run, or a checkpoint:
   visattn export --run runs/scenes_demo/1
   visattn export runs/scenes_demo/1/checkpoints/last.ckpt --out last.safetensors"""
-_NAME = "model.safetensors"
+_NAME = "model"
+_EPILOG = """\
+Graphs take RGB images, uint8, of the size of the model; their metadata (JSON, "visattn") say how a
+photo becomes the input and where maps lie on it. Outputs:
+  Vision Transformer  logits; attention of the class token [image, layer, head, y, x]
+  glimpse model       logits after each glimpse, locations in [-1, 1], boxes in pixels of the input
+  LSTM captioner      two files: NAME gives the state before the first word; NAME.step takes state
+                      and word, and gives logits of the next word, attention [image, y, x], state
+A file is compared with the model before it is written. ONNX needs pip install 'visattn[onnx]'."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
-    parser = CommandParser(prog="visattn export", description=_DESCRIPTION)
+    parser = CommandParser(prog="visattn export", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
-        "checkpoint", nargs="?", type=Path, metavar="CHECKPOINT", help=".ckpt file of visattn fit"
+        "checkpoint",
+        nargs="?",
+        type=Path,
+        metavar="CHECKPOINT",
+        help=".ckpt file of visattn fit; for graphs also a .safetensors file of visattn export",
     )
     add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="output file, FILE.safetensors, or hf://USER/NAME[@BRANCH] (default with --run: "
-        f"{_NAME} in the run directory)",
+        help="output file, .safetensors, .onnx or .pt2, or hf://USER/NAME[@BRANCH] (default with "
+        f"--run: {_NAME}.safetensors, .onnx or .pt2 in the run directory)",
     )
+    graph = parser.add_mutually_exclusive_group()
+    graph.add_argument(
+        "--onnx", action="store_const", const=".onnx", dest="suffix", help="write an ONNX graph"
+    )
+    graph.add_argument(
+        "--torch-export",
+        action="store_const",
+        const=".pt2",
+        dest="suffix",
+        help="write a program of torch.export",
+    )
+    add_resize_mode(parser)
+    parser.set_defaults(suffix=".safetensors")
     hub = parser.add_argument_group("card and repository on the hub")
     hub.add_argument("--summary", default="", metavar="TEXT", help="first sentences of the card")
     hub.add_argument("--image", type=Path, metavar="FILE", help="example image on the card")
@@ -56,7 +81,9 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         FileNotFoundError: If the checkpoint does not exist.
-        ValueError: If the file is not a visattn checkpoint, or the folder holds several runs.
+        ImportError: If packages for ONNX are missing.
+        ValueError: If the file is not a visattn checkpoint, the folder holds several runs, or the
+            maps of the model cannot be exported.
         OSError: If the file cannot be written, or the hub refuses it or cannot be reached.
     """
     parser = build_parser()
@@ -64,23 +91,34 @@ def main(argv: Sequence[str]) -> int:
     if (args.checkpoint is None) == (args.run is None):
         parser.error(_NO_SOURCE)
     if args.out is None and args.run is None:
-        parser.error("--out FILE.safetensors is missing")
+        parser.error(f"--out FILE{args.suffix} is missing")
     on_hub = parse_hub_name(args.out or "") is not None
     hub_options = [name for name in ("summary", "image", "license", "private") if vars(args)[name]]
     if hub_options and not on_hub:
         parser.error(f"--{hub_options[0]} belongs to --out hf://USER/NAME")
-    if not on_hub and Path(args.out or _NAME).suffix != ".safetensors":
-        parser.error(f"--out must end in .safetensors, got {args.out}")
+    if on_hub and args.suffix != ".safetensors":
+        parser.error("graphs are written to files; only weights are uploaded to the hub")
+    if args.out is not None and not on_hub and Path(args.out).suffix != args.suffix:
+        parser.error(
+            f"--out must end in {args.suffix}, got {args.out}; --onnx writes .onnx, --torch-export "
+            ".pt2, without them .safetensors is written"
+        )
     checkpoint, out = _input_and_output(args)
     if not on_hub:
         create_folder(Path(out).parent)
     from visattn.models.serialization.checkpoint import read_model
-    from visattn.pipelines.model_io import save
+    from visattn.pipelines.graph_export import export_graph
+    from visattn.pipelines.model_io import load, save
 
-    model = read_model(checkpoint)
-    save(model, out, card=_card(args, checkpoint) if on_hub else None, private=args.private)
+    model = load(checkpoint) if checkpoint.suffix == ".safetensors" else read_model(checkpoint)
+    if args.suffix == ".safetensors":
+        save(model, out, card=_card(args, checkpoint) if on_hub else None, private=args.private)
+        written: list[Path | str] = [out]
+    else:
+        written = [*export_graph(model, Path(out), resize_mode=args.resize_mode)]
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print_row(out, f"{type(model).__name__}, {parameters:,} parameters")
+    for file in written:
+        print_row(file, f"{type(model).__name__}, {parameters:,} parameters")
     return 0
 
 
@@ -99,10 +137,10 @@ def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path | str]:
     """Return the checkpoint, and the output file or its name on the hub."""
     if args.run is not None:
         run = find_run(args.run)
-        return run_checkpoint(run), args.out or run / _NAME
+        return run_checkpoint(run), args.out or run / f"{_NAME}{args.suffix}"
     if args.checkpoint.is_dir():
         raise ValueError(f"{args.checkpoint} is a folder; export the folder of a run with --run")
-    if args.checkpoint.suffix == ".safetensors":
+    if args.checkpoint.suffix == ".safetensors" and args.suffix == ".safetensors":
         raise ValueError(f"{args.checkpoint} is exported already; a checkpoint ends in .ckpt")
     if not args.checkpoint.is_file():
         raise FileNotFoundError(

@@ -13,12 +13,21 @@ from visattn.commands.options.arguments import (
     batch_size,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run
+from visattn.commands.options.dry_run import add_dry_run, describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite, encode_png
 from visattn.commands.options.image_run import ImageRun, Record, autocast
 from visattn.commands.options.images import batched, read_images
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.provenance import weights_origin
+from visattn.commands.options.provenance import file_digest, weights_origin
+from visattn.commands.options.videos import (
+    VIDEO_SUFFIXES,
+    VideoJob,
+    add_video,
+    has_videos,
+    run_videos,
+    video_record,
+    video_sources,
+)
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -43,7 +52,9 @@ several objects all classes in order, and the probability of the sequence. With 
 and for several images DIR/coverage.png, the fixation density over all of them, and DIR/index.html,
 an index of all files. Boxes show what the network received, the first glimpse included.
 An interrupted run resumes: files that exist and were made in the same way are not written again.
-Unreadable images are skipped and reported at the end; the exit code is then 1."""
+Unreadable images are skipped and reported at the end; the exit code is then 1.
+A video or camera needs --out and gives a row per frame: its name, the second, the class. Each frame
+is a new image to the model."""
 
 _COVERAGE = "coverage"
 _LARGEST_SEED = 2**31 - 1
@@ -56,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Classify images with a glimpse model, and show where it looked.",
         epilog=_EPILOG,
     )
-    add_images(parser)
+    add_images(parser, videos=True)
     add_weights(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder for images, animations and JSON"
@@ -79,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
     )
     add_bulk(parser, autocast=True)
+    add_video(parser, "NAME.glimpses", maps=False)
     add_dry_run(parser)
     return parser
 
@@ -96,12 +108,54 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
+    if not args.images and args.camera is None:
+        parser.error("name the photos or videos: files, folders, or --camera 0")
     check_weights(args)  # reports a missing run before torch is imported
+    if has_videos(args):
+        if args.out is None:
+            parser.error("a video needs an output folder, --out DIR")
+        return _draw_videos(args)
     run = GlimpseRun(args)
     model, source = run.load()
     if args.dry_run:
         return run.dry_run(model, source)
     return run.process(batch_size=args.batch_size)
+
+
+def _draw_videos(args: argparse.Namespace) -> int:
+    """Draw the scan paths of the frames of videos; return the exit code."""
+    from visattn.pipelines.video_frames import FrameGlimpses
+
+    reason = "a video is a sequence of frames for one command"
+    sources = video_sources(args, ("shard", "autocast"), reason)
+    files = [f"{name}.glimpses{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
+    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
+    model, weights = _load_glimpse_model(args)
+    if args.dry_run:
+        reads = [f"{len(sources)} videos", describe_model(model, weights)]
+        return print_dry_run(reads, args.out, files)
+    frames = FrameGlimpses(model, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode)
+    options = ("policy", "seed", "resize_mode")
+    file = file_digest(Path(weights))
+    jobs = [
+        VideoJob(
+            source, f"{name}.glimpses", "", video_record(args, source, options, weights=file),
+            {"explainer": frames, "method": "glimpses"},
+        )
+        for source, name in sources.items()
+    ]  # fmt: skip
+    return run_videos(args, jobs, overwrite=args.overwrite)
+
+
+def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
+    """Return the selected model on its device, and its file."""
+    from visattn.models.ram.glimpse_model import GlimpseModel
+
+    loaded = load_trained_model(args)
+    if not isinstance(loaded.model, GlimpseModel):
+        kind = type(loaded.model).__name__
+        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
+    return loaded.model, loaded.weights
 
 
 class GlimpseRun(ImageRun["ScanPath"]):
@@ -131,14 +185,9 @@ class GlimpseRun(ImageRun["ScanPath"]):
             FileNotFoundError: If the file or run does not exist.
             ValueError: If it is not a glimpse model.
         """
-        from visattn.models.ram.glimpse_model import GlimpseModel
         from visattn.pipelines.draw_scanpaths import Coverage
 
-        loaded = load_trained_model(self.args)
-        if not isinstance(loaded.model, GlimpseModel):
-            kind = type(loaded.model).__name__
-            raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
-        self.model, self.weights = loaded.model, loaded.weights
+        self.model, self.weights = _load_glimpse_model(self.args)
         self.coverage = Coverage(f"{self.args.policy} policy")
         return self.model, self.weights
 

@@ -136,6 +136,7 @@ from .images.rgb import (
 )
 from .images.video import (
     VIDEO_SUFFIXES as VIDEO_SUFFIXES,
+    Mp4Writer as Mp4Writer,
     VideoError as VideoError,
     VideoFrame as VideoFrame,
     VideoReader as VideoReader,
@@ -260,8 +261,11 @@ from .regions.imagenet_to_coco import (
     matching_classes as matching_classes,
 )
 from .regions.masks import (
+    CocoRLE as CocoRLE,
     boxes_mask as boxes_mask,
+    map_rle as map_rle,
     mask_boxes as mask_boxes,
+    mask_rle as mask_rle,
     polygon_mask as polygon_mask,
     rle_mask as rle_mask,
     segmentation_mask as segmentation_mask,

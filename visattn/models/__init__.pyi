@@ -10,6 +10,7 @@ from .backbones.loaded_model import (
 from .backbones.pretrained import (
     load_timm_model as load_timm_model,
     load_torchvision_model as load_torchvision_model,
+    names_video_model as names_video_model,
     unique_names as unique_names,
 )
 from .backbones.text_models import (

@@ -113,6 +113,10 @@ from .explainer import (
     explain as explain,
     methods_for as methods_for,
 )
+from .graph_export import (
+    export_graph as export_graph,
+    read_graph_metadata as read_graph_metadata,
+)
 from .inputs import (
     PreparedImages as PreparedImages,
     prepare_images as prepare_images,
@@ -166,12 +170,19 @@ from .sequence_maps import (
 )
 from .video import (
     ExplainedFrame as ExplainedFrame,
-    Mp4Writer as Mp4Writer,
+    FrameExplainer as FrameExplainer,
     VideoOverlay as VideoOverlay,
     contact_sheet as contact_sheet,
     find_shots as find_shots,
     overlay_video as overlay_video,
     smooth_maps as smooth_maps,
+)
+from .video_frames import (
+    FrameCaptions as FrameCaptions,
+    FrameGlimpses as FrameGlimpses,
+)
+from .video_models import (
+    VideoExplainer as VideoExplainer,
 )
 from .words.captions import (
     caption_with_transformers as caption_with_transformers,

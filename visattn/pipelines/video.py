@@ -6,27 +6,39 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.data.images.video import VideoError, VideoFrame, VideoReader
+from visattn.data.images.video import Mp4Writer, VideoError, VideoFrame, VideoReader
 from visattn.io.atomic import atomic_replace
-from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.scale import MapScale, map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
-from visattn.viz.layout.text import load_font
+from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.heatmap import overlay as draw_overlay
-from visattn.viz.maps.legend import MUTED, SMALL
+from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
 from visattn.viz.maps.resize import resize_image
+from visattn.viz.scanpaths.path import draw_scan_path
 
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
 _SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
 _THUMBNAIL = 16  # pixels of the gray images that are compared for cuts
+
+
+class FrameExplainer(Protocol):
+    """What computes a map for each frame: an `Explainer`, `VideoExplainer`, `FrameCaptions`, ..."""
+
+    def prepare(self, frames: Any, /) -> Any:
+        """Return frames as `map` takes them."""
+        ...
+
+    def map(self, prepared: Any, /, *arguments: Any, **method_args: Any) -> Any:
+        """Return the map of each frame."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +63,9 @@ class VideoOverlay:
     """Numbers of the explained frames in the video."""
     seconds: list[float] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
-    """Explained class of each frame; "" for attention without a target."""
+    """Explained class or caption of each frame; "" for attention without a target."""
+    details: list[dict[str, Any]] = field(default_factory=list)
+    """What else is known of each frame, such as words or glimpses, as plain values."""
     shots: list[int] = field(default_factory=list)
     """Positions in `indices` of the frames that begin a shot; the first is 0."""
     vmax: float = 0.0
@@ -61,7 +75,7 @@ class VideoOverlay:
 
 
 def overlay_video(
-    explainer: Explainer,
+    explainer: FrameExplainer,
     source: str | os.PathLike[str] | int,
     out: str | os.PathLike[str],
     method: str = "gradcam",
@@ -80,7 +94,9 @@ def overlay_video(
     """Write the overlays of every n-th frame of a video to `OUT.mp4`, a selection to `OUT.png`.
 
     Args:
-        explainer: The model with its preprocessing.
+        explainer: The model with its preprocessing: an `Explainer`; a `VideoExplainer`, which
+            explains as many frames at once as a clip of its model has; `FrameCaptions` or
+            `FrameGlimpses`.
         source: A video file, or the number of a camera.
         out: Files to write, without suffix.
         method: Name of a method, as for `visattn.explain`.
@@ -93,7 +109,7 @@ def overlay_video(
             [0, 1). It starts anew with each shot, so that shots are never mixed.
         cut_threshold: A shot begins where the mean gray difference of two frames, as a share of
             the gray range, is above this.
-        batch_size: Frames per batch.
+        batch_size: Frames per batch; of a video model, its clip.
         drawing: Options of `visattn.viz.overlay`.
         progress: Called with the number of explained frames, and of all if it is known (else 0).
         method_args: Arguments of the method.
@@ -107,6 +123,7 @@ def overlay_video(
     Example:
         >>> from video_data import block_frame, write_clip
         >>> from visattn.models import AttentionResNet
+        >>> from visattn.pipelines import Explainer
         >>> clip = write_clip(getfixture("tmp_path") / "clip.avi", [block_frame(8, 8)] * 3)
         >>> explainer = Explainer(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
         >>> result = overlay_video(explainer, clip, clip.with_name("maps"), "input_gradient", "dog")
@@ -220,13 +237,14 @@ def _check_arguments(
 
 def _explain(
     video: VideoReader,
-    explainer: Explainer,
+    explainer: FrameExplainer,
     method: str,
     target: Any,
     batch_size: int,
     method_args: dict[str, Any],
 ) -> Iterator[tuple[VideoFrame, AttentionMap]]:
     frames = iter(video)
+    batch_size = getattr(explainer, "clip_length", batch_size)
     while batch := list(islice(frames, batch_size)):
         prepared = explainer.prepare([frame.pixels for frame in batch])
         maps = explainer.map(prepared, method, target, keep_empty=True, **method_args)
@@ -246,6 +264,7 @@ def _report(
         result.indices.append(each.frame.index)
         result.seconds.append(each.frame.seconds)
         result.classes.append(str(each.map.metadata.get("class") or ""))
+        result.details.append(dict(each.map.metadata.get("details") or {}))
         if progress:
             progress(len(result.indices), total)
         yield each
@@ -319,7 +338,7 @@ def _draw_frame(
     attention_map: AttentionMap,
     scale: MapScale,
     drawing: dict[str, Any],
-) -> UInt8[np.ndarray, "y x 3"]:
+) -> UInt8[np.ndarray, "y2 x 3"]:
     geometry = attention_map.geometry
     if geometry is None or geometry.image_size != pixels.shape[:2]:
         raise VideoError(
@@ -327,50 +346,23 @@ def _draw_frame(
             f"{pixels.shape[:2]}: the frames of a video must have one size, and the file must not "
             "change meanwhile"
         )
-    values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
-    limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
-    return draw_overlay(pixels, values, **limits, **drawing)
+    if boxes := attention_map.metadata.get("details", {}).get("boxes"):
+        drawn = draw_scan_path(pixels, np.asarray(boxes))
+    else:
+        values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
+        limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
+        drawn = draw_overlay(pixels, values, **limits, **drawing)
+    subtitle = attention_map.metadata.get("subtitle")
+    return _with_subtitle(drawn, subtitle) if subtitle else drawn
 
 
-class Mp4Writer:
-    """Writes frames as MPEG-4; odd sides get one more row or column, which encoders need.
-
-    Args:
-        path: The file, of any suffix; it exists once all frames were written without an error.
-        fps: Frames per second.
-    """
-
-    def __init__(self, path: Path, fps: float) -> None:
-        self.path, self.fps = path, fps
-        self._named = path.with_name(path.name + ".mp4")  # OpenCV chooses the container by suffix
-        self._writer: Any = None
-
-    def __enter__(self) -> Self:
-        """Return the writer."""
-        return self
-
-    def write(self, pixels: UInt8[np.ndarray, "y x 3"]) -> None:
-        """Add an RGB frame.
-
-        Raises:
-            VideoError: If the file cannot be written.
-        """
-        import cv2
-
-        height, width = pixels.shape[:2]
-        if self._writer is None:
-            size, code = (width + width % 2, height + height % 2), cv2.VideoWriter.fourcc(*"mp4v")
-            self._writer = cv2.VideoWriter(str(self._named), cv2.CAP_FFMPEG, code, self.fps, size)
-            if not self._writer.isOpened():
-                raise VideoError(f"OpenCV cannot write {self.path}: no MPEG-4 encoder, or no space")
-        padded = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-        self._writer.write(cv2.cvtColor(padded, cv2.COLOR_RGB2BGR))
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Complete the file, or remove it after an error."""
-        if self._writer is not None:
-            self._writer.release()
-        if kind is None:
-            self._named.replace(self.path)
-        else:
-            self._named.unlink(missing_ok=True)
+def _with_subtitle(pixels: UInt8[np.ndarray, "y x 3"], text: str) -> UInt8[np.ndarray, "y2 x 3"]:
+    """Return a frame with a line of text below it."""
+    height, width = pixels.shape[:2]
+    size = max(12, min(height, width) // 18)
+    page = Image.new("RGB", (width, height + 2 * size), BACKGROUND)
+    page.paste(Image.fromarray(pixels))
+    font = load_font(size)
+    line = truncate_text(text, font, width - size)
+    ImageDraw.Draw(page).text((width / 2, height + size), line, TEXT, font, anchor="mm")
+    return np.asarray(page)

@@ -61,6 +61,7 @@ from .model_config import (
     input_size_hint as input_size_hint,
     parse_class_names as parse_class_names,
     parse_image_size as parse_image_size,
+    takes_clips as takes_clips,
     vision_config as vision_config,
     vision_tower as vision_tower,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from visattn.blocks.tap import MapKind
 from visattn.geometry.affine import Geometry
+from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.recording.heatmap_png import heatmap_png
 
 _NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
@@ -65,6 +66,98 @@ class AttentionMap:
                 "there must be one label for each map of the first axis, "
                 f"got {len(self.labels)} labels for values of shape {tuple(self.values.shape)}"
             )
+
+    @classmethod
+    def from_array(
+        cls,
+        values: Any,
+        transform: object = None,
+        image_size: tuple[int, int] | None = None,
+        *,
+        channels: Literal["sum", "mean", "max_abs"] | None = None,
+        site: str = "array",
+        kind: MapKind = "gradient",
+        orientation: int = 1,
+        metadata: Mapping[str, Any] | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> "AttentionMap":
+        """Return maps that were computed elsewhere, placed on their image.
+
+        Args:
+            values: Array or tensor `[..., y, x]` that covers the network's input from edge to
+                edge, at any resolution; `[..., c, y, x]` with `channels`, as Captum's attributions.
+            transform: Preprocessing that the image went through: a deterministic transform of
+                torchvision or timm, a `ResizeSpec` or a `Geometry`; None if the input was the image
+                itself.
+            image_size: Height and width of the upright image; needed unless `transform` is a
+                `Geometry`. Without either, the maps have no geometry.
+            channels: How the axis of the color channels is reduced; Captum's visualization takes
+                the sum. None if there is none.
+            site: Name of what computed them.
+            kind: See `AttentionMap`; signed attributions are of the kind `gradient`.
+            orientation: EXIF orientation of the image file.
+            metadata: Details of how they were computed, as plain values.
+            labels: A name for each map of the first axis.
+
+        Raises:
+            ValueError: If a transform is unknown or random, or has no image size.
+
+        Example:
+            >>> from torchvision.transforms import v2
+            >>> steps = v2.Compose([v2.Resize(16), v2.CenterCrop(16)])
+            >>> attributions = torch.ones(1, 3, 16, 16)  # of Captum, for an image of 20 x 40
+            >>> maps = AttentionMap.from_array(attributions, steps, (20, 40), channels="sum")
+            >>> maps[0], maps.geometry.region
+            (AttentionMap(array, gradient, 16 x 16, 3 to 3, on 20 x 40), (10.0, 0.0, 30.0, 20.0))
+        """
+        tensor = torch.as_tensor(values).detach()
+        tensor = tensor if tensor.is_floating_point() else tensor.float()
+        if channels is not None:
+            tensor = _reduce_channels(tensor, channels)
+        geometry = _transform_geometry(transform, image_size, orientation)
+        signed = {"signed": bool((tensor < 0).any())}
+        return cls(tensor, site, kind, geometry, {**signed, **(metadata or {})}, labels)
+
+    def to_attributions(
+        self, channels: int = 3, size: tuple[int, int] | None = None
+    ) -> Float[Tensor, "b c y x"]:
+        """Return maps as attributions of the network's input, as Captum and Quantus take them.
+
+        They are interpolated bilinearly; the sum over the channels is the map.
+
+        Args:
+            channels: Color channels of the input, over which a map is divided.
+            size: Height and width of the input; by default that of the geometry.
+
+        Raises:
+            ValueError: If the kind is `channel`, or neither size nor geometry is known.
+
+        Example:
+            >>> gate = AttentionMap(torch.tensor([[0.0, 1.0]]), "gate", "gate")
+            >>> gate.to_attributions(channels=1, size=(1, 4))
+            tensor([[[[0.0000, 0.2500, 0.7500, 1.0000]]]])
+        """
+        if self.kind == "channel":
+            raise ValueError(f"{self.site} is a channel gate, which has no place on the input")
+        if size is None and self.geometry is None:
+            raise ValueError(f"size must be that of the input, the map of {self.site} has none")
+        rows, columns = size or self.geometry.input_size  # pyright: ignore[reportOptionalMemberAccess]
+        grid_y, grid_x = self.values.shape[-2:]
+        maps = self.values.detach().flatten(0, -3) if self.values.ndim > 2 else self.values[None]
+        maps = _resample_axis(maps, _centers(columns, grid_x), -1, smooth=True)
+        maps = _resample_axis(maps, _centers(rows, grid_y), -2, smooth=True)
+        return (maps / channels).unsqueeze(1).repeat(1, channels, 1, 1)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return the values as a NumPy array, for `np.asarray`.
+
+        Example:
+            >>> np.asarray(AttentionMap(torch.eye(2), "layer4", "gradient")).shape
+            (2, 2)
+        """
+        array = self.values.detach().cpu().numpy()
+        array = array if dtype is None else array.astype(dtype)
+        return array.copy() if copy else array
 
     def __repr__(self) -> str:
         """Return a one-line summary.
@@ -214,6 +307,36 @@ class AttentionMap:
         return values.masked_fill_(
             ~visible.to(values.device), torch.nan
         )  # in place on a new tensor
+
+
+def _reduce_channels(
+    values: Float[Tensor, "*b c y x"], rule: Literal["sum", "mean", "max_abs"]
+) -> Float[Tensor, "*b y x"]:
+    """Return attributions without the axis of the color channels."""
+    reductions = {"sum": values.sum, "mean": values.mean, "max_abs": values.abs().amax}
+    if rule not in reductions:
+        raise ValueError(f"channels must be one of {', '.join(reductions)}, got {rule!r}")
+    if values.ndim < 3:
+        raise ValueError(f"channels={rule!r} needs [..., c, y, x], got {tuple(values.shape)}")
+    return reductions[rule](-3)
+
+
+def _transform_geometry(
+    transform: Any, image_size: tuple[int, int] | None, orientation: int
+) -> Geometry | None:
+    if isinstance(transform, Geometry):
+        return transform
+    if image_size is None:
+        if transform is not None:
+            raise ValueError(
+                "image_size must be the height and width of the image before the transform"
+            )
+        return None
+    if transform is None:
+        return Geometry.identity(image_size, orientation)
+    if callable(own := getattr(transform, "geometry", None)):  # a ResizeSpec
+        return cast("Geometry", own(image_size, orientation))
+    return geometry_of_transform(transform, image_size, orientation)
 
 
 def truncate_text(text: str, max_length: int = 60) -> str:

@@ -9,7 +9,7 @@ from visattn.commands.caption.huggingface import (
     add_huggingface,
     check_model_options,
 )
-from visattn.commands.caption.run import BeamSearchRun
+from visattn.commands.caption.run import BeamSearchRun, load_captioner
 from visattn.commands.options.arguments import (
     WORD_METHODS,
     CommandParser,
@@ -20,9 +20,19 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run
-from visattn.commands.options.folders import create_folder
+from visattn.commands.options.dry_run import add_dry_run, describe_model, print_dry_run
+from visattn.commands.options.folders import check_no_overwrite, create_folder
 from visattn.commands.options.models import add_weights, check_weights
+from visattn.commands.options.provenance import file_digest
+from visattn.commands.options.videos import (
+    VIDEO_SUFFIXES,
+    VideoJob,
+    add_video,
+    has_videos,
+    run_videos,
+    video_record,
+    video_sources,
+)
 
 _NO_WEIGHTS = """\
 --weights is missing: captions need a trained model. Pass --weights scenes-captioner, which comes
@@ -41,10 +51,16 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/index.html  index of all pages
 Each page is self-contained and works offline. An interrupted run resumes: files that exist and were
 made in the same way are not written again.
-Unreadable images are skipped and reported at the end; the exit code is then 1."""
+Unreadable images are skipped and reported at the end; the exit code is then 1.
+A video or camera needs --out and gives a row per frame: its name, the second, the caption; the map
+of a frame is the mean of those of its words. Use --every 25 for a caption per second."""
 
 _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
+
+_STILL_ONLY = (
+    "gif", "alignment", "phrase_boxes", "num_captions", "model", "shard", "autocast",
+)  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -54,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Caption images, and show where the model attends for each word.",
         epilog=_EPILOG,
     )
-    add_images(parser)
+    add_images(parser, videos=True)
     add_weights(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder for pages, panels and arrays"
@@ -83,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_bulk(parser, autocast=True)
     add_huggingface(parser)
+    add_video(parser, "NAME.caption")
     add_dry_run(parser)
     return parser
 
@@ -147,6 +164,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.weights is None and args.run is None and args.model is None:
         parser.error(_NO_WEIGHTS)
+    if not args.images and args.camera is None:
+        parser.error("name the photos or videos: files, folders, or --camera 0")
+    if has_videos(args):
+        if args.out is None:
+            parser.error("a video needs an output folder, --out DIR")
+        return _caption_videos(args)
     check_model_options(parser, args)
     _check_options(parser, args)
     run = BeamSearchRun(args) if args.model is None else TransformersRun(args)
@@ -156,6 +179,35 @@ def main(argv: Sequence[str]) -> int:
     if args.dry_run:
         return run.dry_run(model, source)
     return run.process(batch_size=args.batch_size or (16 if args.model is None else 1))
+
+
+def _caption_videos(args: argparse.Namespace) -> int:
+    """Caption the frames of videos; return the exit code."""
+    if args.method != "attention":
+        raise ValueError("--method is for photos; a video shows the attention of the captioner")
+    reason = "a video takes a captioner of visattn, and gives one caption per frame"
+    sources = video_sources(args, _STILL_ONLY, reason)
+    check_weights(args)
+    files = [f"{name}.caption{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
+    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
+    model, weights = load_captioner(args)
+    if args.dry_run:
+        reads = [f"{len(sources)} videos", describe_model(model, weights)]
+        return print_dry_run(reads, args.out, files)
+    from visattn.pipelines.video_frames import FrameCaptions
+
+    options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
+    frames = FrameCaptions(model, **{name: getattr(args, name) for name in options})
+    arguments = {"explainer": frames, "method": "caption", "batch_size": args.batch_size or 8}
+    file = file_digest(Path(weights))
+    jobs = [
+        VideoJob(
+            source, f"{name}.caption", "", video_record(args, source, options, weights=file),
+            arguments,
+        )
+        for source, name in sources.items()
+    ]  # fmt: skip
+    return run_videos(args, jobs, overwrite=args.overwrite)
 
 
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

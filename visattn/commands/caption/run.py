@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.data.phrases.phrases import Phrase
+    from visattn.models.captioner import Captioner
     from visattn.pipelines.captioning import Caption
 
 _OPTIONS = ("method", "length_penalty", "seed")
@@ -94,6 +95,28 @@ class CaptionRun(ImageRun["Caption"]):
         return self.phrase_boxes.get(Path(image.name).name, ())
 
 
+def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
+    """Load the captioner of `--weights` or `--run` on its device; return it with its file.
+
+    Raises:
+        FileNotFoundError: If the file or run does not exist.
+        ValueError: If it is not a captioner, or `--places` does not apply to it.
+    """
+    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.show_attend_tell import has_hard_attention
+
+    loaded = load_trained_model(args)
+    if not isinstance(loaded.model, Captioner):
+        kind = type(loaded.model).__name__
+        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
+    if args.places is not None and not has_hard_attention(loaded.model):
+        raise ValueError(
+            f"--places needs a captioner with hard attention; that of {loaded.weights} does "
+            "not select places: leave out the option"
+        )
+    return loaded.model, loaded.weights
+
+
 class BeamSearchRun(CaptionRun):
     """Images that a captioner of visattn describes by beam search.
 
@@ -108,19 +131,7 @@ class BeamSearchRun(CaptionRun):
             FileNotFoundError: If the file or run does not exist.
             ValueError: If it is not a captioner, or `--places` does not apply to it.
         """
-        from visattn.models.captioner import Captioner
-        from visattn.models.captioning.show_attend_tell import has_hard_attention
-
-        loaded = load_trained_model(self.args)
-        if not isinstance(loaded.model, Captioner):
-            kind = type(loaded.model).__name__
-            raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
-        if self.args.places is not None and not has_hard_attention(loaded.model):
-            raise ValueError(
-                f"--places needs a captioner with hard attention; that of {loaded.weights} does "
-                "not select places: leave out the option"
-            )
-        self.model, self.weights = loaded.model, loaded.weights
+        self.model, self.weights = load_captioner(self.args)
         return self.model, self.weights
 
     def settings(self) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
 from visattn.commands.options.models import add_model
 from visattn.commands.options.output_streams import print_lines
+from visattn.commands.options.videos import add_video, has_videos
 from visattn.commands.overlay.dense_target import add_dense_target
 from visattn.commands.overlay.queries import overlay_queries
-from visattn.commands.overlay.videos import add_video
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_dense_target(parser)
     _add_drawing(parser)
     _add_saved_maps(parser)
-    add_video(parser)
+    add_video(parser, "NAME.METHOD")
     parser.add_argument(
         "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
     )
@@ -226,7 +226,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--text names what to explain: --target, --classes and --maps have no use")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
-    if args.maps is None and _has_videos(args):
+    if args.maps is None and has_videos(args):
         from visattn.commands.overlay.videos import overlay_videos
 
         return overlay_videos(args)
@@ -249,22 +249,3 @@ def main(argv: Sequence[str]) -> int:
         return print_dry_run(reads, paths[0].parent, [path.name for path in paths])
     print_lines(map(str, paths))
     return 0
-
-
-def _has_videos(args: argparse.Namespace) -> bool:
-    """Return whether a camera or videos are given.
-
-    Raises:
-        ValueError: If photos are given too.
-    """
-    from visattn.data.images.video import is_video
-
-    videos = [path for path in args.images if is_video(path)]
-    others = len(args.images) - len(videos)
-    if sum((others > 0, len(videos) > 0, args.camera is not None)) > 1:
-        raise ValueError(
-            "photos, videos and a camera take separate commands, got "
-            f"{others} photos or folders and {len(videos)} videos"
-            + (" and a camera" if args.camera is not None else "")
-        )
-    return bool(videos) or args.camera is not None

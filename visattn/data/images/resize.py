@@ -60,6 +60,15 @@ class ResizeSpec:
                 f"got {self.shorter} with {self.mode}"
             )
 
+    def geometry(self, size: tuple[int, int], orientation: int = 1) -> Geometry:
+        """Return the geometry of an image of this size; see `resize_geometry`.
+
+        Example:
+            >>> ResizeSpec((224, 224)).geometry((448, 640)).region
+            (96.0, 0.0, 544.0, 448.0)
+        """
+        return resize_geometry(size, self, orientation)
+
 
 def resize_to_input(
     image: LoadedImage, resize: ResizeSpec

@@ -1,4 +1,4 @@
-"""Frames of video files and cameras, upright and in RGB."""
+"""Frames of video files and cameras, upright and in RGB, and MP4 files of frames."""
 
 import math
 import os
@@ -121,6 +121,50 @@ class VideoReader:
         computed = index / self.fps
         plausible = math.isfinite(stated) and stated > 0
         return round(stated if plausible else computed, 6)
+
+
+class Mp4Writer:
+    """Writes frames as MPEG-4; odd sides get one more row or column, which encoders need.
+
+    Args:
+        path: The file, of any suffix; it exists once all frames were written without an error.
+        fps: Frames per second.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self.fps = path, fps
+        self._named = path.with_name(path.name + ".mp4")  # OpenCV chooses the container by suffix
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def write(self, pixels: UInt8[np.ndarray, "y x 3"]) -> None:
+        """Add an RGB frame.
+
+        Raises:
+            VideoError: If the file cannot be written.
+        """
+        import cv2
+
+        height, width = pixels.shape[:2]
+        if self._writer is None:
+            size, code = (width + width % 2, height + height % 2), cv2.VideoWriter.fourcc(*"mp4v")
+            self._writer = cv2.VideoWriter(str(self._named), cv2.CAP_FFMPEG, code, self.fps, size)
+            if not self._writer.isOpened():
+                raise VideoError(f"OpenCV cannot write {self.path}: no MPEG-4 encoder, or no space")
+        padded = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        self._writer.write(cv2.cvtColor(padded, cv2.COLOR_RGB2BGR))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the file, or remove it after an error."""
+        if self._writer is not None:
+            self._writer.release()
+        if kind is None:
+            self._named.replace(self.path)
+        else:
+            self._named.unlink(missing_ok=True)
 
 
 def is_video(path: str | os.PathLike[str]) -> bool:

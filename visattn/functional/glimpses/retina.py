@@ -202,7 +202,7 @@ def _pad_images(
         return pad(images, (margin,) * 4, value=background)
     height, width = images.shape[2:]
     around = background.to(images).view(-1, 1, 1)  # padding takes one number only
-    framed = around.repeat(len(images), 1, height + 2 * margin, width + 2 * margin)
+    framed = around.repeat(images.shape[0], 1, height + 2 * margin, width + 2 * margin)
     framed[..., margin:-margin, margin:-margin] = images
     return framed
 

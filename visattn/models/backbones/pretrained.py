@@ -1,10 +1,12 @@
 """Models of timm and torchvision by name, with their preprocessing and class names."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 import torchvision
 from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import nn
@@ -15,6 +17,7 @@ from torchvision.models import (
     get_model_weights,
     list_models,
 )
+from torchvision.transforms import v2
 
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
@@ -76,7 +79,8 @@ def load_torchvision_model(
 ) -> LoadedModel:
     """Load a torchvision model, with the preprocessing and class names of its default weights.
 
-    It is a classifier, or a segmentation or detection model.
+    It is a classifier of images or clips, or a segmentation or detection model. Preprocessing of
+    clips is that of a frame.
 
     Args:
         name: Name of the torchvision model.
@@ -96,7 +100,7 @@ def load_torchvision_model(
     """
     _check_one_source(weights, pretrained=pretrained)
     dense = [*list_models(torchvision.models.segmentation), *list_models(detection)]
-    names = [*list_models(torchvision.models), *dense]
+    names = [*list_models(torchvision.models), *dense, *list_models(torchvision.models.video)]
     if name not in names:
         hint = did_you_mean(name, names, otherwise="torchvision.models.list_models() lists all")
         raise ValueError(f"unknown torchvision model {name!r}; {hint}")
@@ -111,7 +115,7 @@ def load_torchvision_model(
     notes = load_weights(model, weights) if weights else ()
     class_names = default.meta["categories"]
     same_classes = kwargs.get("num_classes", len(class_names)) == len(class_names)
-    transform = None if "image_size" in kwargs else default.transforms()
+    transform = None if "image_size" in kwargs else _per_frame(default.transforms())
     return LoadedModel(
         model.eval(),
         transform,
@@ -119,6 +123,41 @@ def load_torchvision_model(
         _origin(weights, pretrained),
         notes,
     )
+
+
+def names_video_model(spec: str) -> bool:
+    """Whether a spec of `load_model` names a model of clips, without loading it.
+
+    Args:
+        spec: Such as `torchvision:NAME` or `hf:DIRECTORY`.
+
+    Example:
+        >>> names_video_model("torchvision:r3d_18"), names_video_model("torchvision:resnet18")
+        (True, False)
+    """
+    kind, _, name = spec.partition(":")
+    if kind == "torchvision":
+        return name in list_models(torchvision.models.video)
+    if kind != "hf":
+        return False
+    try:
+        config = json.loads((Path(name).expanduser() / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # reported when it is loaded
+        return False
+    return isinstance(config, dict) and not {"num_frames", "tubelet_size"}.isdisjoint(config)
+
+
+def _per_frame(preset: Any) -> Any:
+    """Return the preprocessing of a frame in place of that of a clip; others as they are."""
+    if type(preset).__name__ != "VideoClassification":
+        return preset
+    return v2.Compose([
+        v2.PILToTensor(),
+        v2.Resize(preset.resize_size, interpolation=preset.interpolation, antialias=False),
+        v2.CenterCrop(preset.crop_size),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(preset.mean, preset.std),
+    ])  # fmt: skip
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:

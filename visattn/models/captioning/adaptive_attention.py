@@ -174,7 +174,7 @@ class AdaptiveDecoder(nn.Module):
         annotations = self.feature_proj(places)
         scorer = self.attention.scorer
         scorer.tap.grid = (features.shape[-2], features.shape[-1])
-        zeros = annotations.new_zeros(len(features), 1, self.hidden_size)
+        zeros = annotations.new_zeros(features.shape[0], 1, self.hidden_size)
         return AdaptiveDecoderState(
             annotations,
             scorer.project_keys(annotations),

@@ -158,7 +158,7 @@ class DRAM(GlimpseModel):
         self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
     ) -> GlimpseState:
         """Return zeros for the lower layer, and what the context suggests for the upper one."""
-        lower = self.rnn.initial_state(len(indices), images)
+        lower = self.rnn.initial_state(indices.shape[0], images)
         return GlimpseState(lower, self._upper_state(images, indices))
 
     def next_state(
@@ -171,7 +171,7 @@ class DRAM(GlimpseModel):
 
     def _upper_state(self, images: Tensor, indices: Tensor) -> RNNState:
         if self.context_net is None:
-            return self.upper_rnn.initial_state(len(indices), images)
+            return self.upper_rnn.initial_state(indices.shape[0], images)
         thumbnails = adaptive_avg_pool2d(images, self.context_size)
         states = self.context_net(thumbnails)[indices].split(self.hidden_size, 1)
         return (states[0].tanh(), *states[1:])

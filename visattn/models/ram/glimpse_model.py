@@ -243,7 +243,9 @@ class GlimpseModel(ImageClassifier):
             ValueError: If the policy returns a location that is not finite.
         """
         pyramid = self.retina.build_pyramid(images)
-        indices = torch.arange(len(images), device=images.device).repeat_interleave(num_rollouts)
+        indices = torch.arange(images.shape[0], device=images.device).repeat_interleave(
+            num_rollouts
+        )
         num_steps = self.num_glimpses if locations is None else locations.shape[1]
         if noise is None:
             noise = self._noise(images, num_rollouts, num_steps, sample=sample)
@@ -303,7 +305,7 @@ class GlimpseModel(ImageClassifier):
         """
         _check_rollout_inputs(images, 1, None, locations)
         pyramid = self.retina.build_pyramid(self.normalize(images))
-        indices = torch.arange(len(images), device=images.device)
+        indices = torch.arange(images.shape[0], device=images.device)
         indices = indices.repeat_interleave(locations.shape[1])
         patches = self.retina(pyramid, locations.flatten(0, 1), indices)
         pixels = (patches * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
@@ -317,7 +319,7 @@ class GlimpseModel(ImageClassifier):
 
     @staticmethod
     def _noise(images: Tensor, num_rollouts: int, num_steps: int, *, sample: bool) -> Tensor:
-        shape = (len(images), num_rollouts, num_steps, 2)
+        shape = (images.shape[0], num_rollouts, num_steps, 2)
         return torch.randn(shape, device=images.device) if sample else images.new_zeros(shape)
 
 

@@ -106,7 +106,7 @@ class RecurrentAttentionModel(GlimpseModel):
         self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
     ) -> GlimpseState:
         """Return the zero state; the policy shares the state of the core."""
-        state = self.rnn.initial_state(len(indices), images)
+        state = self.rnn.initial_state(indices.shape[0], images)
         return GlimpseState(state, state)
 
     def next_state(

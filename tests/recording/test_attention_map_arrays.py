@@ -1,0 +1,190 @@
+"""Maps of other libraries: placed by their transform, and handed back as arrays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+from torchvision.transforms import v2
+
+import visattn
+from visattn.data.images.resize import ResizeSpec
+from visattn.data.regions.masks import map_rle, mask_rle, rle_mask
+from visattn.functional.evaluation.localization import (
+    energy_pointing_game,
+    peak_locations,
+    pointing_game_hits,
+)
+from visattn.geometry.affine import Geometry
+from visattn.metrics.maps.faithfulness import perturbation_curve, pixel_ranks
+from visattn.recording.attention_map import AttentionMap
+
+SIZE = (35, 49)  # of the network's input
+BLOCK = (slice(40, 60), slice(30, 70))  # rows and columns of the photo
+
+
+def photo() -> np.ndarray:
+    pixels = np.full((83, 97, 3), 20, np.uint8)
+    pixels[BLOCK] = 250
+    return pixels
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.Compose([v2.ToImage(), v2.Resize(41), v2.CenterCrop(SIZE), v2.ToDtype(torch.float32)]),
+        [v2.ToImage(), v2.Resize(SIZE), v2.RandomHorizontalFlip(1.0), v2.ToDtype(torch.float32)],
+        ResizeSpec(SIZE, "pad"),
+    ],
+    ids=["crop", "flip", "pad"],
+)
+def test_a_marked_block_lies_where_it_is_on_the_photo(transform: Any) -> None:
+    if isinstance(transform, ResizeSpec):
+        from visattn.data.images.resize import resize_rgb
+
+        inputs = resize_rgb(v2.ToPILImage()(photo()), transform).float()
+    else:
+        steps = transform if isinstance(transform, v2.Compose) else v2.Compose(transform)
+        inputs = steps(v2.functional.to_image(photo()))
+    array = np.asarray(inputs.mean(0))  # a "map" that is the input itself
+    placed = AttentionMap.from_array(array, transform, (83, 97), site="theirs")
+    values = placed.resize_to_image()
+    block = torch.zeros(83, 97, dtype=torch.bool)
+    block[BLOCK] = True
+    visible = ~values.isnan()
+    wrong = (values > 135) != block
+    assert (wrong & visible).sum() <= 130  # pixels along the edges of the block
+    assert (values[visible & block] > 135).float().mean() > 0.9
+
+
+def test_attributions_of_the_channels_add_up_to_the_map() -> None:
+    generator = torch.Generator().manual_seed(1)
+    geometry = Geometry.identity((41, 61)).resized((15, 21))
+    small = torch.rand(2, 5, 7, generator=generator)
+    maps = AttentionMap(small, "x", "gradient", geometry)
+    attributions = maps.to_attributions(channels=3)
+    assert attributions.shape == (2, 3, 15, 21)
+    expected = nn.functional.interpolate(small[None], (15, 21), mode="bilinear")[0]
+    torch.testing.assert_close(attributions.sum(1), expected)
+    back = AttentionMap.from_array(attributions, geometry, channels="sum")
+    torch.testing.assert_close(back.values, expected)
+    np.testing.assert_array_equal(np.asarray(maps), small.numpy())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"transform": v2.Resize(4)}, "image_size must be the height and width"),
+        ({"transform": v2.RandomCrop(4), "image_size": (9, 9)}, "RandomCrop is random"),
+    ],
+)
+def test_a_place_that_is_not_known_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AttentionMap.from_array(torch.zeros(3, 4, 4), **arguments)
+
+
+masks = st.tuples(
+    st.integers(1, 41), st.integers(1, 37), st.integers(0, 2**32 - 1), st.floats(0, 1)
+)
+
+
+def noise_mask(height: int, width: int, seed: int, share: float) -> np.ndarray:
+    return np.random.default_rng(seed).random((height, width)) < share
+
+
+@given(masks)
+@settings(max_examples=60, deadline=None)
+def test_run_lengths_give_the_mask_back(case: tuple[int, int, int, float]) -> None:
+    mask = noise_mask(*case)
+    rle = mask_rle(mask)
+    np.testing.assert_array_equal(rle_mask(rle["counts"], mask.shape), mask)
+
+
+def test_run_lengths_equal_those_of_pycocotools() -> None:
+    peer: Any = pytest.importorskip("pycocotools.mask")
+    cases = [(41, 37, seed, share) for seed in range(20) for share in (0.0, 0.02, 0.5, 0.98, 1.0)]
+    for mask in (noise_mask(*case) for case in [*cases, (700, 900, 1, 0.001)]):
+        expected = peer.encode(np.asfortranarray(mask.astype(np.uint8)))
+        assert mask_rle(mask) == {**expected, "counts": expected["counts"].decode()}
+
+
+def test_the_mask_of_a_map_leaves_out_what_the_network_did_not_see() -> None:
+    geometry = Geometry.identity((8, 12)).cropped(0, 2, (8, 8))
+    ones = AttentionMap(torch.ones(2, 2), "x", "gate", geometry)
+    mask = rle_mask(map_rle(ones)["counts"], (8, 12))
+    np.testing.assert_array_equal(mask.all(0), [False] * 2 + [True] * 8 + [False] * 2)
+    with pytest.raises(ValueError, match="above 0 somewhere"):
+        map_rle(AttentionMap(-torch.ones(2, 2), "x", "gradient", geometry))
+
+
+def network(channels: int = 3) -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(),
+        nn.Linear(54, 4),
+    ).eval()  # fmt: skip
+
+
+def test_maps_of_captum_lie_where_ours_do() -> None:
+    captum: Any = pytest.importorskip("captum.attr")
+    model, steps = network(), v2.Compose([
+        v2.ToImage(), v2.Resize(41), v2.CenterCrop(SIZE), v2.ToDtype(torch.float32, scale=True),
+    ])  # fmt: skip
+    [ours] = visattn.explain(
+        model, photo(), "input_x_gradient", 2, transform=steps, img_size=SIZE, class_names=[*"abcd"]
+    )
+    x = steps(v2.functional.to_image(photo()))[None].requires_grad_()
+    attributions = captum.InputXGradient(model).attribute(x, target=2)
+    theirs = AttentionMap.from_array(attributions, steps, (83, 97), channels="sum")[0]
+    torch.testing.assert_close(theirs.values, ours.values, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        theirs.resize_to_image(), ours.resize_to_image(), equal_nan=True, atol=1e-6, rtol=1e-5
+    )
+    metrics: Any = pytest.importorskip("captum.metrics")
+    change = 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    error = metrics.infidelity(  # of the gradient itself, for small changes: nearly none
+        model, lambda inputs: (change, inputs - change), x,
+        ours.to_attributions() / x.detach().clamp_min(0.05), target=2,
+    )  # fmt: skip
+    assert error.shape == (1,)
+    assert bool(error.isfinite())
+
+
+def test_scores_equal_those_of_quantus() -> None:
+    """Install it with `pip install quantus`; it brings pandas, scikit-learn and scikit-image."""
+    quantus: Any = pytest.importorskip("quantus")
+    model, generator = network(1), torch.Generator().manual_seed(3)
+    x = torch.rand(5, 1, *SIZE, generator=generator)
+    maps = AttentionMap.from_array(torch.rand(5, *SIZE, generator=generator), image_size=SIZE)
+    regions = torch.rand(5, 5, 7, generator=generator) > 0.5
+    regions = regions.repeat_interleave(7, 1).repeat_interleave(7, 2)
+    attributions = maps.to_attributions(channels=1)
+    values, shown = attributions[:, 0], {"disable_warnings": True}
+    batch = {
+        "model": model, "x_batch": x.numpy(), "y_batch": np.array([0, 1, 2, 3, 0]),
+        "a_batch": attributions.numpy(), "s_batch": regions[:, None].numpy(),
+    }  # fmt: skip
+    hits = quantus.PointingGame(**shown)(**batch)
+    assert hits == pointing_game_hits(peak_locations(values), regions).tolist()
+    assert len(set(hits)) == 2
+    mass = quantus.RelevanceMassAccuracy(**shown)(**batch)
+    np.testing.assert_allclose(mass, energy_pointing_game(values, regions), rtol=1e-5)
+    step = SIZE[0] * SIZE[1] // 5
+    flipped = quantus.PixelFlipping(
+        features_in_step=step, perturb_baseline="black", return_auc_per_sample=False, **shown
+    )(**{**batch, "x_batch": x.numpy() - x.numpy().min()}, softmax=True)
+    targets = torch.tensor([0, 1, 2, 3, 0])
+
+    def score(images: torch.Tensor) -> torch.Tensor:
+        return model(images).softmax(1).gather(1, targets[:, None])[:, 0]
+
+    images = torch.from_numpy(x.numpy() - x.numpy().min())
+    ranks = pixel_ranks(maps.values, SIZE, range(5))
+    curve = perturbation_curve(
+        score, images, images.amin((1, 2, 3), keepdim=True).expand_as(images), ranks,
+        torch.arange(1, 6) / 5,
+    )  # fmt: skip
+    np.testing.assert_allclose(np.asarray(flipped), curve.numpy(), atol=1e-5)
+    assert curve.std() > 1e-3

@@ -1,0 +1,241 @@
+"""Videos and cameras in the commands: options, sources, resume, progress bar and rows."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.options.arguments import real_number, whole_number
+from visattn.commands.options.folders import create_folder, unique_names
+from visattn.commands.options.images import count_on_interrupt, report_failures
+from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.options.provenance import file_digest
+from visattn.io.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from visattn.pipelines.video import VideoOverlay
+
+VIDEO_SUFFIXES = (".mp4", ".png", ".json")
+"""Files of a video: the movie, the contact sheet, the record."""
+
+
+@dataclass(frozen=True)
+class VideoJob:
+    """A video to draw in one way.
+
+    Args:
+        source: File, or number of a camera.
+        name: Output files without folder and suffix.
+        label: What is drawn, in the row of the video; "" prints a row per frame instead.
+        record: How the result is made; a result with the same record is not made again.
+        arguments: Of `overlay_video`, after source and output.
+    """
+
+    source: Path | int
+    name: str
+    label: str
+    record: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+
+
+def add_video(parser: argparse.ArgumentParser, files: str, *, maps: bool = True) -> None:
+    """Add `--camera`, `--every` and `--max-frames`; for maps `--smoothing` and `--clip-scale`.
+
+    Args:
+        parser: Parser of the command.
+        files: Names of the files that a video gives, for the help.
+        maps: Whether maps are drawn, which have a scale and can be smoothed.
+    """
+    group = parser.add_argument_group(
+        "video", f"a video file gives {files}.mp4, .png (a contact sheet) and .json"
+    )
+    group.add_argument(
+        "--camera", type=whole_number(0, 99), metavar="N", help="use a camera; 0 is the first one"
+    )
+    group.add_argument(
+        "--every",
+        type=whole_number(1, 10**6),
+        default=1,
+        metavar="N",
+        help="process every n-th frame (default: 1)",
+    )
+    group.add_argument(
+        "--max-frames",
+        type=whole_number(1, 10**9),
+        metavar="N",
+        help="process at most so many frames (default: all; with --camera: 300)",
+    )
+    if not maps:
+        parser.set_defaults(smoothing=0.0, clip_scale="running")
+        return
+    group.add_argument(
+        "--smoothing",
+        type=real_number(0, 0.999),
+        default=0.0,
+        metavar="W",
+        help="weight of the earlier frames in a moving average of the maps, which starts anew "
+        "with each shot (default: 0)",
+    )
+    group.add_argument(
+        "--clip-scale",
+        choices=("clip", "running"),
+        help="value at full color: the maximum of the clip, which is read twice, or of the frames "
+        "so far (default: clip; with --camera: running)",
+    )
+
+
+def has_videos(args: argparse.Namespace) -> bool:
+    """Return whether a camera or videos are given.
+
+    Args:
+        args: Options of a command with `add_video`.
+
+    Raises:
+        ValueError: If photos are given too.
+    """
+    from visattn.data.images.video import is_video
+
+    videos = [path for path in args.images if is_video(path)]
+    others = len(args.images) - len(videos)
+    if sum((others > 0, len(videos) > 0, args.camera is not None)) > 1:
+        raise ValueError(
+            "photos, videos and a camera take separate commands, got "
+            f"{others} photos or folders and {len(videos)} videos"
+            + (" and a camera" if args.camera is not None else "")
+        )
+    return bool(videos) or args.camera is not None
+
+
+def video_sources(
+    args: argparse.Namespace, still_only: Sequence[str], reason: str
+) -> dict[Path | int, str]:
+    """Return the videos with the names of their results.
+
+    Args:
+        args: Options of a command with `add_video`.
+        still_only: Options that are refused, by attribute.
+        reason: What videos take instead.
+
+    Raises:
+        ValueError: If such an option is set.
+    """
+    refused = [name for name in still_only if getattr(args, name, None)]
+    if refused:
+        raise ValueError(f"--{refused[0].replace('_', '-')} is for photos; {reason}")
+    if args.camera is not None:
+        args.max_frames = args.max_frames or 300
+        args.clip_scale = args.clip_scale or "running"
+        return {args.camera: f"camera-{args.camera}"}
+    return {path: name for path, name in unique_names(args.images).items()}  # noqa: C416 (types)
+
+
+def video_record(
+    args: argparse.Namespace, source: Path | int, options: Sequence[str], **more: Any
+) -> dict[str, Any]:
+    """Return how a result is made, as plain values.
+
+    Args:
+        args: Options of the command.
+        source: File, or number of a camera.
+        options: Attributes of `args` that the result depends on.
+        more: What it depends on besides.
+    """
+    names = ("every", "max_frames", "smoothing", "clip_scale", *options)
+    record = {
+        **{name: getattr(args, name) for name in names},
+        "source": file_digest(source) if isinstance(source, Path) else f"camera {source}",
+        **more,
+    }
+    return json.loads(json.dumps(record, default=str))
+
+
+def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], *, overwrite: bool) -> int:
+    """Draw videos; return 0, or 1 if one failed.
+
+    Args:
+        args: Options of the command.
+        jobs: The videos.
+        overwrite: Whether results that exist are made again.
+
+    Raises:
+        FileNotFoundError: If a video does not exist.
+        VideoError: If a video cannot be read, with `--strict`.
+    """
+    from visattn.data.images.video import VideoError
+
+    create_folder(args.out)
+    failed: list[str] = []
+    done: list[str] = []
+    with count_on_interrupt(done, len(jobs)):
+        for job in jobs:
+            try:
+                _run_video(args, job, overwrite=overwrite)
+            except VideoError as error:
+                if args.strict:
+                    raise
+                failed.append(str(error))
+            done.append(job.name)
+    return report_failures(failed, [], len(jobs))
+
+
+def _run_video(args: argparse.Namespace, job: VideoJob, *, overwrite: bool) -> None:
+    from visattn.pipelines.video import overlay_video
+
+    out = args.out / job.name
+    if isinstance(job.source, Path) and not overwrite and _is_done(out, job.record):
+        print_row(job.source, *filter(None, [job.label]), "exists already")
+        return
+    with progress_bar(2) as bar:
+        task = bar.add_task(job.name, total=None) if bar else None
+
+        def report(done: int, total: int) -> None:
+            if bar and task is not None:
+                bar.update(task, completed=done, total=total or None)
+
+        result = overlay_video(
+            source=job.source, out=out, every=args.every, max_frames=args.max_frames,
+            scale=args.clip_scale or "clip", smoothing=args.smoothing, progress=report,
+            **job.arguments,
+        )  # fmt: skip
+    if result.num_missing:
+        print_message(
+            f"{job.source} is truncated: {result.num_missing} frames are missing at its end"
+        )
+    atomic_write(f"{out}.json", json.dumps({**job.record, **_described(result)}, indent=1))
+    if job.label:
+        count = len(result.indices)
+        frames = f"{count} frame{'s' * (count != 1)}"
+        print_row(job.source, job.label, frames, f"{len(result.shots)} shots")
+        return
+    for seconds, text in zip(result.seconds, result.classes, strict=True):
+        print_row(job.source, f"{seconds:.2f}", text)
+
+
+def _described(result: "VideoOverlay") -> dict[str, Any]:
+    """Return the frames of a clip as plain values."""
+    return {
+        "fps": result.fps,
+        "frames": result.indices,
+        "seconds": result.seconds,
+        "classes": result.classes,
+        "shots": result.shots,
+        "vmax": result.vmax,
+        "missing": result.num_missing,
+        **({"details": result.details} if any(result.details) else {}),
+    }
+
+
+def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
+    """Return whether all files of a result exist and were made in the same way."""
+    files = [Path(f"{out}{suffix}") for suffix in VIDEO_SUFFIXES]
+    if not all(file.is_file() for file in files):
+        return False
+    try:
+        saved = json.loads(files[-1].read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(saved, dict) and all(
+        name in saved and saved[name] == value for name, value in record.items()
+    )
