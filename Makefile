@@ -1,5 +1,5 @@
 # make demo    installs, trains a small captioner and draws its attention (no download of data)
-# make models  trains the two small models that come with visattn again, from drawn scenes (15 minutes)
+# make models  trains the two small models that come with visattn again, from drawn scenes (20 minutes)
 # make test    installs and runs the tests that show what a change breaks, in minutes
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
@@ -78,8 +78,8 @@ GLIMPSES := $(MODELS)/scenes-glimpses
 models: .venv/core.stamp
 	@rm -rf $(MODELS)
 	$(BIN)/visattn fit --config configs/scenes_soft.yaml --run $(CAPTIONER) --seed_everything 0 \
-	  --trainer.max_steps 2700 --trainer.val_check_interval 1350 --trainer.limit_val_batches 2 \
-	  --model.captioner.encoder.channels 64 --model.decay_start 0.878 --data.num_workers 0
+	  --trainer.max_steps 5500 --trainer.val_check_interval 2750 --trainer.limit_val_batches 2 \
+	  --model.captioner.encoder.channels 64 --model.decay_start 0.7 --data.num_workers 0
 	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0
 	$(BIN)/python tools/bundle_models.py round $(CAPTIONER) $(GLIMPSES)
 	$(BIN)/visattn test --run $(CAPTIONER) --data.test 200

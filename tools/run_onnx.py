@@ -11,7 +11,7 @@ import json
 import sys
 
 import numpy as np
-import onnxruntime
+import onnxruntime  # pyright: ignore[reportMissingImports]
 from PIL import Image, ImageOps
 
 file, photo_file, out = sys.argv[1:]

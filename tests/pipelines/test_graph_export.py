@@ -56,7 +56,7 @@ def vit() -> VisionTransformer:
         num_registers=1,
     ).eval()  # fmt: skip
     for layer in model.blocks:  # uneven attention
-        nn.init.normal_(layer.get_submodule("attn.qkv").weight, std=0.7)
+        nn.init.normal_(layer.get_parameter("attn.qkv.weight"), std=0.7)
     return model
 
 
@@ -105,9 +105,10 @@ def test_the_steps_of_a_captioner_give_the_greedy_caption(
 ) -> None:
     torch.manual_seed(3)
     words = (*SPECIAL_TOKENS, *"abcdefg")
-    encoder, sizes = SmallEncoder((24, 40), channels=12), {"embed_dim": 5, "hidden_size": 11}
+    encoder = SmallEncoder((24, 40), channels=12)
+    sizes: dict[str, Any] = {"embed_dim": 5, "hidden_size": 11, "attention_dim": 3}
     captioner = ShowAttendTell if kind == "soft" else KnowingWhenToLook
-    model = captioner(words, encoder, attention_dim=3, **sizes).eval()
+    model = captioner(words, encoder, **sizes).eval()
     start, step = export_graph(model, tmp_path / f"m{suffix}")
     metadata, images = metadata_of(step), photos((24, 40))
     state = [torch.from_numpy(value) for value in run(start, images)]

@@ -234,6 +234,7 @@ def loader_throughput(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: A
         pin_memory=not sizes.dry,
         persistent_workers=sizes.workers > 0,
     )
+    loaded = 0.0
     for _ in range(2):  # the first pass starts the workers
         begin = time.perf_counter()
         for batch in loader:

@@ -199,11 +199,12 @@ def test_the_first_steps_learn_from_the_first_types_alone(
 ) -> None:
     """Words that only other questions have, get no gradient until the first steps are over."""
     task = build_task(clevr, first_types=["shape"], first_steps=3)
-    words = task.model.questions.embedding.weight
+    words = task.model.get_parameter("questions.embedding.weight")
     for step, learns in ((0, False), (2, False), (3, True)):
         monkeypatch.setattr(QuestionTask, "global_step", step)
         task.zero_grad()
         task.training_step(clevr.example_batch(8), 0).backward()
+        assert words.grad is not None
         gradients = dict(zip(task.model.words, words.grad.abs().sum(1), strict=True))
         assert gradients["red"] > 0
         assert bool(gradients["closest"] > 0) == learns
@@ -212,9 +213,9 @@ def test_the_first_steps_learn_from_the_first_types_alone(
 def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
     with pytest.raises(ValueError, match="label_smoothing at least 0 and below 1"):
         build_task(clevr, label_smoothing=1.0)
-    for first in ({"first_types": ["size"], "first_steps": 3}, {"first_types": ["shape"]}):
+    for types, steps in ((["size"], 3), (["shape"], 0)):
         with pytest.raises(ValueError, match="first_types must be types .* are shape, left, top"):
-            build_task(clevr, **first)
+            build_task(clevr, first_types=types, first_steps=steps)
     info = {**clevr.data_info, "num_steps": 0}
     with pytest.raises(ValueError, match="data that know the objects"):
         QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0)

@@ -166,7 +166,8 @@ def _attention_by_rows(
     """
     tracing: bool = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     whole = tracing or torch.compiler.is_compiling()
-    parts = query.split(query.shape[-2] if whole else _ROWS, -2)
+    rows = query.shape[-2] if whole else _ROWS
+    parts = (query[..., first : first + rows, :] for first in range(0, query.shape[-2], rows))
     outputs = [
         dot_product_attention_weights(part, keys, scale=scale).to(values.dtype) @ values
         for part in parts

@@ -40,13 +40,14 @@ def removal_mask(
         tensor([[[False,  True],
                  [False,  True]]])
     """
-    shares: list[float] = fractions.tolist()
+    shares = [float(share) for share in fractions]
     if not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"fractions must be 0 to 1, got {shares}")
     if image_size[0] * image_size[1] != ranks.shape[1]:
         raise ValueError(f"{image_size[0]} x {image_size[1]} pixels are not {ranks.shape[1]}")
-    counts = torch.tensor([round(share * ranks.shape[1]) for share in shares], dtype=torch.int64)
-    return ranks.unflatten(1, image_size) < counts.to(ranks.device)[:, None, None, None]
+    counts = torch.tensor([round(share * ranks.shape[1]) for share in shares], device=ranks.device)
+    order = ranks.reshape(-1, *image_size)
+    return order < counts[:, None, None, None]
 
 
 def area_under_curve(

@@ -49,8 +49,9 @@ def linear_imputation(
         raise ValueError("each image must have a known pixel from which the others can be imputed")
     size = 1 if images.device.type == "cpu" else max(1, len(images))  # one image fits into a cache
     with without_autocast(images.device):
-        parts = zip(at_least_float32(images).split(size), known[:, None].split(size), strict=True)
-        solution = torch.cat([_solve(values, mask, tolerance) for values, mask in parts])
+        values, masks = at_least_float32(images), known[:, None]
+        parts = (slice(first, first + size) for first in range(0, len(images), size))
+        solution = torch.cat([_solve(values[part], masks[part], tolerance) for part in parts])
     return torch.where(known[:, None], images, solution.to(images))
 
 
