@@ -433,7 +433,7 @@ MODELS: dict[str, dict[str, str]] = {
         "caption": "The same scores of 196 cells, scaled by 1, 4 and 16, then a softmax: as in the "
         "paper (above), and with the tanh around the score of the authors' code (below), on one "
         "color scale. See [Why tanh scores cannot look sharply](../../tanh_scores.md).",
-        "configs": "sort_of_clevr_san, scenes_questions, vqa2_san",
+        "configs": "sort_of_clevr_san, scenes_questions_san, vqa2_san",
         "works": "questions, attention of each hop, hop supervision, pages of `visattn ask`",
     },
     "HierarchicalCoAttention": {
