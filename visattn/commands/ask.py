@@ -171,7 +171,9 @@ def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
 
     if isinstance(model, VQAModel):
         for question in questions:
-            for note in check_question(question, Vocabulary(model.words)):
+            for note in check_question(
+                question, Vocabulary(model.words), model.question_beginnings
+            ):
                 print_message(note)
 
 

@@ -44,8 +44,12 @@ class VQAModel(nn.Module, ABC):
             distinct or fewer than two.
     """
 
+    CONFIG_ATTRIBUTES = ("question_beginnings",)
     hop_names: tuple[str, ...] = ()
     """Names of the attention maps, in order; empty if the model has none."""
+    question_beginnings: tuple[str, ...] = ()
+    """The first two words of the questions of the training; empty if unknown. Saved with the
+    model."""
 
     def __init__(self, words: Sequence[str], answers: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Answers to questions about photos, with the map of each hop placed on the original."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ def ask(
         names = ", ".join(["processor"] * (processor is not None) + list(generate_kwargs))
         raise TypeError(f"{names} is for models of transformers, not for {type(model).__name__}")
     vocabulary = Vocabulary(model.words)
-    notes = [check_question(question, vocabulary) for question in texts]
+    notes = [check_question(question, vocabulary, model.question_beginnings) for question in texts]
     for each in notes:
         if each:
             warnings.warn("; ".join(each), stacklevel=2)
@@ -141,12 +141,15 @@ def ask(
         ]
 
 
-def check_question(question: str, vocabulary: Vocabulary) -> tuple[str, ...]:
-    """Check that a model can read a question; return notes on words that it does not know.
+def check_question(
+    question: str, vocabulary: Vocabulary, beginnings: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Check that a model can read a question; return notes on what its training did not have.
 
     Args:
         question: The question.
         vocabulary: The words of the model.
+        beginnings: The first two words of the questions of its training; empty if unknown.
 
     Raises:
         ValueError: If it has no words, none that are known, or more than `MAX_WORDS`.
@@ -183,6 +186,11 @@ def check_question(question: str, vocabulary: Vocabulary) -> tuple[str, ...]:
         notes.append(
             f"the model knows only {len(set(words)) - len(unknown)} of the {len(set(words))} "
             "words: it was not trained on such questions, and its answer is a guess"
+        )
+    elif beginnings and (beginning := " ".join(words[:2])) not in beginnings:
+        notes.append(
+            f"no question of the training begins with {beginning!r}, and the answer is a guess: "
+            f"they begin with {format_names(sorted(beginnings), 12)}"
         )
     return tuple(notes)
 

@@ -153,10 +153,12 @@ def test_saved_models_answer_as_before(tmp_path: object) -> None:
     rows, index = questions()
     for name in ("san with grid layers", "cross, words", "mac"):
         model = models()[name].float()
+        model.question_beginnings = ("a b", "h")
         va.save(model, f"{tmp_path}/model.safetensors")
         loaded = va.load(f"{tmp_path}/model.safetensors")
         assert isinstance(loaded, VQAModel)
         assert (loaded.words, loaded.answers) == (WORDS, ANSWERS)
+        assert loaded.question_beginnings == ("a b", "h")
         before, after = (m(images().float(), rows, index).logits for m in (model, loaded))
         torch.testing.assert_close(before, after)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.cli import main
+from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.questions.batch import QuestionBatch
 from visattn.metrics.maps.grounding import box_coverage
 from visattn.models.encoder import SmallEncoder
@@ -20,6 +21,7 @@ from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.models.vqa_model import VQAModel
+from visattn.pipelines.question_answering import check_question
 from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
 from visattn.training.tasks.question_losses import answer_loss, hop_targets
 from visattn.training.tasks.questions import QuestionTask
@@ -208,6 +210,17 @@ def test_the_first_steps_learn_from_the_first_types_alone(
         gradients = dict(zip(task.model.words, words.grad.abs().sum(1), strict=True))
         assert gradients["red"] > 0
         assert bool(gradients["closest"] > 0) == learns
+
+
+def test_the_model_remembers_how_the_questions_of_its_training_begin(
+    clevr: SortOfClevrDataModule,
+) -> None:
+    model = build_task(clevr).model
+    assert set(model.question_beginnings) == {"how many", "is the", "what is"}
+    vocabulary, beginnings = Vocabulary(model.words), model.question_beginnings
+    assert check_question("What is the shape of the red object?", vocabulary, beginnings) == ()
+    [note] = check_question("Red object on the left half?", vocabulary, beginnings)
+    assert note.startswith("no question of the training begins with 'red object', and the answer")
 
 
 def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:

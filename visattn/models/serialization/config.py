@@ -94,6 +94,7 @@ def model_config(model: nn.Module) -> ModelConfig:
             f"the model must be one of {', '.join(MODEL_CLASSES)}, got {model_class.__name__}"
         )
     names = list(inspect.signature(model_class.__init__).parameters)[1:]
+    names += [name for name in _attributes(model_class) if getattr(model, name)]
     return {
         "class": model_class.__name__,
         "arguments": {name: _to_plain(getattr(model, name)) for name in names},
@@ -116,7 +117,8 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
             f"a config names one of {', '.join(MODEL_CLASSES)} and its arguments, got {name!r}"
         )
     model_class = MODEL_CLASSES[name]
-    known = set(list(inspect.signature(model_class.__init__).parameters)[1:])
+    parameters = set(list(inspect.signature(model_class.__init__).parameters)[1:])
+    known = parameters | set(_attributes(model_class))
     if unknown := sorted(set(map(str, arguments)) - known):
         raise ValueError(f"{name} has no argument {', '.join(unknown)}; it has {sorted(known)}")
     if arguments.get("pretrained") or arguments.get("weights"):
@@ -126,9 +128,17 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     _check_blocks(name, arguments)
     built = {key: _from_plain(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
     try:
-        return model_class(**built)
+        model = model_class(**{key: value for key, value in built.items() if key in parameters})
     except _ARGUMENT_ERRORS as error:
         raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
+    for key in built.keys() - parameters:
+        setattr(model, key, built[key])
+    return model
+
+
+def _attributes(model_class: type[nn.Module]) -> tuple[str, ...]:
+    """Return the attributes that a config keeps beside the arguments of the constructor."""
+    return getattr(model_class, "CONFIG_ATTRIBUTES", ())
 
 
 def check_config_fits(config: Mapping[str, Any], shapes: Shapes, *, source: object) -> None:

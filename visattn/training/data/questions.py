@@ -1,13 +1,13 @@
 """Data modules of questions about images."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.vocabulary import Vocabulary, split_words
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
@@ -29,6 +29,7 @@ from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.training.base import DataModule
 
 Loader = DataLoader[QuestionSample]
+_NUM_BEGINNINGS = 200  # images whose questions show how questions begin
 _EVAL_BATCH_SIZE = 64  # even, so that the images of a pair are in one batch
 
 
@@ -63,13 +64,22 @@ class QuestionDataModule(DataModule):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """Words, answers, types of questions with their groups, and the number of steps."""
+        """Words, beginnings, answers, types of questions with groups, and the number of steps."""
         return {
             "words": list(self.vocabulary.words),
             "answers": list(self.answers),
             "question_types": dict(self.types),
             "num_steps": self.num_steps,
+            "question_beginnings": sorted(
+                {" ".join(split_words(text)[:2]) for text in self.training_questions()}
+            ),
         }
+
+    def training_questions(self) -> Iterable[str]:
+        """Return questions that have all beginnings of the training: those of its first images."""
+        dataset: Any = self.open_dataset("train")
+        for index in range(min(_NUM_BEGINNINGS, len(dataset))):
+            yield from (question.text for question in dataset[index].questions)
 
     @abstractmethod
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:

@@ -1,5 +1,6 @@
 """Data module of photos with questions: VQA v2 and GQA."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch.utils.data import Dataset
@@ -101,6 +102,10 @@ class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
         folder = Path(self.images.replace("{split}", name))
         resize = ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
         return QuestionPhotos(photos, folder, resize, fallback=fallback)
+
+    def training_questions(self) -> Iterable[str]:
+        """Return all questions of the training."""
+        return (question.text for photo in self._photos["train"] for question in photo.questions)
 
     def _read(self, split: str) -> list[QuestionPhoto]:
         questions, name = (

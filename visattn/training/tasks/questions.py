@@ -112,6 +112,7 @@ class QuestionTask(Task):
                 f"0 and below 1; got {hop_loss_weight}, {encoder_lr_mult} and {label_smoothing}"
             )
         super().__init__(vqa_model(data_info["words"], data_info["answers"]))
+        self.model.question_beginnings = tuple(data_info.get("question_beginnings", ()))
         self.types = {name: index for index, name in enumerate(data_info["question_types"])}
         num_hops, num_steps = len(self.model.hop_names), data_info["num_steps"]
         if hop_loss_weight and not (num_hops and num_steps):
