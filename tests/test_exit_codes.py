@@ -17,7 +17,7 @@ from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
 from visattn.commands import doctor
-from visattn.commands.options import images
+from visattn.commands.options import image_run, images
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
@@ -128,13 +128,16 @@ def test_ctrl_c_prints_one_line_and_keeps_finished_files(
 
 
 def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
-    """Raise SIGINT when the second image is due or rendered; images are read ahead in threads."""
+    """Raise SIGINT when the second image is due, written or rendered; threads work ahead."""
 
-    def one_by_one(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        call = interrupted(function)
+    def one_by_one(
+        function: Callable[[Any], Any], items: Iterable[Any], ahead: int = 0
+    ) -> Iterator[Any]:
+        call = function if function.__name__ == "_read" else interrupted(function)
         return ((item, partial(call, item)) for item in items)
 
     patch.setattr(images, "map_in_threads", one_by_one)
+    patch.setattr(image_run, "map_in_threads", one_by_one)
     patch.setattr(Scenes, "image", interrupted(Scenes.image))
 
 

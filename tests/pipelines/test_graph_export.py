@@ -44,9 +44,10 @@ pytestmark = pytest.mark.compile
 @pytest.fixture(autouse=True)
 def without_shape_checks() -> Iterator[None]:
     """The checks compare sizes, which makes numbers of the batch axis, so that it is not free."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", value=True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", value=False)
+    jaxtyping.config.update("jaxtyping_disable", value=before)
 
 
 def vit() -> VisionTransformer:

@@ -51,9 +51,10 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
 
 
 def gradcam_speed(
-    rounds: int, device: str = "cpu", name: str = CNN, count: int = IMAGES
+    rounds: int, device: str = "cpu", name: str | None = None, count: int | None = None
 ) -> Iterator[Figure]:
     """Time Grad-CAM of a class, including resizing to the images and normalization."""
+    name, count = name or CNN, count or IMAGES
     model = get_model(name, weights=None).eval().to(device)
     explained = analyze_model(model, (SIDE, SIDE))
     images = torch.randn(count, 3, SIDE, SIDE, device=device)

@@ -99,7 +99,7 @@ def variant_scorer(
     Example:
         >>> import torch
         >>> from visattn.functional.numerics import at_least_float32
-    from visattn.recording.model_info import ModelInfo
+        >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
         >>> score, count = variant_scorer(

@@ -81,12 +81,11 @@ def normalize_images(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 def _check_float_range(images: Tensor, shift: Tensor, scale: Tensor) -> None:
     """Refuse floats that are pixels in 0 to 255, where that is known without a device sync."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        return
     functorch: Any = torch._C._functorch  # noqa: SLF001 # pyright: ignore[reportAttributeAccessIssue]
     wrapped = functorch.is_functorch_wrapped_tensor(images)  # by vmap or grad
-    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    if tracing or wrapped or images.device.type != "cpu" or type(images) is not Tensor:
-        return
-    if not images.numel():
+    if wrapped or images.device.type != "cpu" or type(images) is not Tensor or not images.numel():
         return
     low, high = map(float, images.detach().aminmax())
     white = float(((255 - shift) / scale).max())

@@ -303,11 +303,13 @@ from .tasks.glimpse_supervision import (
     supervised_policy_loss as supervised_policy_loss,
     supervised_rollout as supervised_rollout,
 )
+from .tasks.question_losses import (
+    answer_loss as answer_loss,
+    hop_targets as hop_targets,
+)
 from .tasks.questions import (
     QuestionEvaluation as QuestionEvaluation,
     QuestionTask as QuestionTask,
-    answer_loss as answer_loss,
-    hop_targets as hop_targets,
 )
 from .tasks.segmentation import (
     SegmentationTask as SegmentationTask,

@@ -52,8 +52,8 @@ def document(text: str, data: dict[str, Any] | None = None) -> str:
         scripts=["index.js"],
         data=data or {},
         css=":root { --ratio: 1.5 }",
-        texts={"title": text, "count": text},
-        markup={"cards": ""},
+        texts={"title": text, "count": text, "search": "Search"},
+        markup={"cards": "", "pages": "", "list": ""},
     )
 
 
@@ -127,7 +127,7 @@ def test_non_json_numbers_are_refused() -> None:
 
 
 def test_missing_template_value_is_named() -> None:
-    with pytest.raises(KeyError, match="cards"):
+    with pytest.raises(KeyError, match="search"):
         render_page(
             "index.html",
             styles=[],

@@ -54,7 +54,8 @@ def render_page(
     Example:
         >>> page = render_page(
         ...     "index.html", styles=["paper.css"], scripts=["index.js"], data={},
-        ...     texts={"title": "<b>", "count": "1 photo"}, markup={"cards": ""},
+        ...     texts={"title": "<b>", "count": "1 photo", "search": "Search"},
+        ...     markup={"cards": "", "pages": "", "list": ""},
         ... )
         >>> "<title>&lt;b&gt;</title>" in page, "default-src 'none'" in page
         (True, True)
