@@ -165,9 +165,11 @@ def _attention_by_rows(
     CPUs have no fused kernel for values of another width than the queries.
     """
     tracing: bool = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    whole = tracing or torch.compiler.is_compiling()
-    rows = query.shape[-2] if whole else _ROWS
-    parts = (query[..., first : first + rows, :] for first in range(0, query.shape[-2], rows))
+    if tracing or torch.compiler.is_compiling():  # with a free number of queries
+        parts = [query]
+    else:
+        starts = range(0, query.shape[-2], _ROWS)
+        parts = [query[..., first : first + _ROWS, :] for first in starts]
     outputs = [
         dot_product_attention_weights(part, keys, scale=scale).to(values.dtype) @ values
         for part in parts
