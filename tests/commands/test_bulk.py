@@ -45,17 +45,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.safetensors" for name in models}
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    random, folder = np.random.default_rng(3), tmp_path / "in"
-    folder.mkdir()
-    for index in range(5):
-        pixels = random.integers(0, 256, (31 + index, 47, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index}.png")
-    (folder / "2.png").write_bytes(b"no photo")
-    return folder
-
-
 @pytest.fixture(params=["caption", "glimpse"])
 def command(
     request: pytest.FixtureRequest, weights: dict[str, Path], photos: Path

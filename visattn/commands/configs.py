@@ -1,12 +1,11 @@
 """`visattn configs`: list the configs that come with visattn, or print one to copy."""
 
 import argparse
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.output_streams import print_summaries
 from visattn.io.config_files import find_config, list_configs
 
 _DESCRIPTION = """\
@@ -31,12 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """
     args = build_parser().parse_args(argv)
     if args.name is None:
-        columns = shutil.get_terminal_size((100, 24)).columns
-        configs = list_configs()
-        width = max(map(len, configs))
-        for name, purpose in configs.items():
-            room = max(columns - width - 2, 20)
-            print(f"{name:{width}}  {textwrap.shorten(purpose, room, placeholder=' ...')}")
+        print_summaries(list_configs())
         return 0
     try:
         print(find_config(args.name).read_text(), end="")

@@ -13,19 +13,16 @@ from visattn.commands.options.arguments import (
     batch_size,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run, describe_model, print_dry_run
+from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import check_no_overwrite, encode_png
 from visattn.commands.options.image_run import ImageRun, Record, autocast
 from visattn.commands.options.images import batched, read_images
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.provenance import file_digest, weights_origin
+from visattn.commands.options.provenance import weights_origin
 from visattn.commands.options.videos import (
-    VIDEO_SUFFIXES,
-    VideoJob,
     add_video,
     has_videos,
-    run_videos,
-    video_record,
+    run_model_videos,
     video_sources,
 )
 from visattn.io.atomic import atomic_write
@@ -128,23 +125,8 @@ def _draw_videos(args: argparse.Namespace) -> int:
 
     reason = "a video is a sequence of frames for one command"
     sources = video_sources(args, ("shard", "autocast"), reason)
-    files = [f"{name}.glimpses{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
-    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
-    model, weights = _load_glimpse_model(args)
-    if args.dry_run:
-        reads = [f"{len(sources)} videos", describe_model(model, weights)]
-        return print_dry_run(reads, args.out, files)
-    frames = FrameGlimpses(model, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode)
     options = ("policy", "seed", "resize_mode")
-    file = file_digest(Path(weights))
-    jobs = [
-        VideoJob(
-            source, f"{name}.glimpses", "", video_record(args, source, options, weights=file),
-            {"explainer": frames, "method": "glimpses"},
-        )
-        for source, name in sources.items()
-    ]  # fmt: skip
-    return run_videos(args, jobs, overwrite=args.overwrite)
+    return run_model_videos(args, sources, "glimpses", _load_glimpse_model, FrameGlimpses, options)
 
 
 def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":

@@ -1,11 +1,10 @@
 """`visattn models`: list the trained models that come with visattn, or print the card of one."""
 
 import argparse
-import shutil
-import textwrap
 from collections.abc import Sequence
 
 from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.output_streams import print_summaries
 from visattn.io.bundled_models import find_bundled_model, list_bundled_models
 
 _DESCRIPTION = """\
@@ -43,10 +42,5 @@ def main(argv: Sequence[str]) -> int:
         card = find_bundled_model(args.name).with_suffix(".md")
         print(card.read_text(encoding="utf-8"), end="")
         return 0
-    columns = shutil.get_terminal_size((100, 24)).columns
-    models = list_bundled_models()
-    width = max(map(len, models))
-    for name, summary in models.items():
-        room = max(columns - width - 2, 20)
-        print(f"{name:{width}}  {textwrap.shorten(summary, room, placeholder=' ...')}")
+    print_summaries(list_bundled_models())
     return 0

@@ -4,10 +4,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import visattn
 from visattn.cli import main
@@ -25,17 +23,6 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
     visattn.save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 40)), path)
     return path
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    random, folder = np.random.default_rng(3), tmp_path / "in"
-    folder.mkdir()
-    for index in range(5):
-        pixels = random.integers(0, 256, (31 + index, 47, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index}.png")
-    (folder / "2.png").write_bytes(b"no photo")
-    return folder
 
 
 def overlay(photos: Path, cnn: Path, out: Path, *words: str) -> int:

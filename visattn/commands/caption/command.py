@@ -20,17 +20,13 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run, describe_model, print_dry_run
-from visattn.commands.options.folders import check_no_overwrite, create_folder
+from visattn.commands.options.dry_run import add_dry_run
+from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_weights, check_weights
-from visattn.commands.options.provenance import file_digest
 from visattn.commands.options.videos import (
-    VIDEO_SUFFIXES,
-    VideoJob,
     add_video,
     has_videos,
-    run_videos,
-    video_record,
+    run_model_videos,
     video_sources,
 )
 
@@ -188,26 +184,10 @@ def _caption_videos(args: argparse.Namespace) -> int:
     reason = "a video takes a captioner of visattn, and gives one caption per frame"
     sources = video_sources(args, _STILL_ONLY, reason)
     check_weights(args)
-    files = [f"{name}.caption{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
-    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
-    model, weights = load_captioner(args)
-    if args.dry_run:
-        reads = [f"{len(sources)} videos", describe_model(model, weights)]
-        return print_dry_run(reads, args.out, files)
     from visattn.pipelines.video_frames import FrameCaptions
 
     options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
-    frames = FrameCaptions(model, **{name: getattr(args, name) for name in options})
-    arguments = {"explainer": frames, "method": "caption", "batch_size": args.batch_size or 8}
-    file = file_digest(Path(weights))
-    jobs = [
-        VideoJob(
-            source, f"{name}.caption", "", video_record(args, source, options, weights=file),
-            arguments,
-        )
-        for source, name in sources.items()
-    ]  # fmt: skip
-    return run_videos(args, jobs, overwrite=args.overwrite)
+    return run_model_videos(args, sources, "caption", load_captioner, FrameCaptions, options)
 
 
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

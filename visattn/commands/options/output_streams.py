@@ -6,8 +6,10 @@ Imports only the standard library, since `visattn.cli` uses this module.
 import io
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
@@ -77,6 +79,30 @@ def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
     except OSError as error:
         silence(sys.stdout)
         raise OSError(f"the output could not be written: {error.strerror}") from error
+
+
+def print_summaries(summaries: Mapping[str, str]) -> None:
+    """Print names with summaries, one per line; long summaries end in dots.
+
+    Args:
+        summaries: Summary of each name.
+
+    Raises:
+        BrokenPipeError: If the reader of stdout has closed it.
+        OSError: If stdout cannot be written.
+
+    Example:
+        >>> print_summaries({"eca": "three weights", "cbam": "two gates"})
+        eca   three weights
+        cbam  two gates
+    """
+    columns = shutil.get_terminal_size((100, 24)).columns
+    width = max(map(len, summaries))
+    room = max(columns - width - 2, 20)
+    print_lines(
+        f"{name:{width}}  {textwrap.shorten(summary, room, placeholder=' ...')}"
+        for name, summary in summaries.items()
+    )
 
 
 def print_message(text: str) -> None:

@@ -2,13 +2,15 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import real_number, whole_number
-from visattn.commands.options.folders import create_folder, unique_names
+from visattn.commands.options.dry_run import describe_model, print_dry_run
+from visattn.commands.options.folders import check_no_overwrite, create_folder, unique_names
+from visattn.commands.options.image_run import plain_values
 from visattn.commands.options.images import count_on_interrupt, report_failures
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
 from visattn.commands.options.provenance import file_digest
@@ -148,7 +150,54 @@ def video_record(
         "source": file_digest(source) if isinstance(source, Path) else f"camera {source}",
         **more,
     }
-    return json.loads(json.dumps(record, default=str))
+    return plain_values(record)
+
+
+def run_model_videos(
+    args: argparse.Namespace,
+    sources: Mapping[Path | int, str],
+    kind: str,
+    load: "Callable[[argparse.Namespace], tuple[Any, str]]",
+    explain: Callable[..., Any],
+    options: Sequence[str],
+) -> int:
+    """Draw what a model gives for each frame of videos; return the exit code.
+
+    Args:
+        args: Options of the command.
+        sources: Videos with the names of their results.
+        kind: What is drawn: the method of `overlay_video`, and part of the file names.
+        load: Returns the model and its file.
+        explain: Returns the explainer of frames, of the model and the options by name.
+        options: Attributes of `args` that are options of the explainer.
+
+    Raises:
+        FileNotFoundError: If a video does not exist.
+        ValueError: If a result would overwrite a video.
+        VideoError: If a video cannot be read, with `--strict`.
+    """
+    files = [f"{name}.{kind}{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
+    check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
+    model, weights = load(args)
+    if args.dry_run:
+        reads = [f"{len(sources)} videos", describe_model(model, weights)]
+        return print_dry_run(reads, args.out, files)
+    explainer = explain(model, **{name: getattr(args, name) for name in options})
+    arguments: dict[str, Any] = {"explainer": explainer, "method": kind}
+    if args.batch_size:
+        arguments["batch_size"] = args.batch_size
+    made_by = file_digest(Path(weights))
+    jobs = [
+        VideoJob(
+            source,
+            f"{name}.{kind}",
+            "",
+            video_record(args, source, options, weights=made_by),
+            arguments,
+        )
+        for source, name in sources.items()
+    ]
+    return run_videos(args, jobs, overwrite=args.overwrite)
 
 
 def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], *, overwrite: bool) -> int:

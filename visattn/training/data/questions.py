@@ -29,7 +29,7 @@ from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.training.base import DataModule
 
 Loader = DataLoader[QuestionSample]
-_NUM_BEGINNINGS = 200  # images whose questions show how questions begin
+_NUM_BEGINNINGS = 200  # scenes whose questions show how questions begin
 _EVAL_BATCH_SIZE = 64  # even, so that the images of a pair are in one batch
 
 
@@ -75,11 +75,9 @@ class QuestionDataModule(DataModule):
             ),
         }
 
+    @abstractmethod
     def training_questions(self) -> Iterable[str]:
-        """Return questions that have all beginnings of the training: those of its first images."""
-        dataset: Any = self.open_dataset("train")
-        for index in range(min(_NUM_BEGINNINGS, len(dataset))):
-            yield from (question.text for question in dataset[index].questions)
+        """Return questions that begin in all ways that questions of the training split do."""
 
     @abstractmethod
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
@@ -211,7 +209,8 @@ class SortOfClevrDataModule(QuestionDataModule):
             )
             for split, count in counts.items()
         }
-        self.vocabulary = Vocabulary.from_captions(sort_of_clevr_texts(ternary=ternary))
+        self._questions = sort_of_clevr_texts(ternary=ternary)
+        self.vocabulary = Vocabulary.from_captions(self._questions)
         self.answers = self._datasets["test"].answers
         self.types = {
             type_: group
@@ -220,6 +219,10 @@ class SortOfClevrDataModule(QuestionDataModule):
             if ternary or group != "ternary"
         }
         self.num_steps = 2
+
+    def training_questions(self) -> Iterable[str]:
+        """Return all questions."""
+        return self._questions
 
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
         """Return the images of a split with their questions."""
@@ -286,7 +289,13 @@ class SceneQuestionsDataModule(QuestionDataModule):
         }
         self.num_steps = 2
 
-    def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
+    def training_questions(self) -> Iterable[str]:
+        """Return the questions about the first training scenes, which are not rendered."""
+        dataset = self.open_dataset("train")
+        for index in range(min(_NUM_BEGINNINGS, len(dataset))):
+            yield from (question.text for question in dataset.scene(index)[1])
+
+    def open_dataset(self, split: Split) -> SceneQuestions:
         """Return the scenes of a split with their questions."""
         self.check_image_size((self.image_size, self.image_size))
         return SceneQuestions(

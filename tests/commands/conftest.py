@@ -1,0 +1,19 @@
+"""Fixtures of the tests of commands."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Folder of five photos, the third of which cannot be read."""
+    random, folder = np.random.default_rng(3), tmp_path / "in"
+    folder.mkdir()
+    for index in range(5):
+        pixels = random.integers(0, 256, (31 + index, 47, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    (folder / "2.png").write_bytes(b"no photo")
+    return folder
