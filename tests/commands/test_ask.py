@@ -93,7 +93,7 @@ def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsy
         ([photo, "the ring", "--model", "hf:x", "--weights", weights], 2, "pass one model"),
         ([photo, "", "--weights", weights], 1, "a question must have at least one word"),
         ([photo, "wo ist er", "--weights", weights], 1, "knows none of the words"),
-        ([photo, "the ring", "--weights", encoder], 1, "which does not answer questions"),
+        ([photo, "the ring", "--weights", encoder], 1, "which is not a model that answers questions"),
     )
     for arguments, code, message in cases:
         assert main(["ask", *arguments]) == code, arguments

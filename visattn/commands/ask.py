@@ -154,13 +154,8 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any, str]":
             print_message(note)
         move_to_device(model, args.device)
         return model, processor, args.model
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, VQAModel):
-        kind = type(loaded.model).__name__
-        raise ValueError(  # noqa: TRY004 (the file is wrong)
-            f"{loaded.weights} holds a {kind}, which does not answer questions"
-        )
-    return loaded.model, None, loaded.weights
+    trained, weights = load_trained_model(args, VQAModel, "a model that answers questions")
+    return trained, None, weights
 
 
 def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:

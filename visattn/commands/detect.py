@@ -178,17 +178,14 @@ def _load_detector(args: argparse.Namespace) -> "tuple[DETR, str]":
     """Return the selected model on its device, and its file."""
     from visattn.models.detection.detr import DETR
 
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, DETR):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a detector")  # noqa: TRY004 (the file is wrong)
-    count = loaded.model.num_decoder_layers
+    model, weights = load_trained_model(args, DETR, "a detector")
+    count = model.num_decoder_layers
     if not -count <= args.layer < count:
         raise ValueError(
             f"--layer must be from 0 to {count - 1}, or -1 for the last of the {count} decoder "
             f"layers, got {args.layer}"
         )
-    return loaded.model, loaded.weights
+    return model, weights
 
 
 def count_classes(labels: Sequence[str]) -> str:

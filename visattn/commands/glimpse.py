@@ -133,11 +133,7 @@ def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
     """Return the selected model on its device, and its file."""
     from visattn.models.ram.glimpse_model import GlimpseModel
 
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, GlimpseModel):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a glimpse model")  # noqa: TRY004 (the file is wrong)
-    return loaded.model, loaded.weights
+    return load_trained_model(args, GlimpseModel, "a glimpse model")
 
 
 class GlimpseRun(ImageRun["ScanPath"]):

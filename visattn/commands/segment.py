@@ -155,8 +155,4 @@ def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
     """Return the selected model on its device, and its file."""
     from visattn.models.segmentation.unet import UNet
 
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, UNet):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a segmentation model")  # noqa: TRY004 (the file is wrong)
-    return loaded.model, loaded.weights
+    return load_trained_model(args, UNet, "a segmentation model")

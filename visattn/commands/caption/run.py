@@ -105,16 +105,13 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
     from visattn.models.captioner import Captioner
     from visattn.models.captioning.show_attend_tell import has_hard_attention
 
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, Captioner):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
-    if args.places is not None and not has_hard_attention(loaded.model):
+    model, weights = load_trained_model(args, Captioner, "a captioner")
+    if args.places is not None and not has_hard_attention(model):
         raise ValueError(
-            f"--places needs a captioner with hard attention; that of {loaded.weights} does "
-            "not select places: leave out the option"
+            f"--places needs a captioner with hard attention; that of {weights} does not select "
+            "places: leave out the option"
         )
-    return loaded.model, loaded.weights
+    return model, weights
 
 
 class BeamSearchRun(CaptionRun):

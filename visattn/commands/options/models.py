@@ -4,7 +4,7 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from visattn.commands.options.arguments import add_device, height_width, named_value
 from visattn.commands.options.output_streams import print_message
@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
 
     from visattn.models.backbones.loaded_model import LoadedModel
     from visattn.recording.model_info import ExplainedModel
+
+ModelT = TypeVar("ModelT", bound="nn.Module")
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
@@ -122,22 +124,35 @@ def check_weights(args: argparse.Namespace) -> Path | str:
     return args.weights if args.weights.startswith("hf://") else file
 
 
-def load_trained_model(args: argparse.Namespace) -> "LoadedModel":
+def load_trained_model(
+    args: argparse.Namespace, kind: type[ModelT], name: str
+) -> tuple[ModelT, str]:
     """Return the model that `--weights` or `--run` selects, on the device of `--device`.
 
     Args:
         args: Options of `add_weights`, one of the two set.
+        kind: Class of models that the command takes.
+        name: What the command calls them, with its article.
+
+    Returns:
+        The model, and its file.
 
     Raises:
         FileNotFoundError: If the file or run does not exist.
-        ValueError: If the file is damaged, holds no visattn model, or the device is not available.
+        ValueError: If the file is damaged, holds no visattn model or one of another kind, or the
+            device is not available.
     """
     from visattn.pipelines.model_io import load_model
 
     weights = check_weights(args)
     loaded = load_model(weights if args.run is None else args.run)
-    move_to_device(loaded.model, args.device)
-    return loaded
+    model = loaded.model
+    if not isinstance(model, kind):
+        raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
+            f"{loaded.weights} holds a {type(model).__name__}, which is not {name}"
+        )
+    move_to_device(model, args.device)
+    return model, loaded.weights
 
 
 def load_explained_model(

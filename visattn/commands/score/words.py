@@ -145,11 +145,8 @@ def _explainer(args: argparse.Namespace) -> "WordExplainer":
             "--prompt belongs to --model hf:DIRECTORY; captioners of visattn take none"
         )
     check_weights(args)
-    loaded = load_trained_model(args)
-    if not isinstance(loaded.model, Captioner):
-        kind = type(loaded.model).__name__
-        raise ValueError(f"{loaded.weights} holds a {kind}, which is not a captioner")  # noqa: TRY004 (the file is wrong)
-    return CaptionerExplainer(loaded.model, args.resize_mode)
+    model, _ = load_trained_model(args, Captioner, "a captioner")
+    return CaptionerExplainer(model, args.resize_mode)
 
 
 def _photos(args: argparse.Namespace) -> "Iterator[PhrasedPhoto]":
