@@ -4,10 +4,8 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from question_models import bright_vilt, small_mac
 
 import visattn as va
@@ -23,16 +21,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("weights") / "model.safetensors"
     va.save(small_mac(), path)
     return str(path)
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for seed, (name, size) in enumerate({"tall": (59, 29), "wide": (23, 101)}.items()):
-        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{name}.png")
-    return folder
 
 
 def test_files_hold_what_the_library_returns(
@@ -93,7 +81,11 @@ def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsy
         ([photo, "the ring", "--model", "hf:x", "--weights", weights], 2, "pass one model"),
         ([photo, "", "--weights", weights], 1, "a question must have at least one word"),
         ([photo, "wo ist er", "--weights", weights], 1, "knows none of the words"),
-        ([photo, "the ring", "--weights", encoder], 1, "which is not a model that answers questions"),
+        (
+            [photo, "the ring", "--weights", encoder],
+            1,
+            "which is not a model that answers questions",
+        ),
     )
     for arguments, code, message in cases:
         assert main(["ask", *arguments]) == code, arguments

@@ -47,11 +47,11 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=["caption", "glimpse"])
 def command(
-    request: pytest.FixtureRequest, weights: dict[str, Path], photos: Path
+    request: pytest.FixtureRequest, weights: dict[str, Path], bulk_photos: Path
 ) -> Callable[..., int]:
     def run(out: Path, *words: str) -> int:
         options = ["--weights", str(weights[request.param]), "--out", str(out)]
-        return main([request.param, str(photos), *options, *words])
+        return main([request.param, str(bulk_photos), *options, *words])
 
     return run
 
@@ -122,7 +122,7 @@ def test_an_interrupted_run_resumes(
 def test_what_was_made_otherwise_is_computed_again(
     change: str,
     command: Callable[..., int],
-    photos: Path,
+    bulk_photos: Path,
     tmp_path: Path,
     inferred: list[str],
 ) -> None:
@@ -131,7 +131,7 @@ def test_what_was_made_otherwise_is_computed_again(
     inferred.clear()
     words = {"option": ["--resize-mode", "pad"], "overwrite": ["--overwrite"]}.get(change, [])
     if change == "photo":
-        Image.new("RGB", (50, 40)).save(photos / "3.png")
+        Image.new("RGB", (50, 40)).save(bulk_photos / "3.png")
     assert command(out, *words) == 1
     assert inferred[:4] == (["3", *inferred[1:4]] if change == "photo" else ["0", "1", "3", "4"])
     record = json.loads((out / "3.json").read_text())

@@ -25,16 +25,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for seed, (name, size) in enumerate({"tall": (59, 29), "wide": (23, 101)}.items()):
-        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{name}.png")
-    return folder
-
-
 def test_files_hold_what_the_library_returns(
     weights: str, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

@@ -127,7 +127,7 @@ def test_a_photo_deleted_during_the_run_is_skipped(
     monkeypatch.setattr(
         caption,
         "load_trained_model",
-        lambda args: (Path("photos/dog.png").unlink(), build(args))[1],
+        lambda *args: (Path("photos/dog.png").unlink(), build(*args))[1],
     )
     assert main(["caption", "photos", "--weights", "captioner.safetensors"]) == 1
     out, err = capsys.readouterr()

@@ -25,8 +25,8 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def overlay(photos: Path, cnn: Path, out: Path, *words: str) -> int:
-    command = ["overlay", str(photos), "--model", str(cnn), "--out", str(out)]
+def overlay(bulk_photos: Path, cnn: Path, out: Path, *words: str) -> int:
+    command = ["overlay", str(bulk_photos), "--model", str(cnn), "--out", str(out)]
     return main([*command, "--method", "gradcam", "--batch-size", "2", *words])
 
 
@@ -35,36 +35,36 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_shards_together_write_the_files_of_one_run(
-    cnn: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cnn: Path, bulk_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert overlay(photos, cnn, tmp_path / "whole") == 1  # one photo cannot be read
+    assert overlay(bulk_photos, cnn, tmp_path / "whole") == 1  # one photo cannot be read
     rows = capsys.readouterr().out
-    codes = [overlay(photos, cnn, tmp_path / "parts", "--shard", f"{i}/2") for i in (1, 2)]
+    codes = [overlay(bulk_photos, cnn, tmp_path / "parts", "--shard", f"{i}/2") for i in (1, 2)]
     assert codes == [0, 1]
     assert capsys.readouterr().out == rows
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
 def test_one_thread_and_many_write_the_same(
-    cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cnn: Path, bulk_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     written = []
     for count in (1, 5):
         monkeypatch.setattr(image_options, "thread_count", lambda count=count: count)
-        overlay(photos, cnn, tmp_path / str(count))
+        overlay(bulk_photos, cnn, tmp_path / str(count))
         written.append((contents(tmp_path / str(count)), capsys.readouterr()))
     assert written[0] == written[1]
 
 
 @pytest.mark.parametrize("words", [("--shard", "3/2"), ("--shard", "1/2", "--normalize", "global")])
-def test_senseless_shards_are_refused(words: tuple[str, ...], cnn: Path, photos: Path) -> None:
-    assert overlay(photos, cnn, photos.parent / "out", *words) == 2
-    assert not (photos.parent / "out").exists()
+def test_senseless_shards_are_refused(words: tuple[str, ...], cnn: Path, bulk_photos: Path) -> None:
+    assert overlay(bulk_photos, cnn, bulk_photos.parent / "out", *words) == 2
+    assert not (bulk_photos.parent / "out").exists()
 
 
 def test_global_scale_holds_the_maps_of_one_image(
-    cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cnn: Path, bulk_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[Any] = []
     load = runs.MapFolder.load
@@ -76,7 +76,7 @@ def test_global_scale_holds_the_maps_of_one_image(
 
     monkeypatch.setattr(runs.MapFolder, "load", counted)
     out = tmp_path / "out"
-    assert overlay(photos, cnn, out, "--normalize", "global", "--save", "overlay") == 1
+    assert overlay(bulk_photos, cnn, out, "--normalize", "global", "--save", "overlay") == 1
     ends = {path: path.read_text().split('"vmax": ')[1].split()[0] for path in out.glob("*.json")}
     assert len(ends) == 4
     assert len(set(ends.values())) == 1

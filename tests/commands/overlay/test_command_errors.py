@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import visattn
 from visattn.cli import main
@@ -25,17 +23,6 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
     visattn.save(AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40)), path)
     return path
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Three photos of different shapes in a folder."""
-    rng = np.random.default_rng(3)
-    folder = tmp_path / "in"
-    (folder / "deeper").mkdir(parents=True)
-    for name, size in (("tall.png", (59, 31)), ("wide.png", (29, 97)), ("deeper/dot.png", (1, 1))):
-        Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / name)
-    return folder
 
 
 def run(images: Path, model: Path | str, out: Path, *words: str) -> int:
