@@ -39,7 +39,8 @@ def render_page(
     are escaped and cannot become markup or code.
 
     Args:
-        template: Template file in this folder, with `$name` placeholders.
+        template: Template file in this folder from the title on, with `$name` placeholders; what
+            stands before the title is the same in all pages.
         styles: CSS files in this folder, concatenated.
         scripts: JavaScript files in this folder, concatenated into one function.
         data: Data for the script, serializable as JSON.
@@ -67,7 +68,7 @@ def render_page(
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     escaped = {name: escape_text(text) for name, text in texts.items()}
-    return Template(_read(template)).substitute(
+    return Template(_read("head.html") + _read(template)).substitute(
         {**escaped, **markup},
         policy=policy,
         style=style,
