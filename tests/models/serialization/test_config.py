@@ -167,7 +167,7 @@ EXAMPLES: dict[str, nn.Module] = {
         dropout=0.3,
         feature_dropout=0.2,
         sentinel_dropout=0.25,
-        feed_context=True,
+        feedback="location",
     ),
     "SequenceRecognizer": SequenceRecognizer(
         (*SPECIAL_TOKENS, "red", "blue"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,8 @@ from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.models.captioner import AttentionStep, DecoderCaptioner, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.encoder import ImageEncoder
+
+Feedback = Literal["none", "context", "location"]
 
 
 class AdaptiveAttention(nn.Module):
@@ -79,17 +81,19 @@ class AdaptiveDecoderState:
     global_feature: Float[Tensor, "b e"]
     hidden: Float[Tensor, "b *k h"]
     cell: Float[Tensor, "b *k h"]
-    context: Float[Tensor, "b *k h"]
-    """Context vector of the previous word."""
+    feedback: Float[Tensor, "b *k f"]
+    """What the LSTM reads of the attention of the words before; see `AdaptiveDecoder`."""
+    locations: Float[Tensor, "n 2"]
+    """Center of each place, x and y in [-1, 1]."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
-        index = parents.unsqueeze(-1).expand(-1, -1, self.hidden.shape[-1])
+        index = parents.unsqueeze(-1)
         return replace(
             self,
-            hidden=self.hidden.gather(1, index),
-            cell=self.cell.gather(1, index),
-            context=self.context.gather(1, index),
+            hidden=self.hidden.take_along_dim(index, 1),
+            cell=self.cell.take_along_dim(index, 1),
+            feedback=self.feedback.take_along_dim(index, 1),
         )
 
     def select_images(self, index: Tensor | slice) -> Self:
@@ -100,7 +104,8 @@ class AdaptiveDecoderState:
             self.global_feature[index],
             self.hidden[index],
             self.cell[index],
-            self.context[index],
+            self.feedback[index],
+            self.locations,
         )
 
 
@@ -120,10 +125,12 @@ class AdaptiveDecoder(nn.Module):
         dropout: Dropout rate on word embeddings and before the vocabulary.
         feature_dropout: Dropout rate on features before the projection.
         sentinel_dropout: Fraction of the captions that are trained without the sentinel.
-        feed_context: Whether the LSTM also reads the context vector of the previous word.
+        feedback: What the LSTM reads besides: the `context` vector of the previous word; the
+            `location` of the attention, x and y, which stays while words rely on the sentinel; or
+            `none`, as in the paper.
 
     Raises:
-        ValueError: If `sentinel_dropout` is not in [0, 1].
+        ValueError: If `sentinel_dropout` is not in [0, 1], or there is no such feedback.
 
     Example:
         >>> decoder = AdaptiveDecoder(11, 8)
@@ -135,7 +142,7 @@ class AdaptiveDecoder(nn.Module):
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 4 to 13. The output layer is that of the
         authors' code, tanh of a linear map before the vocabulary; the layer norm of the features
-        and the options `sentinel_dropout` and `feed_context` are in neither.
+        and the options `sentinel_dropout` and `feedback` are in neither.
     """
 
     def __init__(
@@ -149,13 +156,19 @@ class AdaptiveDecoder(nn.Module):
         dropout: float = 0.1,
         feature_dropout: float = 0.0,
         sentinel_dropout: float = 0.0,
-        feed_context: bool = False,
+        feedback: Feedback = "none",
     ) -> None:
         super().__init__()
+        if feedback not in get_args(Feedback):
+            raise ValueError(
+                f"feedback must be one of {', '.join(get_args(Feedback))}, got {feedback!r}"
+            )
         if not 0 <= sentinel_dropout <= 1:
             raise ValueError(f"sentinel_dropout must be in [0, 1], got {sentinel_dropout}")
-        self.feed_context, self.sentinel_dropout = feed_context, sentinel_dropout
-        input_dim = 2 * embed_dim + feed_context * hidden_size
+        self.feedback: Feedback = feedback
+        self.sentinel_dropout = sentinel_dropout
+        self.feedback_dim = {"none": 0, "context": hidden_size, "location": 2}[feedback]
+        input_dim = 2 * embed_dim + self.feedback_dim
         self.embed_dim, self.hidden_size = embed_dim, hidden_size
         self.feature_proj = feature_projection(in_channels, hidden_size, feature_dropout)
         self.global_proj = nn.Sequential(nn.Linear(in_channels, embed_dim), nn.ReLU())
@@ -175,13 +188,19 @@ class AdaptiveDecoder(nn.Module):
         scorer = self.attention.scorer
         scorer.tap.grid = (features.shape[-2], features.shape[-1])
         zeros = annotations.new_zeros(features.shape[0], 1, self.hidden_size)
+        centers = [
+            (torch.arange(count).to(annotations) + 0.5) * (2 / count) - 1
+            for count in scorer.tap.grid
+        ]
+        y, x = torch.meshgrid(*centers, indexing="ij")
         return AdaptiveDecoderState(
             annotations,
             scorer.project_keys(annotations),
             self.global_proj(places.mean(1)),
             zeros,
             zeros,
-            zeros,
+            zeros[..., :1].expand(-1, -1, self.feedback_dim),
+            torch.stack([x, y], -1).flatten(0, 1),
         )
 
     def step(
@@ -194,7 +213,8 @@ class AdaptiveDecoder(nn.Module):
         context, attention = self.attention(
             hidden, sentinel, state.annotations.unsqueeze(1), state.keys.unsqueeze(1)
         )
-        state = replace(state, hidden=hidden, cell=cell, context=context)
+        feedback = self._feedback(state, context, attention)
+        state = replace(state, hidden=hidden, cell=cell, feedback=feedback)
         return self._output(hidden, context), state, attention
 
     def teacher_force(
@@ -212,7 +232,7 @@ class AdaptiveDecoder(nn.Module):
         words, images = self._input_gates(self.embedding(captions), state.global_feature)
         gates = (words.transpose(0, 1) + images).unbind()
         zeros = state.hidden.squeeze(1)
-        state = replace(state, hidden=zeros, cell=zeros, context=zeros)
+        state = replace(state, hidden=zeros, cell=zeros, feedback=state.feedback.squeeze(1))
         without_sentinel = self._drop_sentinel(len(captions), captions.device)
         hiddens, contexts, attentions = [], [], []
         for step, count in enumerate(packing.counts):
@@ -223,7 +243,8 @@ class AdaptiveDecoder(nn.Module):
             context, attention = self.attention(
                 hidden, sentinel, state.annotations, state.keys, dropped
             )
-            state = replace(state, hidden=hidden, cell=cell, context=context)
+            feedback = self._feedback(state, context, attention)
+            state = replace(state, hidden=hidden, cell=cell, feedback=feedback)
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(attention)
@@ -255,11 +276,22 @@ class AdaptiveDecoder(nn.Module):
         """Return hidden state, cell and sentinel after one word."""
         recurrent = torch.cat((self.lstm.weight_hh, self.sentinel_hidden.weight))
         gates = gates + linear(state.hidden, recurrent)
-        if self.feed_context:
+        if self.feedback_dim:
             weight = torch.cat((self.lstm.weight_ih, self.sentinel_input.weight))
-            gates = gates + linear(state.context, weight[:, 2 * self.embed_dim :])
+            gates = gates + linear(state.feedback, weight[:, 2 * self.embed_dim :])
         hidden, cell = lstm_step(gates[..., : -self.hidden_size], state.cell)
         return hidden, cell, gates[..., -self.hidden_size :].sigmoid() * cell.tanh()
+
+    def _feedback(
+        self, state: AdaptiveDecoderState, context: Float[Tensor, "*b h"], attention: AttentionStep
+    ) -> Float[Tensor, "*b f"]:
+        """Return what the LSTM reads of the attention at the next word."""
+        if self.feedback == "none":
+            return state.feedback
+        if self.feedback == "context":
+            return context
+        location = attention.weights @ state.locations
+        return torch.lerp(state.feedback, location, attention.gate.unsqueeze(-1))
 
     def _output(
         self, hidden: Float[Tensor, "*b h"], context: Float[Tensor, "*b h"]
@@ -285,8 +317,11 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
         sentinel_dropout: Fraction of the captions that are trained without the sentinel, as the
             spatial attention of the paper. It keeps a gradient at the attention: trained from
             random weights, the decoder otherwise learns to rely on the sentinel at all words.
-        feed_context: Whether the LSTM also reads the context vector of the previous word. Neither
-            this nor `sentinel_dropout` is in the paper.
+        feedback: What the LSTM reads besides words and the global feature: `none`, as in the paper;
+            the `context` vector of the previous word; or the `location` of the attention, x and y,
+            which stays while words rely on the sentinel, so that the decoder knows where it looked
+            and still reads each visual word from the image. `sentinel_dropout` is not in the paper
+            either.
 
     Example:
         >>> from visattn.models.captioner import SPECIAL_TOKENS
@@ -317,12 +352,13 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
         dropout: float = 0.1,
         feature_dropout: float = 0.0,
         sentinel_dropout: float = 0.0,
-        feed_context: bool = False,
+        feedback: Feedback = "none",
     ) -> None:
         super().__init__(words, encoder)
         self.embed_dim, self.hidden_size, self.attention_dim = embed_dim, hidden_size, attention_dim
         self.dropout, self.feature_dropout = dropout, feature_dropout
-        self.sentinel_dropout, self.feed_context = sentinel_dropout, feed_context
+        self.sentinel_dropout = sentinel_dropout
+        self.feedback: Feedback = feedback
         self.decoder = AdaptiveDecoder(
             len(words),
             encoder.channels,
@@ -332,5 +368,5 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
             dropout=dropout,
             feature_dropout=feature_dropout,
             sentinel_dropout=sentinel_dropout,
-            feed_context=feed_context,
+            feedback=feedback,
         )
