@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from visattn.data.images.video import Mp4Writer, VideoError, VideoFrame, VideoReader
 from visattn.io.atomic import atomic_replace
 from visattn.pipelines.scale import MapScale, map_scale
+from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
 from visattn.viz.layout.text import load_font, truncate_text
@@ -26,7 +27,6 @@ from visattn.viz.scanpaths.path import draw_scan_path
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
 _SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
-_THUMBNAIL = 16  # pixels of the gray images that are compared for cuts
 
 
 class FrameExplainer(Protocol):
@@ -39,16 +39,6 @@ class FrameExplainer(Protocol):
     def map(self, prepared: Any, /, *arguments: Any, **method_args: Any) -> Any:
         """Return the map of each frame."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class ExplainedFrame:
-    """A frame of a video with its map."""
-
-    frame: VideoFrame
-    map: AttentionMap
-    starts_shot: bool
-    """Whether the frame differs so much from the one before that a new shot begins."""
 
 
 @dataclass
@@ -85,7 +75,7 @@ def overlay_video(
     max_frames: int | None = None,
     scale: ClipScale = "clip",
     smoothing: float = 0.0,
-    cut_threshold: float = 0.12,
+    cut_threshold: float = 0.1,
     batch_size: int = 8,
     drawing: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -107,8 +97,7 @@ def overlay_video(
             up to the maximum of the frames so far, in one pass.
         smoothing: Weight of the earlier frames in an exponential moving average of the maps, in
             [0, 1). It starts anew with each shot, so that shots are never mixed.
-        cut_threshold: A shot begins where the mean gray difference of two frames, as a share of
-            the gray range, is above this.
+        cut_threshold: A shot begins where `frame_difference` of two frames is above this.
         batch_size: Frames per batch; of a video model, its clip.
         drawing: Options of `visattn.viz.overlay`.
         progress: Called with the number of explained frames, and of all if it is known (else 0).
@@ -153,65 +142,23 @@ def overlay_video(
     return result
 
 
-def find_shots(
-    frames: Iterable[tuple[VideoFrame, AttentionMap]], threshold: float
-) -> Iterator[ExplainedFrame]:
-    """Yield frames with whether they begin a shot.
-
-    Example:
-        >>> import torch
-        >>> levels = [np.full((4, 4, 3), level, np.uint8) for level in (20, 25, 200)]
-        >>> a_map = AttentionMap(torch.ones(1, 1), "layer", "gradient")
-        >>> frames = [(VideoFrame(i, 0.0, pixels), a_map) for i, pixels in enumerate(levels)]
-        >>> [frame.starts_shot for frame in find_shots(frames, 0.2)]
-        [True, False, True]
-    """
-    before: Float[np.ndarray, "16 16"] | None = None
-    for frame, attention_map in frames:
-        gray = Image.fromarray(frame.pixels).convert("L")
-        small = np.asarray(gray.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)) / 255
-        is_cut = before is None or float(np.abs(small - before).mean()) > threshold
-        before = small
-        yield ExplainedFrame(frame, attention_map, is_cut)
-
-
-def smooth_maps(frames: Iterable[ExplainedFrame], weight: float) -> Iterator[ExplainedFrame]:
-    """Yield frames with exponential moving averages of their maps, which start with each shot.
-
-    Example:
-        >>> import torch
-        >>> maps = [AttentionMap(torch.full((1, 1), v), "x", "gate") for v in (0.0, 1.0, 8.0)]
-        >>> pixels = VideoFrame(0, 0.0, np.zeros((4, 4, 3), np.uint8))
-        >>> frames = [ExplainedFrame(pixels, m, i != 1) for i, m in enumerate(maps)]
-        >>> [float(frame.map.values) for frame in smooth_maps(frames, 0.5)]
-        [0.0, 0.5, 8.0]
-    """
-    average = None
-    for each in frames:
-        values = each.map.values
-        if weight and average is not None and not each.starts_shot:
-            values = weight * average + (1 - weight) * values
-        average = values
-        yield replace(each, map=replace(each.map, values=values)) if weight else each
-
-
 def contact_sheet(
-    tiles: Sequence[tuple[float, UInt8[np.ndarray, "y x 3"]]], title: str
+    tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str
 ) -> Image.Image:
-    """Return frames of a clip on one page, each with its time.
+    """Return frames of a clip on one page, each with its time and its class or caption.
 
     Example:
-        >>> contact_sheet([(0.0, np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
+        >>> contact_sheet([(0.0, "dog", np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
         1200
     """
-    grid = compute_tile_grid(tiles[0][1].shape[:2], len(tiles), _SHEET_WIDTH)
+    grid = compute_tile_grid(tiles[0][2].shape[:2], len(tiles), _SHEET_WIDTH)
     page, places = create_titled_page(title, grid, _SHEET_WIDTH, 24, 12)
-    pen = ImageDraw.Draw(page)
-    for (seconds, pixels), (x, y) in zip(tiles, places, strict=False):
+    pen, font = ImageDraw.Draw(page), load_font(SMALL)
+    for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
         page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
         minutes, rest = divmod(seconds, 60)
-        label = f"{int(minutes)}:{rest:05.2f}"
-        pen.text((x, y + grid.tile_size[0] + 6), label, MUTED, load_font(SMALL))
+        label = truncate_text(f"{int(minutes)}:{rest:05.2f}  {text}", font, grid.tile_size[1])
+        pen.text((x, y + grid.tile_size[0] + 6), label, MUTED, font)
     return page
 
 
@@ -248,7 +195,15 @@ def _explain(
     while batch := list(islice(frames, batch_size)):
         prepared = explainer.prepare([frame.pixels for frame in batch])
         maps = explainer.map(prepared, method, target, keep_empty=True, **method_args)
+        if target is None:
+            maps = [_labeled(each) for each in maps]
         yield from zip(batch, maps, strict=True)
+
+
+def _labeled(attention_map: AttentionMap) -> AttentionMap:
+    """Return a map with its class below the frame: the predicted class may change."""
+    metadata = attention_map.metadata
+    return replace(attention_map, metadata={"subtitle": metadata.get("class"), **metadata})
 
 
 def _report(
@@ -323,7 +278,7 @@ def _draw(
             writer.write(drawn)
             result.vmax = scale.vmax
             if position % step == 0:
-                tiles.append((frame.seconds, drawn))
+                tiles.append((frame.seconds, str(attention_map.metadata.get("class") or ""), drawn))
             if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
                 tiles, step = tiles[::2], 2 * step
         if not tiles:
