@@ -89,6 +89,15 @@ def test_captions_are_written_below_each_frame(capsys: Capsys) -> None:
     assert Path("o/clip.caption.png").is_file()
 
 
+def test_bundled_models_take_videos(capsys: Capsys) -> None:
+    for command in ("caption", "glimpse"):
+        name = {"caption": "scenes-captioner", "glimpse": "scenes-glimpses"}[command]
+        arguments = [command, "clip.mp4", "--weights", name, "--max-frames", "1", "--out", "o"]
+        assert main(arguments) == 0, capsys.readouterr().err
+    origin = json.loads(Path("o/clip.glimpses.json").read_text())["weights"]
+    assert origin["file"] == "scenes-glimpses.safetensors"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

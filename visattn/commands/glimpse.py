@@ -18,7 +18,7 @@ from visattn.commands.options.folders import check_no_overwrite, encode_png
 from visattn.commands.options.image_run import ImageRun, Record, autocast
 from visattn.commands.options.images import batched, read_images
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.provenance import file_digest, weights_origin
+from visattn.commands.options.provenance import weights_origin
 from visattn.commands.options.videos import (
     VIDEO_SUFFIXES,
     VideoJob,
@@ -136,10 +136,10 @@ def _draw_videos(args: argparse.Namespace) -> int:
         return print_dry_run(reads, args.out, files)
     frames = FrameGlimpses(model, policy=args.policy, seed=args.seed, resize_mode=args.resize_mode)
     options = ("policy", "seed", "resize_mode")
-    file = file_digest(Path(weights))
+    origin = weights_origin(weights)
     jobs = [
         VideoJob(
-            source, f"{name}.glimpses", "", video_record(args, source, options, weights=file),
+            source, f"{name}.glimpses", "", video_record(args, source, options, weights=origin),
             {"explainer": frames, "method": "glimpses"},
         )
         for source, name in sources.items()

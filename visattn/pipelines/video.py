@@ -275,10 +275,12 @@ def _draw(
     with atomic_replace(result.movie) as part, Mp4Writer(part, result.fps) as writer:
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
-            writer.write(drawn)
+            text = attention_map.metadata.get("subtitle")
+            writer.write(_with_subtitle(drawn, text) if text else drawn)
             result.vmax = scale.vmax
             if position % step == 0:
-                tiles.append((frame.seconds, str(attention_map.metadata.get("class") or ""), drawn))
+                label = str(text or attention_map.metadata.get("class") or "")
+                tiles.append((frame.seconds, label, drawn))
             if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
                 tiles, step = tiles[::2], 2 * step
         if not tiles:
@@ -293,7 +295,7 @@ def _draw_frame(
     attention_map: AttentionMap,
     scale: MapScale,
     drawing: dict[str, Any],
-) -> UInt8[np.ndarray, "y2 x 3"]:
+) -> UInt8[np.ndarray, "y x 3"]:
     geometry = attention_map.geometry
     if geometry is None or geometry.image_size != pixels.shape[:2]:
         raise VideoError(
@@ -302,13 +304,10 @@ def _draw_frame(
             "change meanwhile"
         )
     if boxes := attention_map.metadata.get("details", {}).get("boxes"):
-        drawn = draw_scan_path(pixels, np.asarray(boxes))
-    else:
-        values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
-        limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
-        drawn = draw_overlay(pixels, values, **limits, **drawing)
-    subtitle = attention_map.metadata.get("subtitle")
-    return _with_subtitle(drawn, subtitle) if subtitle else drawn
+        return draw_scan_path(pixels, np.asarray(boxes))
+    values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
+    limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
+    return draw_overlay(pixels, values, **limits, **drawing)
 
 
 def _with_subtitle(pixels: UInt8[np.ndarray, "y x 3"], text: str) -> UInt8[np.ndarray, "y2 x 3"]:

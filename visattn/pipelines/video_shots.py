@@ -70,7 +70,9 @@ def frame_difference(
         (0.0, 0.5)
     """
     shifts = range(-_MAX_SHIFT, _MAX_SHIFT + 1)
-    return min(_shifted_difference(before, after, down, right) for down in shifts for right in shifts)
+    return min(
+        _shifted_difference(before, after, down, right) for down in shifts for right in shifts
+    )
 
 
 def _shifted_difference(

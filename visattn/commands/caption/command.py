@@ -23,7 +23,7 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.dry_run import add_dry_run, describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite, create_folder
 from visattn.commands.options.models import add_weights, check_weights
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.options.provenance import weights_origin
 from visattn.commands.options.videos import (
     VIDEO_SUFFIXES,
     VideoJob,
@@ -199,10 +199,10 @@ def _caption_videos(args: argparse.Namespace) -> int:
     options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
     frames = FrameCaptions(model, **{name: getattr(args, name) for name in options})
     arguments = {"explainer": frames, "method": "caption", "batch_size": args.batch_size or 8}
-    file = file_digest(Path(weights))
+    origin = weights_origin(weights)
     jobs = [
         VideoJob(
-            source, f"{name}.caption", "", video_record(args, source, options, weights=file),
+            source, f"{name}.caption", "", video_record(args, source, options, weights=origin),
             arguments,
         )
         for source, name in sources.items()
