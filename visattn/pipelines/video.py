@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -18,7 +19,7 @@ from visattn.pipelines.scale import MapScale, map_scale
 from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
-from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.layout.text import load_font, wrap_text
 from visattn.viz.maps.heatmap import overlay as draw_overlay
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
 from visattn.viz.maps.resize import resize_image
@@ -132,33 +133,46 @@ def overlay_video(
         frames = _explain(video, explainer, method, target, batch_size, method_args)
         frames = smooth_maps(find_shots(frames, cut_threshold), smoothing)
         frames = _report(frames, result, total, progress)
+        draw = partial(
+            _draw,
+            result=result,
+            drawing=drawing or {},
+            total=total,
+            name=video.name,
+            lines=getattr(explainer, "text_lines", 1),
+        )
         if scale == "running":
-            _draw(_running_scales(frames), result, drawing or {}, total, video.name)
+            draw(_running_scales(frames))
         else:
             with closing(_with_clip_scale(frames, source, every, total)) as scaled:
-                _draw(scaled, result, drawing or {}, total, video.name)
+                draw(scaled)
         if max_frames is None or len(result.indices) < max_frames:
             result.num_missing = max(0, video.num_announced - video.num_read)
     return result
 
 
 def contact_sheet(
-    tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str
+    tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str, *, lines: int = 1
 ) -> Image.Image:
     """Return frames of a clip on one page, each with its time and its class or caption.
+
+    Args:
+        tiles: Seconds, class or caption, and pixels of each frame.
+        title: Title of the page.
+        lines: Lines of text below each frame at most.
 
     Example:
         >>> contact_sheet([(0.0, "dog", np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
         1200
     """
     grid = compute_tile_grid(tiles[0][2].shape[:2], len(tiles), _SHEET_WIDTH)
-    page, places = create_titled_page(title, grid, _SHEET_WIDTH, 24, 12)
+    page, places = create_titled_page(title, grid, _SHEET_WIDTH, 8 + 16 * lines, 12)
     pen, font = ImageDraw.Draw(page), load_font(SMALL)
     for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
         page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
         minutes, rest = divmod(seconds, 60)
-        label = truncate_text(f"{int(minutes)}:{rest:05.2f}  {text}", font, grid.tile_size[1])
-        pen.text((x, y + grid.tile_size[0] + 6), label, MUTED, font)
+        label = wrap_text(f"{int(minutes)}:{rest:05.2f}  {text}", font, grid.tile_size[1], lines)
+        pen.text((x, y + grid.tile_size[0] + 6), "\n".join(label), MUTED, font)
     return page
 
 
@@ -203,7 +217,9 @@ def _explain(
 def _labeled(attention_map: AttentionMap) -> AttentionMap:
     """Return a map with its class below the frame: the predicted class may change."""
     metadata = attention_map.metadata
-    return replace(attention_map, metadata={"subtitle": metadata.get("class"), **metadata})
+    name = str(metadata.get("class") or "")
+    text = f"class {name}" if name.isdecimal() else name
+    return replace(attention_map, metadata={"subtitle": text, **metadata})
 
 
 def _report(
@@ -269,6 +285,7 @@ def _draw(
     drawing: dict[str, Any],
     total: int,
     name: str,
+    lines: int,
 ) -> None:
     """Write the movie and the contact sheet."""
     step, tiles = max(1, -(-total // _SHEET_FRAMES)), []
@@ -276,7 +293,7 @@ def _draw(
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
             text = attention_map.metadata.get("subtitle")
-            writer.write(_with_subtitle(drawn, text) if text else drawn)
+            writer.write(_with_subtitle(drawn, text, lines) if text else drawn)
             result.vmax = scale.vmax
             if position % step == 0:
                 label = str(text or attention_map.metadata.get("class") or "")
@@ -287,7 +304,7 @@ def _draw(
             raise VideoError(f"{name} has no frame that can be read")
     with atomic_replace(result.sheet) as part:
         shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
-        contact_sheet(shown, Path(name).name).save(part, "png")
+        contact_sheet(shown, Path(name).name, lines=lines).save(part, "png")
 
 
 def _draw_frame(
@@ -310,13 +327,17 @@ def _draw_frame(
     return draw_overlay(pixels, values, **limits, **drawing)
 
 
-def _with_subtitle(pixels: UInt8[np.ndarray, "y x 3"], text: str) -> UInt8[np.ndarray, "y2 x 3"]:
-    """Return a frame with a line of text below it."""
+def _with_subtitle(
+    pixels: UInt8[np.ndarray, "y x 3"], text: str, lines: int
+) -> UInt8[np.ndarray, "y2 x 3"]:
+    """Return a frame with some text below it; all frames of a clip get the same space for it."""
     height, width = pixels.shape[:2]
     size = max(12, min(height, width) // 18)
-    page = Image.new("RGB", (width, height + 2 * size), BACKGROUND)
+    space = 2 * size + (lines - 1) * 3 * size // 2
+    page = Image.new("RGB", (width, height + space), BACKGROUND)
     page.paste(Image.fromarray(pixels))
     font = load_font(size)
-    line = truncate_text(text, font, width - size)
-    ImageDraw.Draw(page).text((width / 2, height + size), line, TEXT, font, anchor="mm")
+    wrapped = "\n".join(wrap_text(text, font, width - size, lines))
+    place = (width / 2, height + space / 2)
+    ImageDraw.Draw(page).text(place, wrapped, TEXT, font, anchor="mm", align="center")
     return np.asarray(page)

@@ -102,7 +102,7 @@ class TimmClassifier(ImageClassifier):
             )
         self.backbone = model
         for weight in self.parameter_groups()["backbone"] if freeze_backbone else ():
-            weight.requires_grad_(False)
+            weight.requires_grad = False
         self.train()  # trainers keep the mode that they find
 
     def train(self, mode: bool = True) -> Self:
