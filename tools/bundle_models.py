@@ -1,7 +1,7 @@
 """Put trained models into the package: `make models` trains, rounds, tests and bundles them.
 
 python tools/bundle_models.py round RUN...    round the weights of best.ckpt, before the test
-python tools/bundle_models.py bundle RUN...   model and card into --out, by default into the package;
+python tools/bundle_models.py bundle RUN...   model and card into --out, by default the package;
                                               the folder of a run has the name of its model
 """
 

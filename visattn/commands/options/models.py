@@ -136,6 +136,8 @@ def load_trained_model(args: argparse.Namespace) -> "LoadedModel":
 
     weights = check_weights(args)
     loaded = load_model(weights if args.run is None else args.run)
+    for note in loaded.notes:
+        print_message(note)
     move_to_device(loaded.model, args.device)
     return loaded
 
