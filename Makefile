@@ -74,17 +74,26 @@ demo: .venv/core.stamp
 MODELS := runs/models
 CAPTIONER := $(MODELS)/scenes-captioner
 GLIMPSES := $(MODELS)/scenes-glimpses
+BUNDLED := visattn/models/bundled
+# To try the commands in 90 s of CPU time, without touching the models of the package:
+# make models SHORT="--trainer.max_steps 20 --trainer.val_check_interval 10" TEST_SCENES=20 BUNDLED=runs/bundled
+SHORT :=
+TEST_SCENES := 500
 
 models: .venv/core.stamp
 	@rm -rf $(MODELS)
+	@echo "models 1 of 4: train the captioner (about 15 minutes)"
 	$(BIN)/visattn fit --config configs/scenes_soft.yaml --run $(CAPTIONER) --seed_everything 0 \
 	  --trainer.max_steps 5500 --trainer.val_check_interval 2750 --trainer.limit_val_batches 2 \
-	  --model.captioner.encoder.channels 64 --model.decay_start 0.7 --data.num_workers 0
-	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0
+	  --model.captioner.encoder.channels 64 --model.decay_start 0.7 --data.num_workers 0 $(SHORT)
+	@echo "models 2 of 4: train the glimpse model (about 6 minutes of CPU time)"
+	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0 $(SHORT)
+	@echo "models 3 of 4: round the weights to half precision, and test them"
 	$(BIN)/python tools/bundle_models.py round $(CAPTIONER) $(GLIMPSES)
-	$(BIN)/visattn test --run $(CAPTIONER) --data.test 200
+	$(BIN)/visattn test --run $(CAPTIONER) --data.test $(TEST_SCENES)
 	$(BIN)/visattn test --run $(GLIMPSES)
-	$(BIN)/python tools/bundle_models.py bundle $(CAPTIONER) $(GLIMPSES)
+	@echo "models 4 of 4: write weights and cards into $(BUNDLED)"
+	$(BIN)/python tools/bundle_models.py bundle $(CAPTIONER) $(GLIMPSES) --out $(BUNDLED)
 
 # Those that compile run even if others failed.
 test: .venv/dev.stamp

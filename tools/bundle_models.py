@@ -1,8 +1,8 @@
 """Put trained models into the package: `make models` trains, rounds, tests and bundles them.
 
 python tools/bundle_models.py round RUN...    round the weights of best.ckpt, before the test
-python tools/bundle_models.py bundle RUN...   model and card into visattn/models/bundled; the folder
-                                              of a run has the name of its model
+python tools/bundle_models.py bundle RUN...   model and card into --out, by default the package;
+                                              the folder of a run has the name of its model
 """
 
 import argparse
@@ -49,12 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("round", "bundle"))
     parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, default=BUNDLED, help="folder for models and cards")
     args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
     for run in args.runs:
         if args.action == "round":
             round_weights(run_checkpoint(run))
         else:
-            bundle(run, BUNDLED)
+            bundle(run, args.out)
     return 0
 
 

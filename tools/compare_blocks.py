@@ -5,10 +5,10 @@ r"""Train one config with several blocks and seeds, and compare their accuracy.
 
 A row is a block with its arguments; `none` is the network without attention, and `wider:BLOCK` is
 the plain network with wider residual units and as many parameters as the one with the block
-(AttentionResNet only). `init`, `position` and `stages` are arguments of the classifier:
-`cbam:init=paper`. A classifier without blocks is compared by its own arguments: `as-is` is the
-config itself, `with:num_registers=4` and `with:attn_type=[window,shifted],window_size=4` override
-arguments. So are captioners, with other metrics: `--rows with:score=dot with:score=general
+(AttentionResNet only). `init`, `position`, `stages` and `freeze_backbone` are arguments of the
+classifier: `cbam:init=paper`. A classifier without blocks is compared by its own arguments: `as-is`
+is the config itself, `with:num_registers=4` and `with:attn_type=[window,shifted],window_size=4`
+override arguments. So are captioners, with other metrics: `--rows with:score=dot with:score=general
 --metrics sequence_error digit_error`. A segmenter has blocks as a classifier has. Arguments of the
 task begin with `task.`: `gate:task.gate_loss_weight=0.2`. Options after `--` are passed to every
 training, such as `-- --trainer.max_epochs 30`.
@@ -40,7 +40,7 @@ from visattn.models.serialization.checkpoint import read_model
 from visattn.training.run_dir.create import next_run_dir
 
 METRICS = ("accuracy", "calibration_error")
-CLASSIFIER_ARGUMENTS = ("init", "position", "stages")
+CLASSIFIER_ARGUMENTS = ("init", "position", "stages", "freeze_backbone")
 TASK = "task."  # prefix of arguments of the task
 # Two-sided 95% quantiles of Student's t-distribution, from 1 degree of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)

@@ -57,6 +57,14 @@ def test_the_exported_model_matches_the_trained_model(
     torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
 
 
+def test_graphs_of_bundled_models_are_exported_by_name(tmp_path: Path, capsys: Capsys) -> None:
+    out = tmp_path / "glimpses.pt2"
+    assert main(["export", "scenes-glimpses", "--torch-export", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}\tRecurrentAttentionModel")
+    assert main(["export", "scenes-glimpses", "--out", str(tmp_path / "m.safetensors")]) == 1
+    assert "exported already" in capsys.readouterr().err
+
+
 def test_an_interrupted_export_leaves_no_file(saved: Path, tmp_path: Path) -> None:
     assert main(["export", str(saved), "--out", str(tmp_path / "m.safetensors")]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"best.ckpt", "m.safetensors"}

@@ -85,8 +85,17 @@ def test_captions_are_written_below_each_frame(capsys: Capsys) -> None:
         assert row[2] == " ".join(details["words"])
         assert len(details["gates"]) == len(details["words"]) > 0
         assert frame.shape == (48, 64, 3)
-    assert movie("o/clip.caption.mp4")[0].shape == (72, 64, 3)
+    assert movie("o/clip.caption.mp4")[0].shape == (108, 64, 3)  # three lines of 12 pixels
     assert Path("o/clip.caption.png").is_file()
+
+
+def test_bundled_models_take_videos(capsys: Capsys) -> None:
+    for command in ("caption", "glimpse"):
+        name = {"caption": "scenes-captioner", "glimpse": "scenes-glimpses"}[command]
+        arguments = [command, "clip.mp4", "--weights", name, "--max-frames", "1", "--out", "o"]
+        assert main(arguments) == 0, capsys.readouterr().err
+    origin = json.loads(Path("o/clip.glimpses.json").read_text())["weights"]
+    assert origin["file"] == "scenes-glimpses.safetensors"
 
 
 @pytest.mark.parametrize(

@@ -90,4 +90,21 @@ def test_the_demo_writes_a_page_of_captioned_scenes(
 def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "shapes", "--out", str(tmp_path), "--count", "2"]) == 0
     assert main(["glimpse", str(tmp_path), "--weights", "scenes-glimpses"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 3
+    assert "on photos its output has no meaning" in captured.err
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in find_bundled_model("scenes-glimpses").parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr("visattn.io.bundled_models._DIRECTORY", tmp_path)
+    file = tmp_path / "scenes-glimpses.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1000] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"scenes-glimpses.* is damaged: its checksum does not"):
+        va.load("scenes-glimpses")
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"scenes-glimpses.* is damaged or no safetensors file"):
+        va.load("scenes-glimpses")

@@ -155,3 +155,14 @@ def test_errors_in_user_code_name_file_and_line(code: Path) -> None:
         refused(f"{code}:Net", reason)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.py does not exist"):
         load_model("nowhere.py:Net")
+
+
+@pytest.mark.parametrize("spec", ["timm:resnet18", "torchvision:resnet18"])
+def test_a_failed_download_says_what_to_do(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("timm.create_model", fail)
+    monkeypatch.setattr("visattn.models.backbones.pretrained.get_model", fail)
+    with pytest.raises(ConnectionError, match=rf"of {spec} are not in .* \(--weights FILE\)"):
+        load_model(spec, pretrained=True)

@@ -12,7 +12,12 @@ from video_data import block_frame, rotate_mp4, write_clip
 
 from visattn.data.images.video import Mp4Writer, VideoError, VideoReader
 from visattn.pipelines.explainer import Explainer
-from visattn.pipelines.video import VideoOverlay, overlay_video
+from visattn.pipelines.video import (
+    VideoOverlay,
+    _with_subtitle,
+    contact_sheet,
+    overlay_video,
+)
 
 
 class Bright(nn.Module):
@@ -75,8 +80,8 @@ def test_the_sheet_spans_a_clip_of_unknown_length(
 ) -> None:
     times: list[list[float]] = []
 
-    def sheet(tiles: list[tuple[float, np.ndarray]], title: str) -> Image.Image:
-        times.append([seconds for seconds, _ in tiles])
+    def sheet(tiles: list[tuple[float, str, np.ndarray]], title: str, *, lines: int) -> Image.Image:
+        times.append([seconds for seconds, *_ in tiles])
         return Image.new("RGB", (8, 8))
 
     monkeypatch.setattr("visattn.pipelines.video.contact_sheet", sheet)
@@ -103,6 +108,37 @@ def test_smoothing_starts_anew_with_each_shot(tmp_path: Path) -> None:
     assert result.shots == [0, 4]
     fifth = movie_frames(result.movie)[4]
     assert hottest(fifth) == pytest.approx((39.5, 55.5), abs=3)
+
+
+def test_a_pan_is_no_cut(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scenes = [rng.integers(0, 256, (13, 17, 3), np.uint8) for _ in range(2)]
+    photos = [np.asarray(Image.fromarray(scene).resize((128, 96))) for scene in scenes]
+    shots = [[photo[2 * i :][:48, 9 * i :][:, :64] for i in range(6)] for photo in photos]
+    result = overlay(write_clip(tmp_path / "clip.avi", [*shots[0], *shots[1]]))
+    assert result.shots == [0, 6]
+
+
+def test_the_predicted_class_is_written_below_each_frame(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.avi", [block_frame(8, 8)])
+    out = tmp_path / "predicted"
+    result = overlay_video(explainer(), clip, out, "input_gradient", None)
+    [frame] = movie_frames(result.movie)
+    assert frame.shape == (72, 64, 3)  # 48 without the line of text
+    assert np.ptp(frame[50:70].mean(-1)) > 60
+
+
+def test_long_captions_are_wrapped() -> None:
+    page = np.zeros((60, 100, 3), np.uint8)
+    text = "a large dotted orange ring is right of a large star"
+    drawn = np.asarray(_with_subtitle(page, text, 3)).astype(int)
+    assert drawn.shape == (120, 100, 3)
+    rows = (drawn[60:].mean(-1) < 120).any(1)
+    starts = np.flatnonzero(np.diff(rows.astype(int)) == 1)
+    assert len(starts) >= 3  # descenders count on their own
+    assert contact_sheet([(0.0, text, page)] * 9, "clip", lines=3).size[1] == (
+        contact_sheet([(0.0, text, page)] * 9, "clip").size[1] + 2 * 3 * 16
+    )
 
 
 def test_without_a_cut_smoothing_keeps_the_earlier_map(tmp_path: Path) -> None:

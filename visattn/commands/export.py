@@ -9,6 +9,11 @@ from visattn.commands.options.arguments import CommandParser, add_resize_mode
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
 from visattn.commands.options.output_streams import print_row
+from visattn.io.bundled_models import (
+    find_bundled_model,
+    is_model_name,
+    list_bundled_models,
+)
 from visattn.io.hub import parse_hub_name
 from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint
 
@@ -46,7 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         type=Path,
         metavar="CHECKPOINT",
-        help=".ckpt file of visattn fit; for graphs also a .safetensors file of visattn export",
+        help=".ckpt file of visattn fit; for graphs also a .safetensors file of visattn export, or "
+        "a name of visattn models",
     )
     add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
     parser.add_argument(
@@ -138,10 +144,15 @@ def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path | str]:
     if args.run is not None:
         run = find_run(args.run)
         return run_checkpoint(run), args.out or run / f"{_NAME}{args.suffix}"
+    if str(args.checkpoint) in list_bundled_models() and is_model_name(args.checkpoint):
+        args.checkpoint = find_bundled_model(str(args.checkpoint))
     if args.checkpoint.is_dir():
         raise ValueError(f"{args.checkpoint} is a folder; export the folder of a run with --run")
     if args.checkpoint.suffix == ".safetensors" and args.suffix == ".safetensors":
-        raise ValueError(f"{args.checkpoint} is exported already; a checkpoint ends in .ckpt")
+        raise ValueError(
+            f"{args.checkpoint} is exported already; a checkpoint ends in .ckpt, and --onnx or "
+            "--torch-export write a graph"
+        )
     if not args.checkpoint.is_file():
         raise FileNotFoundError(
             f"{args.checkpoint} does not exist; visattn fit prints where it saves checkpoints"

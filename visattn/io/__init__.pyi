@@ -17,6 +17,7 @@ from .hub import (
     HubName as HubName,
     download_file as download_file,
     parse_hub_name as parse_hub_name,
+    plain_download_errors as plain_download_errors,
     upload_folder as upload_folder,
 )
 from .messages import (

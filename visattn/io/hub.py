@@ -1,6 +1,7 @@
 """Files of models on the Hugging Face hub: names, download with checked hashes, upload."""
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,44 @@ def _check_hash(path: Path, start: str) -> None:
     )
 
 
+@contextmanager
+def plain_download_errors(model: str) -> Iterator[None]:
+    """Turn a failed download of pretrained weights into one error that says what to do.
+
+    Args:
+        model: Name of the model, such as `timm:resnet18`.
+
+    Raises:
+        ConnectionError: If the weights cannot be downloaded.
+
+    Example:
+        >>> with plain_download_errors("timm:resnet18"):
+        ...     raise OSError("no network")
+        Traceback (most recent call last):
+        ConnectionError: the pretrained weights of timm:resnet18 are not in the cache, and ...
+    """
+    try:
+        with _quiet_retries():
+            yield
+    except OSError as error:
+        raise ConnectionError(
+            f"the pretrained weights of {model} are not in the cache, and cannot be downloaded: "
+            "check the network, or pass a file of weights instead (--weights FILE)"
+        ) from error
+
+
+@contextmanager
+def _quiet_retries() -> Iterator[None]:
+    """Silence the warnings of huggingface_hub about each attempt; the error says what matters."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def upload_folder(name: HubName, folder: Path, *, message: str, private: bool = False) -> str:
     """Upload the files of a folder in one commit, and return the address of the commit.
 
@@ -163,7 +202,8 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
 
     login = "set HF_TOKEN, or log in with `hf auth login`"
     try:
-        yield
+        with _quiet_retries():
+            yield
     except errors.GatedRepoError as error:
         reason = f"{name} is gated: accept its terms on its page, and {login}"
         raise PermissionError(reason) from error

@@ -169,13 +169,10 @@ from .sequence_maps import (
     sequence_methods as sequence_methods,
 )
 from .video import (
-    ExplainedFrame as ExplainedFrame,
     FrameExplainer as FrameExplainer,
     VideoOverlay as VideoOverlay,
     contact_sheet as contact_sheet,
-    find_shots as find_shots,
     overlay_video as overlay_video,
-    smooth_maps as smooth_maps,
 )
 from .video_frames import (
     FrameCaptions as FrameCaptions,
@@ -183,6 +180,13 @@ from .video_frames import (
 )
 from .video_models import (
     VideoExplainer as VideoExplainer,
+)
+from .video_shots import (
+    ExplainedFrame as ExplainedFrame,
+    find_shots as find_shots,
+    frame_difference as frame_difference,
+    gray_thumbnail as gray_thumbnail,
+    smooth_maps as smooth_maps,
 )
 from .words.captions import (
     caption_with_transformers as caption_with_transformers,

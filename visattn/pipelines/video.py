@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -15,9 +16,10 @@ from PIL import Image, ImageDraw
 from visattn.data.images.video import Mp4Writer, VideoError, VideoFrame, VideoReader
 from visattn.io.atomic import atomic_replace
 from visattn.pipelines.scale import MapScale, map_scale
+from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
-from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.layout.text import load_font, wrap_text
 from visattn.viz.maps.heatmap import overlay as draw_overlay
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
 from visattn.viz.maps.resize import resize_image
@@ -26,7 +28,6 @@ from visattn.viz.scanpaths.path import draw_scan_path
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
 _SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
-_THUMBNAIL = 16  # pixels of the gray images that are compared for cuts
 
 
 class FrameExplainer(Protocol):
@@ -39,16 +40,6 @@ class FrameExplainer(Protocol):
     def map(self, prepared: Any, /, *arguments: Any, **method_args: Any) -> Any:
         """Return the map of each frame."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class ExplainedFrame:
-    """A frame of a video with its map."""
-
-    frame: VideoFrame
-    map: AttentionMap
-    starts_shot: bool
-    """Whether the frame differs so much from the one before that a new shot begins."""
 
 
 @dataclass
@@ -85,7 +76,7 @@ def overlay_video(
     max_frames: int | None = None,
     scale: ClipScale = "clip",
     smoothing: float = 0.0,
-    cut_threshold: float = 0.12,
+    cut_threshold: float = 0.1,
     batch_size: int = 8,
     drawing: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -107,8 +98,7 @@ def overlay_video(
             up to the maximum of the frames so far, in one pass.
         smoothing: Weight of the earlier frames in an exponential moving average of the maps, in
             [0, 1). It starts anew with each shot, so that shots are never mixed.
-        cut_threshold: A shot begins where the mean gray difference of two frames, as a share of
-            the gray range, is above this.
+        cut_threshold: A shot begins where `frame_difference` of two frames is above this.
         batch_size: Frames per batch; of a video model, its clip.
         drawing: Options of `visattn.viz.overlay`.
         progress: Called with the number of explained frames, and of all if it is known (else 0).
@@ -143,75 +133,46 @@ def overlay_video(
         frames = _explain(video, explainer, method, target, batch_size, method_args)
         frames = smooth_maps(find_shots(frames, cut_threshold), smoothing)
         frames = _report(frames, result, total, progress)
+        draw = partial(
+            _draw,
+            result=result,
+            drawing=drawing or {},
+            total=total,
+            name=video.name,
+            lines=getattr(explainer, "text_lines", 1),
+        )
         if scale == "running":
-            _draw(_running_scales(frames), result, drawing or {}, total, video.name)
+            draw(_running_scales(frames))
         else:
             with closing(_with_clip_scale(frames, source, every, total)) as scaled:
-                _draw(scaled, result, drawing or {}, total, video.name)
+                draw(scaled)
         if max_frames is None or len(result.indices) < max_frames:
             result.num_missing = max(0, video.num_announced - video.num_read)
     return result
 
 
-def find_shots(
-    frames: Iterable[tuple[VideoFrame, AttentionMap]], threshold: float
-) -> Iterator[ExplainedFrame]:
-    """Yield frames with whether they begin a shot.
-
-    Example:
-        >>> import torch
-        >>> levels = [np.full((4, 4, 3), level, np.uint8) for level in (20, 25, 200)]
-        >>> a_map = AttentionMap(torch.ones(1, 1), "layer", "gradient")
-        >>> frames = [(VideoFrame(i, 0.0, pixels), a_map) for i, pixels in enumerate(levels)]
-        >>> [frame.starts_shot for frame in find_shots(frames, 0.2)]
-        [True, False, True]
-    """
-    before: Float[np.ndarray, "16 16"] | None = None
-    for frame, attention_map in frames:
-        gray = Image.fromarray(frame.pixels).convert("L")
-        small = np.asarray(gray.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)) / 255
-        is_cut = before is None or float(np.abs(small - before).mean()) > threshold
-        before = small
-        yield ExplainedFrame(frame, attention_map, is_cut)
-
-
-def smooth_maps(frames: Iterable[ExplainedFrame], weight: float) -> Iterator[ExplainedFrame]:
-    """Yield frames with exponential moving averages of their maps, which start with each shot.
-
-    Example:
-        >>> import torch
-        >>> maps = [AttentionMap(torch.full((1, 1), v), "x", "gate") for v in (0.0, 1.0, 8.0)]
-        >>> pixels = VideoFrame(0, 0.0, np.zeros((4, 4, 3), np.uint8))
-        >>> frames = [ExplainedFrame(pixels, m, i != 1) for i, m in enumerate(maps)]
-        >>> [float(frame.map.values) for frame in smooth_maps(frames, 0.5)]
-        [0.0, 0.5, 8.0]
-    """
-    average = None
-    for each in frames:
-        values = each.map.values
-        if weight and average is not None and not each.starts_shot:
-            values = weight * average + (1 - weight) * values
-        average = values
-        yield replace(each, map=replace(each.map, values=values)) if weight else each
-
-
 def contact_sheet(
-    tiles: Sequence[tuple[float, UInt8[np.ndarray, "y x 3"]]], title: str
+    tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str, *, lines: int = 1
 ) -> Image.Image:
-    """Return frames of a clip on one page, each with its time.
+    """Return frames of a clip on one page, each with its time and its class or caption.
+
+    Args:
+        tiles: Seconds, class or caption, and pixels of each frame.
+        title: Title of the page.
+        lines: Lines of text below each frame at most.
 
     Example:
-        >>> contact_sheet([(0.0, np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
+        >>> contact_sheet([(0.0, "dog", np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
         1200
     """
-    grid = compute_tile_grid(tiles[0][1].shape[:2], len(tiles), _SHEET_WIDTH)
-    page, places = create_titled_page(title, grid, _SHEET_WIDTH, 24, 12)
-    pen = ImageDraw.Draw(page)
-    for (seconds, pixels), (x, y) in zip(tiles, places, strict=False):
+    grid = compute_tile_grid(tiles[0][2].shape[:2], len(tiles), _SHEET_WIDTH)
+    page, places = create_titled_page(title, grid, _SHEET_WIDTH, 8 + 16 * lines, 12)
+    pen, font = ImageDraw.Draw(page), load_font(SMALL)
+    for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
         page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
         minutes, rest = divmod(seconds, 60)
-        label = f"{int(minutes)}:{rest:05.2f}"
-        pen.text((x, y + grid.tile_size[0] + 6), label, MUTED, load_font(SMALL))
+        label = wrap_text(f"{int(minutes)}:{rest:05.2f}  {text}", font, grid.tile_size[1], lines)
+        pen.text((x, y + grid.tile_size[0] + 6), "\n".join(label), MUTED, font)
     return page
 
 
@@ -248,7 +209,17 @@ def _explain(
     while batch := list(islice(frames, batch_size)):
         prepared = explainer.prepare([frame.pixels for frame in batch])
         maps = explainer.map(prepared, method, target, keep_empty=True, **method_args)
+        if target is None:
+            maps = [_labeled(each) for each in maps]
         yield from zip(batch, maps, strict=True)
+
+
+def _labeled(attention_map: AttentionMap) -> AttentionMap:
+    """Return a map with its class below the frame: the predicted class may change."""
+    metadata = attention_map.metadata
+    name = str(metadata.get("class") or "")
+    text = f"class {name}" if name.isdecimal() else name
+    return replace(attention_map, metadata={"subtitle": text, **metadata})
 
 
 def _report(
@@ -314,23 +285,26 @@ def _draw(
     drawing: dict[str, Any],
     total: int,
     name: str,
+    lines: int,
 ) -> None:
     """Write the movie and the contact sheet."""
     step, tiles = max(1, -(-total // _SHEET_FRAMES)), []
     with atomic_replace(result.movie) as part, Mp4Writer(part, result.fps) as writer:
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
-            writer.write(drawn)
+            text = attention_map.metadata.get("subtitle")
+            writer.write(_with_subtitle(drawn, text, lines) if text else drawn)
             result.vmax = scale.vmax
             if position % step == 0:
-                tiles.append((frame.seconds, drawn))
+                label = str(text or attention_map.metadata.get("class") or "")
+                tiles.append((frame.seconds, label, drawn))
             if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
                 tiles, step = tiles[::2], 2 * step
         if not tiles:
             raise VideoError(f"{name} has no frame that can be read")
     with atomic_replace(result.sheet) as part:
         shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
-        contact_sheet(shown, Path(name).name).save(part, "png")
+        contact_sheet(shown, Path(name).name, lines=lines).save(part, "png")
 
 
 def _draw_frame(
@@ -338,7 +312,7 @@ def _draw_frame(
     attention_map: AttentionMap,
     scale: MapScale,
     drawing: dict[str, Any],
-) -> UInt8[np.ndarray, "y2 x 3"]:
+) -> UInt8[np.ndarray, "y x 3"]:
     geometry = attention_map.geometry
     if geometry is None or geometry.image_size != pixels.shape[:2]:
         raise VideoError(
@@ -347,22 +321,23 @@ def _draw_frame(
             "change meanwhile"
         )
     if boxes := attention_map.metadata.get("details", {}).get("boxes"):
-        drawn = draw_scan_path(pixels, np.asarray(boxes))
-    else:
-        values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
-        limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
-        drawn = draw_overlay(pixels, values, **limits, **drawing)
-    subtitle = attention_map.metadata.get("subtitle")
-    return _with_subtitle(drawn, subtitle) if subtitle else drawn
+        return draw_scan_path(pixels, np.asarray(boxes))
+    values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
+    limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
+    return draw_overlay(pixels, values, **limits, **drawing)
 
 
-def _with_subtitle(pixels: UInt8[np.ndarray, "y x 3"], text: str) -> UInt8[np.ndarray, "y2 x 3"]:
-    """Return a frame with a line of text below it."""
+def _with_subtitle(
+    pixels: UInt8[np.ndarray, "y x 3"], text: str, lines: int
+) -> UInt8[np.ndarray, "y2 x 3"]:
+    """Return a frame with some text below it; all frames of a clip get the same space for it."""
     height, width = pixels.shape[:2]
     size = max(12, min(height, width) // 18)
-    page = Image.new("RGB", (width, height + 2 * size), BACKGROUND)
+    space = 2 * size + (lines - 1) * 3 * size // 2
+    page = Image.new("RGB", (width, height + space), BACKGROUND)
     page.paste(Image.fromarray(pixels))
     font = load_font(size)
-    line = truncate_text(text, font, width - size)
-    ImageDraw.Draw(page).text((width / 2, height + size), line, TEXT, font, anchor="mm")
+    wrapped = "\n".join(wrap_text(text, font, width - size, lines))
+    place = (width / 2, height + space / 2)
+    ImageDraw.Draw(page).text(place, wrapped, TEXT, font, anchor="mm", align="center")
     return np.asarray(page)

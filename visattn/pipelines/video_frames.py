@@ -33,6 +33,8 @@ class FrameCaptions:
         (torch.Size([3, 5]), ['gates', 'log_probs', 'words'])
     """
 
+    text_lines = 3  # below each frame
+
     def __init__(self, model: nn.Module, **options: Any) -> None:
         self.model, self.options = model, options
 

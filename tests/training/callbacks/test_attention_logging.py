@@ -155,6 +155,21 @@ def _full(*_: Any, **options: Any) -> list[Any]:
     return []
 
 
+def test_a_module_without_forward_gives_its_network() -> None:
+    class NoForward(LightningModule):
+        def __init__(self, **parts: nn.Module) -> None:
+            super().__init__()
+            for name, part in parts.items():
+                self.add_module(name, part)
+
+    find = attention_logging._default_network
+    net, loss = nn.Linear(2, 2), nn.CrossEntropyLoss()
+    assert find(NoForward(net=net, loss=loss)) is net
+    assert isinstance(find(Foreign()), Foreign)
+    with pytest.raises(ValueError, match=r"no forward: .* with parameters are net, teacher"):
+        find(NoForward(net=net, teacher=nn.Linear(2, 2)))
+
+
 def test_a_folder_of_images_is_read(tmp_path: Path) -> None:
     from PIL import Image
 

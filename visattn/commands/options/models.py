@@ -146,6 +146,8 @@ def load_trained_model(
 
     weights = check_weights(args)
     loaded = load_model(weights if args.run is None else args.run)
+    for note in loaded.notes:
+        print_message(note)
     model = loaded.model
     if not isinstance(model, kind):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)

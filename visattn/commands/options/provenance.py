@@ -33,7 +33,8 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         weights: As `LoadedModel.weights` names them.
 
     Returns:
-        `random` or `pretrained`; for a file or folder its name and digests of its content.
+        `random` or `pretrained`; for a file, folder or model that comes with visattn its name and
+        digests of its content; for a model on the hub its name.
 
     Raises:
         OSError: If the file cannot be read.
@@ -45,7 +46,11 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         >>> weights_origin("random"), weights_origin(str(file))
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
+    from visattn.io.bundled_models import find_bundled_model, list_bundled_models
+
     path = Path(weights)
+    if not path.exists() and weights in list_bundled_models():
+        path = find_bundled_model(weights)
     if path.is_dir():
         files = (
             file
@@ -54,7 +59,7 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         )
         return {"folder": path.name, **{file.name: file_digest(file) for file in files}}
     if weights in ("random", "pretrained") or not path.is_file():
-        return path.name
+        return weights
     return {"file": path.name, "sha256": file_digest(path)}
 
 

@@ -13,7 +13,7 @@ from visattn.commands.options.folders import check_no_overwrite, create_folder, 
 from visattn.commands.options.image_run import plain_values
 from visattn.commands.options.images import count_on_interrupt, report_failures
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.options.provenance import file_digest, weights_origin
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -186,13 +186,13 @@ def run_model_videos(
     arguments: dict[str, Any] = {"explainer": explainer, "method": kind}
     if args.batch_size:
         arguments["batch_size"] = args.batch_size
-    made_by = file_digest(Path(weights))
+    origin = weights_origin(weights)
     jobs = [
         VideoJob(
             source,
             f"{name}.{kind}",
             "",
-            video_record(args, source, options, weights=made_by),
+            video_record(args, source, options, weights=origin),
             arguments,
         )
         for source, name in sources.items()

@@ -19,6 +19,7 @@ from torchvision.models import (
 )
 from torchvision.transforms import v2
 
+from visattn.io.hub import plain_download_errors
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.timm_weights import (
@@ -109,7 +110,8 @@ def load_torchvision_model(
         kwargs.setdefault("weights_backbone", None)  # nothing is downloaded
     default = cast("Any", get_model_weights(name)).DEFAULT
     try:
-        model = get_model(name, weights=default if pretrained else None, **kwargs)
+        with plain_download_errors(f"torchvision:{name}"):
+            model = get_model(name, weights=default if pretrained else None, **kwargs)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
     notes = load_weights(model, weights) if weights else ()

@@ -34,6 +34,8 @@ class TimmClassifier(ImageClassifier):
         weights: File or folder with pretrained weights instead, as in `read_state_dict`.
         freeze_bn: Whether batch norms of the backbone keep their running statistics during
             training. Those of the blocks are not frozen.
+        freeze_backbone: Whether only the blocks and the head are trained, as `visattn.insert` does
+            with `freeze=True`; without a block, a linear probe. Batch norms are frozen too.
         timm_kwargs: Further arguments of `timm.create_model`.
         mean: Mean of each color channel, in [0, 1]; None for the model's own.
         std: Standard deviation of each color channel, in [0, 1]; None for the model's own.
@@ -64,6 +66,7 @@ class TimmClassifier(ImageClassifier):
         pretrained: bool = False,
         weights: str | None = None,
         freeze_bn: bool = False,
+        freeze_backbone: bool = False,
         timm_kwargs: Mapping[str, Any] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -75,7 +78,7 @@ class TimmClassifier(ImageClassifier):
         super().__init__(class_names, img_size, mean or config["mean"], std or config["std"])
         if weights:
             load_timm_weights(model, name, Path(weights), dict(timm_kwargs or {}))
-            if not freeze_bn and _batch_norms(model):
+            if not (freeze_bn or freeze_backbone) and _batch_norms(model):
                 _check_not_folded(model, weights)
         cast("Any", model).reset_classifier(len(self.class_names))
         self.name, self.block, self.position = name, parse_block_name(block), position
@@ -84,7 +87,7 @@ class TimmClassifier(ImageClassifier):
         self.block_kwargs, self.timm_kwargs = dict(block_kwargs or {}), dict(timm_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
         self.pretrained, self.weights = False, None
-        self.freeze_bn = freeze_bn
+        self.freeze_bn, self.freeze_backbone = freeze_bn, freeze_backbone
         self._backbone_norms = tuple(_batch_norms(model))  # before blocks add their own
         if self.block:
             example = torch.zeros(1, 3, *self.img_size)
@@ -98,12 +101,14 @@ class TimmClassifier(ImageClassifier):
                 **self.block_kwargs,
             )
         self.backbone = model
+        for weight in self.parameter_groups()["backbone"] if freeze_backbone else ():
+            weight.requires_grad = False
         self.train()  # trainers keep the mode that they find
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, except frozen batch norms."""
         super().train(mode)
-        for norm in self._backbone_norms if self.freeze_bn else ():
+        for norm in self._backbone_norms if self.freeze_bn or self.freeze_backbone else ():
             norm.training = False  # train() would also reach blocks inserted into it
         return self
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import timm
 from torch import nn
 
+from visattn.io.hub import plain_download_errors
 from visattn.io.messages import did_you_mean
 from visattn.models.serialization.state_dicts import TensorDict, read_state_dict, strip_prefix
 from visattn.models.serialization.weight_files import Shapes, check_loaded_weights
@@ -30,6 +31,7 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
     """Create a timm model without its classifier.
 
     Raises:
+        ConnectionError: If pretrained weights cannot be downloaded.
         ValueError: If the name is unknown, or the model does not take an argument.
     """
     if not timm.is_model(name):
@@ -41,7 +43,8 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
             "weights=FILE for weights, and stage=NUMBER for a stage"
         )
     try:
-        return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
+        with plain_download_errors(f"timm:{name}"):
+            return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
     except TypeError as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
 

@@ -80,7 +80,8 @@ def read_safetensors(
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header["checksum"] != _checksum(weights, header["description"]):
         raise ValueError(
-            f"{source} is damaged: its checksum does not match; download or export it again"
+            f"{source} is damaged: its checksum does not match; download, export or install it "
+            "again"
         )
     return weights, described
 

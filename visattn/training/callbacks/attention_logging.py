@@ -34,7 +34,8 @@ class AttentionLogger(Callback):
         every_n_steps: Optimizer steps between two logs; None draws at the end of each validation.
         folder: Folder of the maps; by default `attention` in the run's folder.
         module: Name of the network inside the LightningModule, such as `net`; by default the
-            LightningModule itself, or `model` of a task of visattn.
+            LightningModule itself (without a `forward`, its one part with parameters), or `model`
+            of a task of visattn.
         max_cost: Largest share of the training time that maps may take.
         options: Further arguments of `visattn.explain`: `transform`, `img_size`, `class_names`,
             `layer` and others.
@@ -110,7 +111,7 @@ class AttentionLogger(Callback):
 
     def _network(self, pl_module: LightningModule) -> nn.Module:
         if self.module is None:
-            return pl_module.model if isinstance(pl_module, Task) else pl_module
+            return pl_module.model if isinstance(pl_module, Task) else _default_network(pl_module)
         try:
             return pl_module.get_submodule(self.module)
         except AttributeError as error:
@@ -140,6 +141,24 @@ class AttentionLogger(Callback):
             return
         for name, panel in zip(history.names, panels, strict=False):
             _send(trainer, f"attention/{name}", panel)
+
+
+def _default_network(pl_module: LightningModule) -> nn.Module:
+    """Return the LightningModule, or its one part with parameters if it has no `forward`."""
+    if type(pl_module).forward is not LightningModule.forward:
+        return pl_module
+    parts = {
+        name: part
+        for name, part in pl_module.named_children()
+        if next(part.parameters(), None) is not None
+    }
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    kind = type(pl_module).__name__
+    raise ValueError(
+        f"{kind} has no forward: name its network, as in AttentionLogger(..., module='net'); "
+        f"parts of {kind} with parameters are {', '.join(parts) or 'none'}"
+    )
 
 
 def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:

@@ -1,0 +1,33 @@
+"""Models of runs become files and cards of the package, in half precision."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from command_sandbox import add_run
+from tool_modules import tool_module
+
+import visattn as va
+from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
+from visattn.models.serialization.checkpoint import read_model
+
+
+def test_a_run_becomes_a_rounded_model_with_a_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "scenes-captioner", tmp_path / "bundled"
+    torch.manual_seed(0)
+    add_run(run, ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 40), channels=8)))
+    (run / "config.yaml").write_text("seed_everything: 0\n")
+    (run / "test.json").write_text('{"test/caption_accuracy": 0.5}')
+    before = read_model(run / "checkpoints" / "best.ckpt").state_dict()
+    main = tool_module("bundle_models").main
+    assert main(["round", str(run)]) == 0
+    assert main(["bundle", str(run), "--out", str(out)]) == 0
+    assert "scenes-captioner.safetensors: 1.2" in capsys.readouterr().out
+    after = va.load(out / "scenes-captioner.safetensors").state_dict()
+    for name, tensor in before.items():
+        assert torch.equal(after[name].float(), tensor.half().float()), name
+    card = (out / "scenes-captioner.md").read_text()
+    assert "on photos its words mean nothing" in card
+    assert "| test/caption_accuracy | 0.5 |" in card
