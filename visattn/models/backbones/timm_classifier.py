@@ -35,6 +35,8 @@ class TimmClassifier(ImageClassifier):
         freeze_bn: Whether batch norms of the backbone keep their running statistics during
             training. Those of the blocks are not frozen.
         timm_kwargs: Further arguments of `timm.create_model`.
+        grad_checkpointing: Whether training recomputes layers in the backward pass to save memory,
+            as timm's `set_grad_checkpointing`.
         mean: Mean of each color channel, in [0, 1]; None for the model's own.
         std: Standard deviation of each color channel, in [0, 1]; None for the model's own.
 
@@ -65,6 +67,7 @@ class TimmClassifier(ImageClassifier):
         weights: str | None = None,
         freeze_bn: bool = False,
         timm_kwargs: Mapping[str, Any] | None = None,
+        grad_checkpointing: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
@@ -98,13 +101,23 @@ class TimmClassifier(ImageClassifier):
                 **self.block_kwargs,
             )
         self.backbone = model
+        self.grad_checkpointing = grad_checkpointing
         self.train()  # trainers keep the mode that they find
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training mode, except frozen batch norms."""
+        """Switch to training mode, except frozen batch norms.
+
+        Layers are recomputed in training mode only, since a recomputed layer would be recorded
+        twice.
+
+        Raises:
+            ValueError: If layers were to be recomputed that timm cannot, or with batch norms.
+        """
         super().train(mode)
         for norm in self._backbone_norms if self.freeze_bn else ():
             norm.training = False  # train() would also reach blocks inserted into it
+        if self.grad_checkpointing:
+            _set_grad_checkpointing(self.backbone, self.name, enable=mode)
         return self
 
     @property
@@ -115,6 +128,18 @@ class TimmClassifier(ImageClassifier):
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the logits of normalized images."""
         return self.backbone(images)
+
+
+def _set_grad_checkpointing(model: nn.Module, name: str, *, enable: bool) -> None:
+    if any(norm.training for norm in _batch_norms(model)):
+        raise ValueError(
+            f"grad_checkpointing must be false for {name}: its batch norms would count each batch "
+            "twice; set freeze_bn"
+        )
+    try:
+        cast("Any", model).set_grad_checkpointing(enable)
+    except (AssertionError, AttributeError) as error:
+        raise ValueError(f"grad_checkpointing must be false for {name}: timm has none") from error
 
 
 def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
