@@ -7,13 +7,15 @@
     python tools/benchmark.py glimpses        glimpses, and an epoch of 60,000 digits; minutes
     python tools/benchmark.py transformers    Vision Transformers against other libraries; minutes
     python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
-    python tools/benchmark.py maps            Grad-CAM, recording, overlays; minutes
+    python tools/benchmark.py maps            Grad-CAM, recording, overlays, RISE; minutes
     python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
     python tools/benchmark.py data            photos from files, shards, cached features; minutes
     python tools/benchmark.py bulk            overlays of --num-samples photos; minutes
-    python tools/benchmark.py scores          rewards of self-critical training; seconds
+    python tools/benchmark.py bulk --only index --num-samples 10000
+                                              their index alone; seconds
+    python tools/benchmark.py scores          rewards of self-critical training, removal; a minute
     python tools/benchmark.py loader          crops of photos for training; a minute
     python tools/benchmark.py step            operations and host syncs of a training step; seconds
     python tools/benchmark.py gpu --table FILE   all that needs a GPU, as a table; 20 minutes;
@@ -81,7 +83,8 @@ def build_parser() -> argparse.ArgumentParser:
                            help="digits of the epoch (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
-        "gradcam, channels, rows, extraction, overlay; words: tiny, base; "
+        "gradcam, channels, rows, extraction, overlay, perturbation; words: tiny, base; bulk: "
+        "overlays, index; scores: rewards, removal; "
         "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "
         "large; gpu: step, vit, loader, rise, gradcam, overlay, kernels, epochs")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
@@ -198,18 +201,20 @@ def time_loader(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
 
 def time_bulk(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Benchmark overlays of many photos."""
-    from benchmarks.bulk_speeds import bulk_figures
+    from benchmarks.bulk_speeds import PARTS, bulk_figures
 
     if args.num_samples < 1:
         parser.error(f"--num-samples must be at least 1, got {args.num_samples}")
-    return report(bulk_figures(rounds=args.rounds, photos=args.num_samples), args.out)
+    parts = selected_parts(args, parser, PARTS)
+    return report(bulk_figures(parts, rounds=args.rounds, photos=args.num_samples), args.out)
 
 
-def time_scores(args: argparse.Namespace, _parser: argparse.ArgumentParser) -> int:
-    """Benchmark rewards of self-critical training."""
-    from benchmarks.score_speeds import score_figures
+def time_scores(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Benchmark rewards of self-critical training, and scores of maps by removal."""
+    from benchmarks.score_speeds import PARTS, score_figures
 
-    return report(score_figures(rounds=args.rounds), args.out)
+    parts = selected_parts(args, parser, PARTS)
+    return report(score_figures(parts, rounds=args.rounds), args.out)
 
 
 def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

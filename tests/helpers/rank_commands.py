@@ -34,14 +34,17 @@ def run_commands(commands: Commands) -> None:
         main(list(arguments), cli_class=CLIWithoutSavedConfig)
 
 
-def run_on_two_ranks(commands: Commands, folder: Path, *, seconds: float = 600) -> None:
+def run_on_two_ranks(
+    commands: Commands, folder: Path, *, strategy: str = "ddp", seconds: float = 600
+) -> None:
     """Run command lines of visattn in two processes of one process group.
 
     Raises:
         RuntimeError: If one of them fails.
     """
     file = folder / "commands.json"
-    file.write_text(json.dumps([[*arguments, *TWO_RANKS] for arguments in commands]))
+    ranks = ("--trainer.devices", "2", "--trainer.strategy", strategy)
+    file.write_text(json.dumps([[*arguments, *ranks] for arguments in commands]))
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}
     ran = subprocess.run(
         [sys.executable, "-m", "rank_commands", str(file)],

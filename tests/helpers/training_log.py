@@ -8,6 +8,8 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from visattn.training.distributed.fsdp import gather_state
+
 
 class TrainingLog(Callback):
     """Write losses, samples and scores of a rank to RUN/diary/RANK.json.
@@ -48,7 +50,8 @@ class TrainingLog(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = Path(trainer.default_root_dir) / "diary"
         folder.mkdir(parents=True, exist_ok=True)
-        trained = [weight.detach().double().flatten() for weight in pl_module.parameters()]
+        whole = gather_state(list(pl_module.parameters()), keep=True)
+        trained = [weight.detach().double().flatten() for weight in whole]
         weights = {
             "sum": float(torch.cat(trained).sum()),
             "squares": float(torch.cat(trained).square().sum()),

@@ -2,25 +2,62 @@
 
 import contextlib
 import io
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 
 import visattn
 from benchmarks.loader_speeds import synthetic_photo
 from benchmarks.transformer_speeds import Figure
 from visattn.cli import main
 from visattn.commands.options import images
+from visattn.commands.options.image_index import ImageIndex, card_image
 from visattn.models.resnet.attention_resnet import AttentionResNet
 
+PARTS = ("overlays", "index")
 SIZE = (375, 500)
 
 
-def bulk_figures(*, rounds: int, photos: int) -> Iterator[Figure]:
+def bulk_figures(parts: Sequence[str], *, rounds: int, photos: int) -> Iterator[Figure]:
+    """Measure one part after the other.
+
+    Args:
+        parts: Any of `PARTS`.
+        rounds: Timed rounds.
+        photos: Number of photos.
+    """
+    if "overlays" in parts:
+        yield overlay_figure(rounds=rounds, photos=photos)
+    if "index" in parts:
+        yield index_figure(photos=photos)
+
+
+def index_figure(*, photos: int) -> Figure:
+    """Measure the index of a folder, written once, and its largest page."""
+    photo = Image.open(io.BytesIO(synthetic_photo(SIZE))).convert("RGB")
+    thumbnail = card_image([np.asarray(photo)])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        index = ImageIndex(folder, "Attention")
+        index._next_write = math.inf  # noqa: SLF001 (once, not at intervals)
+        begin = time.process_time()
+        for number in range(photos):
+            index.add(f"{number:06}", f"{number:06}.jpg", f"photo {number}", thumbnail)
+        index.write()
+        seconds = time.process_time() - begin
+        sizes = [page.stat().st_size for page in folder.glob("*.html")]
+    amounts = {"CPU seconds": seconds, "pages": len(sizes), "largest, MB": max(sizes) / 1e6}
+    return Figure(f"index of {photos} photos", amounts, 0, 0, 0, "target: pages under 5 MB")
+
+
+def overlay_figure(*, rounds: int, photos: int) -> Figure:
     """Time Grad-CAM overlays of photos with one thread for images and with one per core.
 
     Args:
@@ -45,7 +82,7 @@ def bulk_figures(*, rounds: int, photos: int) -> Iterator[Figure]:
                 )
         ratios = sorted(a / b for a, b in zip(*seconds.values(), strict=True))
         amounts = {title: statistics.median(times) for title, times in seconds.items()}
-        yield Figure(
+        return Figure(
             f"overlay of {photos} photos of {SIZE[1]} x {SIZE[0]}, seconds; one thread / threads",
             amounts, statistics.median(ratios), ratios[0], ratios[-1], "target: 1.7 on two cores",
         )  # fmt: skip

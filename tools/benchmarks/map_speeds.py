@@ -15,6 +15,7 @@ from torchvision.models import get_model
 from benchmarks.cam_speeds import cam_speed
 from benchmarks.clocks import in_turn
 from benchmarks.map_memories import METHODS, forward_with_maps, map_memory
+from benchmarks.perturbation_speeds import perturbation_figures
 from benchmarks.transformer_speeds import SECONDS, Figure, recording_speed
 from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
@@ -22,7 +23,7 @@ from visattn.geometry.affine import Geometry
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.maps.heatmap import overlay
 
-PARTS = ("gradcam", "channels", "rows", "extraction", "overlay")
+PARTS = ("gradcam", "channels", "rows", "extraction", "overlay", "perturbation")
 CNN, IMAGES, SIDE = "resnet50", 16, 224
 VIT, VIT_IMAGES = "vit_base_patch16_224", 8
 PHOTO = (3024, 4032)  # 12 megapixels
@@ -45,6 +46,8 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
         yield from attention_maps(parts, rounds)
     if "overlay" in parts:
         yield overlay_speed(rounds)
+    if "perturbation" in parts:
+        yield from perturbation_figures(rounds=rounds)
 
 
 # ------------------------------------------------------------------ Grad-CAM

@@ -1,11 +1,12 @@
-"""Speed of rewards of self-critical training."""
+"""Speed of rewards of self-critical training, and of the scores of maps by removal."""
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.perturbation_speeds import removal_figure
 from benchmarks.transformer_speeds import Figure
 from visattn.metrics.captioning.bleu import ngram_counts
 from visattn.metrics.captioning.cider import (
@@ -15,10 +16,19 @@ from visattn.metrics.captioning.cider import (
     weighted_ngrams,
 )
 
+PARTS = ("rewards", "removal")
 IMAGES, SAMPLES, REFERENCES, VOCABULARY = 128, 5, 5, 2_000
 
 
-def score_figures(*, rounds: int) -> Iterator[Figure]:
+def score_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
+    """Measure one part after the other."""
+    if "rewards" in parts:
+        yield reward_figure(rounds=rounds)
+    if "removal" in parts:
+        yield removal_figure(rounds=rounds)
+
+
+def reward_figure(*, rounds: int) -> Figure:
     """Time CIDEr-D rewards of a batch, weighting references at each score and once.
 
     Raises:
@@ -57,7 +67,7 @@ def score_figures(*, rounds: int) -> Iterator[Figure]:
             seconds[name].append(time.thread_time() - begin)
     ratios = sorted(a / b for a, b in zip(*seconds.values(), strict=True))
     amounts = {name: statistics.median(times) for name, times in seconds.items()}
-    yield Figure(
+    return Figure(
         f"CIDEr-D of {IMAGES} x {SAMPLES} captions, CPU seconds; references weighted again / once",
         amounts, statistics.median(ratios), ratios[0], ratios[-1], "target: 1.7 or more",
     )  # fmt: skip

@@ -17,12 +17,16 @@ from .callbacks.ema import (
     ema_decay as ema_decay,
     ema_update as ema_update,
 )
+from .callbacks.even_forwards import (
+    EvenForwards as EvenForwards,
+)
 from .callbacks.image_logging import (
     CaptionPanels as CaptionPanels,
     CropPanels as CropPanels,
     ImageLogger as ImageLogger,
     SegmentationPanels as SegmentationPanels,
     draw_crops as draw_crops,
+    require_whole_model as require_whole_model,
 )
 from .callbacks.last_checkpoint import (
     LastCheckpoint as LastCheckpoint,
@@ -156,6 +160,17 @@ from .data.webdataset import (
 )
 from .distributed.accumulation import (
     GradientAccumulation as GradientAccumulation,
+)
+from .distributed.fsdp import (
+    FSDP2Strategy as FSDP2Strategy,
+    all_shards_finite as all_shards_finite,
+    check_shardable as check_shardable,
+    gather_state as gather_state,
+    local_shards as local_shards,
+    repeated_layers as repeated_layers,
+    shard_model as shard_model,
+    shard_optimizer_state as shard_optimizer_state,
+    shard_state as shard_state,
 )
 from .distributed.launcher import (
     ChildLauncher as ChildLauncher,

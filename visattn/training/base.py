@@ -9,14 +9,17 @@ from typing import Any, Self
 import torch
 from lightning import Callback, LightningDataModule, LightningModule
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from visattn.data.loading.samplers import LengthBucketBatchSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader, default_num_workers
 from visattn.models.encoder import ImageEncoder
 from visattn.models.serialization.config import model_config
 from visattn.models.serialization.finite_weights import check_weights_before_saving
+from visattn.training.callbacks.even_forwards import EvenForwards
 from visattn.training.checkpoint.loop_state import normalize_loop_state
 from visattn.training.checkpoint.resume_checks import check_scheduler_states
+from visattn.training.distributed.fsdp import FSDP2Strategy, shard_model, shard_state
 from visattn.training.distributed.rng import seed_step
 from visattn.training.optim import (
     OptimizerFactory,
@@ -68,6 +71,10 @@ class Task(LightningModule, ABC):
     optimizer: OptimizerFactory
     """Builds the optimizer from parameter groups."""
 
+    can_shard = False
+    """Whether the task trains with FSDP2, which needs that `training_forward` has all of the model
+    that has weights."""
+
     training_forward = ""
     """The method of the model that a training step runs, which `--compile` compiles; empty if the
     task has none that compiles."""
@@ -88,9 +95,15 @@ class Task(LightningModule, ABC):
         """
         functions = [value for value in vars(self).values() if callable(value)]
         memo |= {id(value): value for value in functions if not isinstance(value, nn.Module)}
+        memo[id(self._device_mesh)] = self._device_mesh
         copied = memo[id(self)] = type(self).__new__(type(self))
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return copied
+
+    def configure_model(self) -> None:
+        """Shard the model if the strategy is `fsdp2`."""
+        if self._device_mesh is not None and not isinstance(self.model, FSDPModule):
+            shard_model(self.model, self._device_mesh["data_parallel"], self.training_forward)
 
     def compile_training(self, mode: str) -> None:
         """Compile what a training step runs; weights and checkpoints stay as they are.
@@ -112,11 +125,14 @@ class Task(LightningModule, ABC):
         return None
 
     def configure_callbacks(self) -> Sequence[Callback]:
-        """Hand the input specification to the data module; Lightning calls this before `setup`."""
+        """Hand the input specification to the data module, and return the callbacks of FSDP2.
+
+        Lightning calls this before `setup`.
+        """
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, DataModule):
             data.input_spec = self.input_spec
-        return []
+        return [EvenForwards()] if isinstance(self.trainer.strategy, FSDP2Strategy) else []
 
     def parameter_groups(self) -> list[OptimizerGroup]:
         """Return the trained parameters, in groups with their own learning-rate multiplier."""
@@ -170,7 +186,9 @@ class Task(LightningModule, ABC):
         Raises:
             FloatingPointError: If a weight is not finite.
         """
-        check_weights_before_saving(checkpoint["state_dict"], dict(self.named_parameters()))
+        names, sharded = dict(self.named_parameters()), self._device_mesh is not None
+        agree = self.trainer.strategy.broadcast if sharded else list  # rank 0 has whole weights
+        check_weights_before_saving(checkpoint["state_dict"], names, agree=agree)
         checkpoint["visattn"] = {"model": model_config(self.model), "seed": self.seed}
         if "loops" in checkpoint:
             normalize_loop_state(checkpoint["loops"]["fit_loop"], self.trainer)
@@ -191,7 +209,9 @@ class Task(LightningModule, ABC):
             ValueError: If they belong to another model.
         """
         try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+            return super().load_state_dict(
+                shard_state(state_dict, self), strict=strict, assign=assign
+            )
         except RuntimeError as error:
             raise ValueError(
                 "the checkpoint does not fit the model that the config and the command line "

@@ -48,6 +48,11 @@ def test_imputation_solves_the_linear_system_of_each_image(share: float) -> None
             assert torch.allclose(plane, solved(channel, own), atol=1e-9, rtol=0)
 
 
+def test_a_batch_without_images_stays_empty() -> None:
+    filled = linear_imputation(torch.zeros(0, 3, 7, 5), torch.zeros(0, 7, 5, dtype=torch.bool))
+    assert filled.shape == (0, 3, 7, 5)
+
+
 def test_known_pixels_are_unchanged_and_hidden_pixels_are_ignored() -> None:
     images = torch.randn(2, 3, 17, 11)
     known = torch.rand(2, 17, 11) < 0.3

@@ -1,6 +1,7 @@
 """Invalid trainer options are refused before anything is built."""
 
 import inspect
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ WRONG = {
     "val_check_interval": [0, 0.0, -1, -0.5, float("nan")],
 }
 RIGHT = {
-    "strategy": ["auto", "ddp", "ddp_find_unused_parameters_true"],
+    "strategy": ["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"],
     "precision": ["32-true", "32", 16, "16-mixed", "bf16-mixed", "bf16"],
     "devices": ["2", 1, "auto"],
     "max_steps": [1],
@@ -52,8 +53,17 @@ def test_invalid_options_are_refused_with_name_and_value() -> None:
 
 def test_strategies_that_shard_weights_are_refused_by_class_too() -> None:
     strategy = SimpleNamespace(class_path="lightning.pytorch.strategies.ModelParallelStrategy")
-    with pytest.raises(ValueError, match="such as ddp, got .*ModelParallelStrategy: EMA"):
+    with pytest.raises(ValueError, match="or fsdp2 .*, got .*ModelParallelStrategy: its"):
         check_trainer(SimpleNamespace(**{**USUAL, "strategy": strategy}), fitting=True)
+
+
+def test_float16_is_refused_with_sharded_weights() -> None:
+    own = SimpleNamespace(class_path="visattn.training.distributed.fsdp.FSDP2Strategy")
+    for strategy, precision in product(("fsdp2", own), ("16-mixed", 16)):
+        settings = {**USUAL, "strategy": strategy, "precision": precision}
+        with pytest.raises(ValueError, match=f"bf16-mixed with fsdp2, got {precision}:"):
+            check_trainer(SimpleNamespace(**settings), fitting=True)
+        check_trainer(SimpleNamespace(**{**settings, "precision": "bf16-mixed"}), fitting=True)
 
 
 def test_lists_of_gpus_are_accepted_if_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ def linear_imputation(
     """
     if not bool(known.any(2).any(1).all()):
         raise ValueError("each image must have a known pixel from which the others can be imputed")
+    if not len(images):
+        return images.clone()
     size = 1 if images.device.type == "cpu" else max(1, len(images))  # one image fits into a cache
     with without_autocast(images.device):
         values, masks = at_least_float32(images), known[:, None]

@@ -37,6 +37,8 @@ class TimmClassifier(ImageClassifier):
         freeze_backbone: Whether only the blocks and the head are trained, as `visattn.insert` does
             with `freeze=True`; without a block, a linear probe. Batch norms are frozen too.
         timm_kwargs: Further arguments of `timm.create_model`.
+        grad_checkpointing: Whether training recomputes layers in the backward pass to save memory,
+            as timm's `set_grad_checkpointing`.
         mean: Mean of each color channel, in [0, 1]; None for the model's own.
         std: Standard deviation of each color channel, in [0, 1]; None for the model's own.
 
@@ -68,6 +70,7 @@ class TimmClassifier(ImageClassifier):
         freeze_bn: bool = False,
         freeze_backbone: bool = False,
         timm_kwargs: Mapping[str, Any] | None = None,
+        grad_checkpointing: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
@@ -103,13 +106,23 @@ class TimmClassifier(ImageClassifier):
         self.backbone = model
         for weight in self.parameter_groups()["backbone"] if freeze_backbone else ():
             weight.requires_grad = False
+        self.grad_checkpointing = grad_checkpointing
         self.train()  # trainers keep the mode that they find
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training mode, except frozen batch norms."""
+        """Switch to training mode, except frozen batch norms.
+
+        Layers are recomputed in training mode only, since a recomputed layer would be recorded
+        twice.
+
+        Raises:
+            ValueError: If layers were to be recomputed that timm cannot, or with batch norms.
+        """
         super().train(mode)
         for norm in self._backbone_norms if self.freeze_bn or self.freeze_backbone else ():
             norm.training = False  # train() would also reach blocks inserted into it
+        if self.grad_checkpointing:
+            _set_grad_checkpointing(self.backbone, self.name, enable=mode)
         return self
 
     @property
@@ -120,6 +133,18 @@ class TimmClassifier(ImageClassifier):
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the logits of normalized images."""
         return self.backbone(images)
+
+
+def _set_grad_checkpointing(model: nn.Module, name: str, *, enable: bool) -> None:
+    if any(norm.training for norm in _batch_norms(model)):
+        raise ValueError(
+            f"grad_checkpointing must be false for {name}: its batch norms would count each batch "
+            "twice; set freeze_bn"
+        )
+    try:
+        cast("Any", model).set_grad_checkpointing(enable)
+    except (AssertionError, AttributeError) as error:
+        raise ValueError(f"grad_checkpointing must be false for {name}: timm has none") from error
 
 
 def _batch_norms(model: nn.Module) -> list[_BatchNorm]:

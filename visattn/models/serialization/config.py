@@ -88,7 +88,7 @@ def model_config(model: nn.Module) -> ModelConfig:
         >>> model_config(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
         8
     """
-    model_class = type(model)
+    model_class = _class_of(model)
     if MODEL_CLASSES.get(model_class.__name__) is not model_class:
         raise ValueError(
             f"the model must be one of {', '.join(MODEL_CLASSES)}, got {model_class.__name__}"
@@ -99,6 +99,13 @@ def model_config(model: nn.Module) -> ModelConfig:
         "class": model_class.__name__,
         "arguments": {name: _to_plain(getattr(model, name)) for name in names},
     }
+
+
+def _class_of(model: nn.Module) -> type[nn.Module]:
+    """Return the class of a model; FSDP2 derives a class from that of a model that it shards."""
+    bases = type(model).__bases__
+    sharded = any(base.__name__ == "FSDPModule" for base in bases)
+    return bases[-1] if sharded else type(model)
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:

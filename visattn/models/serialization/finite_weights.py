@@ -1,6 +1,6 @@
 """Checks that weights are finite before they are saved, exported or trained further."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -45,12 +45,18 @@ def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] =
     ]
 
 
-def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
+def check_weights_before_saving(
+    state: Mapping[str, Tensor],
+    parameters: Collection[str],
+    *,
+    agree: Callable[[list[str]], list[str]] = list,
+) -> None:
     """Refuse to save weights that are not finite.
 
     Args:
         state: Weights and buffers by name.
         parameters: Names of the parameters; buffers, such as masks, may be infinite.
+        agree: Takes the names that are not finite to those of the process that has all weights.
 
     Raises:
         FloatingPointError: If a tensor holds NaN, or a parameter infinity.
@@ -58,7 +64,7 @@ def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collect
     Example:
         >>> check_weights_before_saving({"mask": torch.tensor([-torch.inf])}, {})
     """
-    if names := nonfinite_weights(state, parameters):
+    if names := agree(nonfinite_weights(state, parameters)):
         raise FloatingPointError(
             f"{format_names(names, 5)} {'is' if len(names) == 1 else 'are'} not finite, so nothing "
             "is saved, and earlier checkpoints are kept. Lower the learning rate, or clip "

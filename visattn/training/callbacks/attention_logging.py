@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
 from visattn.data.images.reader import ImageLike
 from visattn.pipelines.attention_history import AttentionHistory
 from visattn.training.base import Task
+from visattn.training.callbacks.image_logging import require_whole_model
 
 
 class AttentionLogger(Callback):
@@ -78,12 +78,7 @@ class AttentionLogger(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the images and draw the first maps."""
-        strategy = trainer.strategy
-        if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-            raise TypeError(
-                f"AttentionLogger needs the whole model on one device; {type(strategy).__name__} "
-                "splits it: explain a checkpoint with visattn overlay instead"
-            )
+        require_whole_model(trainer, type(self).__name__)
         if not trainer.is_global_zero:
             return
         root = Path(trainer.log_dir or trainer.default_root_dir)

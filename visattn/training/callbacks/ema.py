@@ -3,8 +3,9 @@
 # pyright: reportPrivateImportUsage=false
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain, compress
+from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from visattn.models.serialization.finite_weights import all_finite
+from visattn.training.distributed.fsdp import gather_state, local_shards, shard_state
 
 
 class EMA(WeightAveraging):
@@ -41,9 +43,18 @@ class EMA(WeightAveraging):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Create the averaged copy of the model when training begins."""
         if stage == "fit":
-            self._average_model = AveragedWeights(
-                pl_module, decay=self.decay, use_warmup=self.use_warmup
-            )
+            average = AveragedWeights(pl_module, decay=self.decay, use_warmup=self.use_warmup)
+            copied: Any = average.module
+            copied.configure_model()  # shards it, like the model itself
+            self._average_model = average
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Save the averages as the weights, whole also where they are sharded."""
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        keep = pl_module._device_mesh is None or trainer.is_global_zero  # noqa: SLF001
+        checkpoint["state_dict"] = gather_state(checkpoint["state_dict"], keep=keep)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Swap in the averaged weights."""
@@ -92,6 +103,10 @@ class AveragedWeights(AveragedModel):
         self._averaged = [tensor.requires_grad for tensor in model.parameters()]
         self._averaged += [all_finite([tensor]) for tensor in model.buffers()]
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        """Load whole averages; each process takes its shards of them."""
+        return super().load_state_dict(shard_state(state_dict, self), *args, **options)
+
     def update_parameters(self, model: nn.Module) -> None:
         """Update the averages after a step of the model; the first update copies its weights."""
         current = list(chain(model.parameters(), model.buffers()))
@@ -105,6 +120,7 @@ class AveragedWeights(AveragedModel):
             for index, tensor in enumerate(current):
                 self._averaged[index] |= tensor.requires_grad
             pairs = list(compress(pairs, self._averaged))
+        pairs = [(average, value) for average, value in map(local_shards, pairs) if average.numel()]
         decay = ema_decay(updates, self.decay) if self.use_warmup else self.decay
         with torch.no_grad():
             ema_update(pairs, decay if updates else 0.0)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 
 from visattn import pipelines
@@ -29,6 +30,10 @@ class ImageLogger(Callback, ABC):
     With `EMA`, the images show the averaged weights, whatever the order of the callbacks: they are
     swapped in from the start of a validation to its end.
     """
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse models whose weights are split over processes."""
+        require_whole_model(trainer, type(self).__name__)
 
     @abstractmethod
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
@@ -55,6 +60,24 @@ class ImageLogger(Callback, ABC):
                 logger.experiment.add_image(
                     name, torch.from_numpy(panel), trainer.global_step, dataformats="HWC"
                 )
+
+
+def require_whole_model(trainer: Trainer, name: str) -> None:
+    """Refuse strategies that split the weights of a model over processes.
+
+    Args:
+        trainer: Trainer with its strategy.
+        name: Name of the callback that runs the model on rank 0 alone.
+
+    Raises:
+        ValueError: If the strategy splits the weights.
+    """
+    whole = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
+    if not whole:
+        raise ValueError(
+            f"{name} needs the whole model on one device; {type(trainer.strategy).__name__} "
+            "splits it: explain a checkpoint with visattn overlay instead"
+        )
 
 
 class CaptionPanels(ImageLogger):

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from visattn.models.serialization.finite_weights import all_finite
+from visattn.training.distributed.fsdp import all_shards_finite
 
 
 class SkipNonFiniteSteps(Callback):
@@ -80,7 +81,7 @@ class SkipNonFiniteSteps(Callback):
             self._hooks.pop().remove()
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         gradients = [gradient for gradient in gradients if gradient is not None]
-        if all_finite([*gradients, *self._buffers.values()]):
+        if all_shards_finite([*gradients, *self._buffers.values()]):
             self.consecutive = 0
             return
         message = self._message(trainer, pl_module)
@@ -110,7 +111,7 @@ class SkipNonFiniteSteps(Callback):
         """Return the loss, the first non-finite gradient, and the first layer that failed."""
         tensors = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
         tensors |= self._buffers
-        first = next((name for name, t in tensors.items() if not all_finite([t])), "unknown")
+        first = next((name for name, t in tensors.items() if not all_shards_finite([t])), "unknown")
         layer = f", first layer with non-finite output: {self._layer}" if self._layer else ""
         return (
             f"step {trainer.global_step}: the gradients are not finite (loss "

@@ -58,6 +58,7 @@ from visattn.training.cli.arguments import expand_env_vars
 from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors
 from visattn.training.cli.score_table import score_table
 from visattn.training.cli.trainer_checks import check_trainer
+from visattn.training.distributed.fsdp import FSDP2Strategy, check_shardable
 from visattn.training.distributed.launcher import TIMEOUT, configure_strategy
 from visattn.training.distributed.peers import SameDataCheck, report_lost_peers
 from visattn.training.run_dir.checkpoints import find_resume_point, set_aside
@@ -342,6 +343,9 @@ class TrainingCLI(LightningCLI):
         )
         if trainer.strategy.root_device.type == "cuda":
             torch.set_float32_matmul_precision(config.float32_matmul_precision)
+        if isinstance(trainer.strategy, FSDP2Strategy):
+            compiled, ordered = config.compile != "no", config.channels_last
+            check_shardable(self.model, compiled=compiled, channels_last=ordered)
         configure_strategy(
             trainer.strategy,
             timeout=config.timeout,

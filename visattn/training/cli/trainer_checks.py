@@ -32,7 +32,7 @@ def check_trainer(options: Any, *, fitting: bool) -> None:
             "of visattn models stay in float32"
         )
     _check_devices(str(options.devices), str(options.accelerator))
-    _check_strategy(options.strategy)
+    _check_strategy(options.strategy, precision)
     if not fitting:
         return
     for name in ("max_steps", "max_epochs"):
@@ -67,14 +67,24 @@ def _check_devices(devices: str, accelerator: str) -> None:
     )
 
 
-def _check_strategy(strategy: Any) -> None:
-    """Refuse strategies that shard the weights of a model."""
+def _check_strategy(strategy: Any, precision: str) -> None:
+    """Refuse strategies that shard the weights of a model, other than `fsdp2`."""
     name = str(getattr(strategy, "class_path", strategy))
+    if _is_fsdp2(name):
+        if precision in ("16-mixed", "16"):
+            raise ValueError(
+                f"trainer.precision must be 32-true or bf16-mixed with fsdp2, got {precision}: the "
+                "loss scale of float16 does not know sharded gradients"
+            )
+        return
     words = name.lower().replace("_", "")
     if any(sharded in words for sharded in ("fsdp", "deepspeed", "modelparallel")):
         raise ValueError(
-            "trainer.strategy must be one that keeps whole weights in each process, such as ddp, "
-            f"got {name}: EMA, the check of gradients and the checkpoints need them. For a model "
-            "that is too large for a device, set its grad_checkpointing, use --trainer.precision "
-            "bf16-mixed, or smaller batches with --trainer.accumulate_grad_batches"
+            f"trainer.strategy must be ddp, or fsdp2 to shard the weights, got {name}: its "
+            "checkpoints, averages and gradients are not those of one process"
         )
+
+
+def _is_fsdp2(name: str) -> bool:
+    """Return whether a strategy is that of visattn, by its name or its class."""
+    return name.rpartition(".")[2] in {"fsdp2", "FSDP2Strategy"}

@@ -11,6 +11,8 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch.distributed import constants
 
+from visattn.training.distributed.fsdp import FSDP2Strategy
+
 TIMEOUT = 300.0
 """Default for the seconds that processes wait for each other."""
 _STOPPED = {None, 0, 130, 143}  # exit codes: running, done, Ctrl-C, SIGTERM
@@ -20,7 +22,7 @@ _children: list[subprocess.Popen[bytes]] = []
 def configure_strategy(
     strategy: Strategy, *, timeout: float = TIMEOUT, find_unused_parameters: bool = False
 ) -> None:
-    """Set the time-out and the launcher of a DDP strategy; other strategies stay as they are.
+    """Set the time-out and the launcher of DDP and FSDP2; other strategies stay as they are.
 
     Args:
         strategy: Strategy of a trainer that has not started; a time-out of its own is kept.
@@ -38,11 +40,11 @@ def configure_strategy(
     """
     if not 1 <= timeout < 1e7:
         raise ValueError(f"--timeout must be 1 to 10 million seconds, got {timeout}")
-    if not isinstance(strategy, DDPStrategy):
+    if not isinstance(strategy, DDPStrategy | FSDP2Strategy):
         return
     if strategy._timeout == constants.default_pg_timeout:  # noqa: SLF001
         strategy._timeout = timedelta(seconds=timeout)  # noqa: SLF001
-    if find_unused_parameters:
+    if find_unused_parameters and isinstance(strategy, DDPStrategy):
         strategy._ddp_kwargs.setdefault("find_unused_parameters", True)  # noqa: SLF001
     launcher = strategy.launcher
     if type(launcher) is _SubprocessScriptLauncher:

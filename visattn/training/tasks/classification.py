@@ -54,6 +54,7 @@ class ClassificationTask(Task):
     """
 
     model: ImageClassifier
+    can_shard = True
     training_forward = "classify"
     val_scores = tuple(f"val/{name}" for name in (*CLASSIFICATION_METRICS, "loss"))
 
