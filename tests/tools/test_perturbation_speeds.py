@@ -12,8 +12,12 @@ from tool_modules import TOOLS
 def speeds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(TOOLS)
     speeds = importlib.import_module("benchmarks.perturbation_speeds")
-    small = {"CNNS": ("test_efficientnet",), "SIDE": 32, "WINDOW": 16, "STEPS": 3}
-    for name, value in small.items():
+    for name, value in {
+        "CNNS": ("test_efficientnet",),
+        "SIDE": 32,
+        "WINDOW": 16,
+        "STEPS": 3,
+    }.items():
         monkeypatch.setattr(speeds, name, value)
     return speeds
 

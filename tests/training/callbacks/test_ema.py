@@ -141,6 +141,21 @@ def test_a_weight_that_is_frozen_later_is_still_averaged() -> None:
     torch.testing.assert_close(average.module.frozen, model.frozen)
 
 
+def test_a_shared_weight_is_averaged_once_and_modules_are_walked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = nn.Linear(3, 3)
+    model = nn.Sequential(first, nn.Sequential(first), nn.BatchNorm1d(3))
+    average = AveragedWeights(model, decay=0.5, use_warmup=False)
+    average.update_parameters(model)
+    start = first.weight.detach().clone()
+    first.weight.detach().add_(1)
+    monkeypatch.setattr(nn.Module, "named_modules", None)
+    average.update_parameters(model)
+    copied: Any = average.module
+    torch.testing.assert_close(copied[0].weight, start + 0.5)
+
+
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
 def test_a_decay_that_averages_nothing_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match="decay must be"):

@@ -136,8 +136,10 @@ def _likeness(caption: WeightedNgrams, reference: WeightedNgrams) -> float:
     total = 0.0
     rows = zip(caption.weights, caption.norms, reference.weights, reference.norms, strict=True)
     for ours, norm, theirs, other_norm in rows:
+        shared = ours.keys() & theirs.keys()
+        if not shared:
+            break  # nor do they share a longer n-gram
         if norm and other_norm:
-            shared = ours.keys() & theirs.keys()
             product = sum(min(ours[gram], theirs[gram]) * theirs[gram] for gram in shared)
             total += product / (norm * other_norm)
     # The official code compares lengths in pairs of words, which differ by as much as words do:

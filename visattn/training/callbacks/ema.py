@@ -4,7 +4,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 import torch
@@ -102,6 +102,7 @@ class AveragedWeights(AveragedModel):
         self.decay, self.use_warmup = decay, use_warmup
         self._averaged = [tensor.requires_grad for tensor in model.parameters()]
         self._averaged += [all_finite([tensor]) for tensor in model.buffers()]
+        self._walked: tuple[nn.Module, list[nn.Module], list[nn.Module]] | None = None
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         """Load whole averages; each process takes its shards of them."""
@@ -109,11 +110,13 @@ class AveragedWeights(AveragedModel):
 
     def update_parameters(self, model: nn.Module) -> None:
         """Update the averages after a step of the model; the first update copies its weights."""
-        current = list(chain(model.parameters(), model.buffers()))
-        averages = list(chain(self.module.parameters(), self.module.buffers()))
+        if self._walked is None or self._walked[0] is not model:
+            self._walked = (model, list(model.modules()), list(self.module.modules()))
+        _, modules, averaged = self._walked
+        current, averages = _tensors(modules), _tensors(averaged)
         if averages and averages[0].device != current[0].device:  # Lightning copies it on the CPU
             self.module.to(current[0].device)
-            averages = list(chain(self.module.parameters(), self.module.buffers()))
+            averages = _tensors(averaged)
         pairs = list(zip(averages, current, strict=True))
         updates = int(self.n_averaged)
         if updates:
@@ -125,6 +128,14 @@ class AveragedWeights(AveragedModel):
         with torch.no_grad():
             ema_update(pairs, decay if updates else 0.0)
         self.n_averaged += 1
+
+
+def _tensors(modules: list[nn.Module]) -> list[Tensor]:
+    """Return parameters and buffers, each once; to walk through the modules takes much longer."""
+    parameters = {id(part): part for each in modules for part in each._parameters.values()}  # noqa: SLF001
+    buffers = {id(part): part for each in modules for part in each._buffers.values()}  # noqa: SLF001
+    tensors = (*parameters.values(), *buffers.values())
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def ema_decay(updates: int, decay: float) -> float:
