@@ -58,10 +58,10 @@ def test_the_exported_model_matches_the_trained_model(
 
 
 def test_graphs_of_bundled_models_are_exported_by_name(tmp_path: Path, capsys: Capsys) -> None:
-    out = tmp_path / "glimpses.pt2"
-    assert main(["export", "scenes-glimpses", "--torch-export", "--out", str(out)]) == 0
-    assert capsys.readouterr().out.startswith(f"{out}\tRecurrentAttentionModel")
-    assert main(["export", "scenes-glimpses", "--out", str(tmp_path / "m.safetensors")]) == 1
+    out = tmp_path / "captioner.pt2"
+    assert main(["export", "scenes-captioner", "--torch-export", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}\tShowAttendTell")
+    assert main(["export", "scenes-captioner", "--out", str(tmp_path / "m.safetensors")]) == 1
     assert "exported already" in capsys.readouterr().err
 
 
