@@ -57,11 +57,15 @@ def test_the_exported_model_matches_the_trained_model(
     torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
 
 
+@pytest.mark.compile
 def test_graphs_of_bundled_models_are_exported_by_name(tmp_path: Path, capsys: Capsys) -> None:
-    out = tmp_path / "glimpses.pt2"
-    assert main(["export", "scenes-glimpses", "--torch-export", "--out", str(out)]) == 0
-    assert capsys.readouterr().out.startswith(f"{out}\tRecurrentAttentionModel")
-    assert main(["export", "scenes-glimpses", "--out", str(tmp_path / "m.safetensors")]) == 1
+    out = tmp_path / "captioner.pt2"
+    assert main(["export", "scenes-captioner", "--torch-export", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}\tShowAttendTell")
+
+
+def test_a_bundled_model_is_exported_already(tmp_path: Path, capsys: Capsys) -> None:
+    assert main(["export", "scenes-captioner", "--out", str(tmp_path / "m.safetensors")]) == 1
     assert "exported already" in capsys.readouterr().err
 
 

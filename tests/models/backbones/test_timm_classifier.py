@@ -123,3 +123,19 @@ def test_folded_batch_norms_require_freeze_bn(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"folded into the convolutions.*set freeze_bn=True"):
         TimmClassifier(CLASSES, NAME, weights=str(path), **SIZE)
     assert TimmClassifier(CLASSES, NAME, weights=str(path), freeze_bn=True, **SIZE).freeze_bn
+
+
+@pytest.mark.parametrize("block", ["se", None])
+def test_a_frozen_backbone_trains_blocks_and_head_alone(block: str | None) -> None:
+    model = TimmClassifier(
+        ("a", "b"), "test_resnet", block=block, img_size=(64, 64), freeze_backbone=True
+    )
+    groups = model.parameter_groups()
+    assert {name for name, part in groups.items() if any(w.requires_grad for w in part)} == (
+        {"blocks", "head"} if block else {"head"}
+    )
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.train()
+    model(torch.rand(2, 3, 64, 64)).sum().backward()
+    changed = [name for name, x in model.state_dict().items() if not torch.equal(x, before[name])]
+    assert changed == []  # running statistics of the frozen norms
