@@ -88,8 +88,8 @@ def assert_same(runs: Path, run: str, reference: str, file: str = "checkpoints/l
     assert state["state"].keys() == expected["state"].keys()
     for number, parts in expected["state"].items():
         for name, value in parts.items():
-            found = state["state"][number][name]
-            torch.testing.assert_close(found, value, rtol=1e-3, atol=1e-5)
+            own = state["state"][number][name]
+            torch.testing.assert_close(own, value, rtol=1e-3, atol=1e-5)
     assert mine["global_step"] == other["global_step"] > 0
 
 
@@ -111,16 +111,16 @@ def test_any_number_of_processes_resumes(runs: Path, resumed: str) -> None:
 
 @pytest.mark.slow
 def test_validation_and_recording_of_a_checkpoint_that_was_sharded(runs: Path) -> None:
-    one, two = (
+    alone, both = (
         json.loads((runs / f"scored_by_{who}" / "validate.json").read_text())
         for who in ("one", "two")
     )
-    assert one.keys() == two.keys()
+    assert alone.keys() == both.keys()
     for name in ("val/loss", "val/accuracy", "val/calibration_error"):
-        assert two[name] == pytest.approx(one[name], rel=1e-5)
+        assert both[name] == pytest.approx(alone[name], rel=1e-5)
     model: Any = read_model(runs / "vit_two" / "checkpoints" / "best.ckpt")
     assert type(model) is VisionTransformer
     image = np.random.default_rng(3).integers(256, size=(28, 28, 3), dtype=np.uint8)
     plain: Any = read_model(runs / "vit_one" / "checkpoints" / "best.ckpt")
-    (found,), (expected,) = (va.explain(each, image, method="rollout") for each in (model, plain))
-    torch.testing.assert_close(found.values, expected.values, rtol=1e-3, atol=1e-4)
+    own_map, reference = (va.explain(each, image, method="rollout")[0] for each in (model, plain))
+    torch.testing.assert_close(own_map.values, reference.values, rtol=1e-3, atol=1e-4)

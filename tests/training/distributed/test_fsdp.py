@@ -1,4 +1,4 @@
-"""Which layers FSDP2 shards, and what it refuses."""
+"""FSDP2: the layers that it shards, and what it refuses."""
 
 from functools import partial
 from types import SimpleNamespace

@@ -76,8 +76,8 @@ class FSDP2Strategy(ModelParallelStrategy):
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Return the content of a checkpoint."""
-        return Strategy.load_checkpoint(self, checkpoint_path, weights_only=weights_only)
+        """Return the content of a checkpoint, always with `weights_only=True`."""
+        return Strategy.load_checkpoint(self, checkpoint_path, weights_only=True)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load weights; the task takes its shards of them."""
@@ -139,11 +139,11 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
         >>> [type(layer).__name__ for layer in repeated_layers(model)]
         ['TransformerEncoderLayer', 'TransformerEncoderLayer', 'TransformerEncoderLayer']
     """
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, _CONTAINERS):
-            found += [child for child in module.children() if _is_layer(child)]
-    return found
+            layers += [child for child in module.children() if _is_layer(child)]
+    return layers
 
 
 def _is_layer(module: nn.Module) -> bool:
