@@ -414,9 +414,10 @@ MODELS: dict[str, dict[str, str]] = {
         "scores",
     },
     "KnowingWhenToLook": {
-        "figure": "",
-        "caption": "Attention of each word and 1-β, the share of the image in its context, on a "
-        "drawn test scene (`scenes_adaptive`).",
+        "figure": "../../captioners.png",
+        "caption": "Three captioners read one caption of a drawn test scene. Below each word its "
+        "probability, and the gate: β or 1-β, the share of the image in its context "
+        "(`scenes_soft`, `scenes_hard`, `scenes_adaptive`).",
         "configs": "scenes_adaptive, flickr8k_adaptive, coco_adaptive",
         "works": "caption, attention and sentinel per word, word Grad-CAM, beam search, phrase "
         "scores",

@@ -135,7 +135,8 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
 
     Example:
         >>> layer = nn.TransformerEncoderLayer(4, 2)
-        >>> model = nn.Sequential(nn.Linear(4, 4), nn.TransformerEncoder(layer, num_layers=3))
+        >>> encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        >>> model = nn.Sequential(nn.Linear(4, 4), encoder)
         >>> [type(layer).__name__ for layer in repeated_layers(model)]
         ['TransformerEncoderLayer', 'TransformerEncoderLayer', 'TransformerEncoderLayer']
     """
