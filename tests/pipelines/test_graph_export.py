@@ -100,7 +100,7 @@ def test_a_vit_gives_the_rows_of_its_class_token(suffix: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("kind", ["soft", "adaptive"])
+@pytest.mark.parametrize("kind", ["soft", "adaptive", "location"])
 def test_the_steps_of_a_captioner_give_the_greedy_caption(
     kind: str, suffix: str, tmp_path: Path
 ) -> None:
@@ -109,6 +109,8 @@ def test_the_steps_of_a_captioner_give_the_greedy_caption(
     encoder = SmallEncoder((24, 40), channels=12)
     sizes: dict[str, Any] = {"embed_dim": 5, "hidden_size": 11, "attention_dim": 3}
     captioner = ShowAttendTell if kind == "soft" else KnowingWhenToLook
+    if kind == "location":
+        sizes["feedback"] = "location"
     model = captioner(words, encoder, **sizes).eval()
     start, step = export_graph(model, tmp_path / f"m{suffix}")
     metadata, images = metadata_of(step), photos((24, 40))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.functional.attention.scores import context_vector
 from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.functional.sampling import pixel_centers
 from visattn.models.captioner import AttentionStep, DecoderCaptioner, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.encoder import ImageEncoder
@@ -81,19 +82,17 @@ class AdaptiveDecoderState:
     global_feature: Float[Tensor, "b e"]
     hidden: Float[Tensor, "b *k h"]
     cell: Float[Tensor, "b *k h"]
-    feedback: Float[Tensor, "b *k f"]
-    """What the LSTM reads of the attention of the words before; see `AdaptiveDecoder`."""
-    locations: Float[Tensor, "n 2"]
-    """Center of each place, x and y in [-1, 1]."""
+    feedback: Float[Tensor, "b *k f"] | None = None
+    """What the LSTM reads of the attention of the words before, if it does."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
-        index = parents.unsqueeze(-1)
+        index, feedback = parents.unsqueeze(-1), self.feedback
         return replace(
             self,
             hidden=self.hidden.take_along_dim(index, 1),
             cell=self.cell.take_along_dim(index, 1),
-            feedback=self.feedback.take_along_dim(index, 1),
+            feedback=None if feedback is None else feedback.take_along_dim(index, 1),
         )
 
     def select_images(self, index: Tensor | slice) -> Self:
@@ -104,8 +103,7 @@ class AdaptiveDecoderState:
             self.global_feature[index],
             self.hidden[index],
             self.cell[index],
-            self.feedback[index],
-            self.locations,
+            None if self.feedback is None else self.feedback[index],
         )
 
 
@@ -188,19 +186,13 @@ class AdaptiveDecoder(nn.Module):
         scorer = self.attention.scorer
         scorer.tap.grid = (features.shape[-2], features.shape[-1])
         zeros = annotations.new_zeros(features.shape[0], 1, self.hidden_size)
-        centers = [
-            (torch.arange(count).to(annotations) + 0.5) * (2 / count) - 1
-            for count in scorer.tap.grid
-        ]
-        y, x = torch.meshgrid(*centers, indexing="ij")
         return AdaptiveDecoderState(
             annotations,
             scorer.project_keys(annotations),
             self.global_proj(places.mean(1)),
             zeros,
             zeros,
-            zeros[..., :1].expand(-1, -1, self.feedback_dim),
-            torch.stack([x, y], -1).flatten(0, 1),
+            zeros.new_zeros(zeros.shape[0], 1, self.feedback_dim) if self.feedback_dim else None,
         )
 
     def step(
@@ -232,7 +224,8 @@ class AdaptiveDecoder(nn.Module):
         words, images = self._input_gates(self.embedding(captions), state.global_feature)
         gates = (words.transpose(0, 1) + images).unbind()
         zeros = state.hidden.squeeze(1)
-        state = replace(state, hidden=zeros, cell=zeros, feedback=state.feedback.squeeze(1))
+        feedback = None if state.feedback is None else state.feedback.squeeze(1)
+        state = replace(state, hidden=zeros, cell=zeros, feedback=feedback)
         without_sentinel = self._drop_sentinel(len(captions), captions.device)
         hiddens, contexts, attentions = [], [], []
         for step, count in enumerate(packing.counts):
@@ -276,7 +269,7 @@ class AdaptiveDecoder(nn.Module):
         """Return hidden state, cell and sentinel after one word."""
         recurrent = torch.cat((self.lstm.weight_hh, self.sentinel_hidden.weight))
         gates = gates + linear(state.hidden, recurrent)
-        if self.feedback_dim:
+        if state.feedback is not None:
             weight = torch.cat((self.lstm.weight_ih, self.sentinel_input.weight))
             gates = gates + linear(state.feedback, weight[:, 2 * self.embed_dim :])
         hidden, cell = lstm_step(gates[..., : -self.hidden_size], state.cell)
@@ -284,13 +277,19 @@ class AdaptiveDecoder(nn.Module):
 
     def _feedback(
         self, state: AdaptiveDecoderState, context: Float[Tensor, "*b h"], attention: AttentionStep
-    ) -> Float[Tensor, "*b f"]:
+    ) -> Float[Tensor, "*b f"] | None:
         """Return what the LSTM reads of the attention at the next word."""
-        if self.feedback == "none":
-            return state.feedback
+        if state.feedback is None:
+            return None
         if self.feedback == "context":
             return context
-        location = attention.weights @ state.locations
+        rows, columns = cast("tuple[int, int]", self.attention.scorer.tap.grid)
+        y, x = torch.meshgrid(
+            pixel_centers(rows, like=attention.weights),
+            pixel_centers(columns, like=attention.weights),
+            indexing="ij",
+        )
+        location = attention.weights @ torch.stack([x, y], -1).flatten(0, 1)
         return torch.lerp(state.feedback, location, attention.gate.unsqueeze(-1))
 
     def _output(
