@@ -414,7 +414,7 @@ MODELS: dict[str, dict[str, str]] = {
         "scores",
     },
     "KnowingWhenToLook": {
-        "figure": "../../captioners.png",
+        "figure": "../../captioners.jpg",
         "caption": "Three captioners read one caption of a drawn test scene. Below each word its "
         "probability, and the gate: β or 1-β, the share of the image in its context "
         "(`scenes_soft`, `scenes_hard`, `scenes_adaptive`).",

@@ -32,12 +32,16 @@ TILE, GAP, TEXT_HEIGHT, TITLE_HEIGHT = 150, 10, 26, 44  # in pixels
 
 
 class WordRow(NamedTuple):
-    """What a captioner gives for each word: map (t, y, x), log-probability, gate and its symbol."""
+    """What a captioner gives for each word: map (t, y, x), log-probability, gate and its symbol.
+
+    `smooth` says whether maps are interpolated; those of hard attention are drawn as cells.
+    """
 
     maps: np.ndarray
     log_probs: list[float]
     gates: list[float]
     gate_symbol: str
+    smooth: bool = True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         named = [None if index is None else boxes[index] for index in caption.objects]
         figure = word_rows(rows, image, caption.words, named)
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        figure.save(args.out)
+        figure.save(args.out, quality=90)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(args.out)
@@ -106,6 +110,7 @@ def word_row(model: "Captioner", image: "torch.Tensor", words: Sequence[str]) ->
     """
     import torch
 
+    from visattn.models import has_hard_attention
     from visattn.models.captioner import START
 
     unknown = sorted(set(words) - set(model.words))
@@ -118,7 +123,8 @@ def word_row(model: "Captioner", image: "torch.Tensor", words: Sequence[str]) ->
     log_probs = output.logits.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
     maps = output.attention.weights.unflatten(-1, model.encoder.grid_size)
     gates = output.attention.gate.expand(len(words)).tolist()
-    return WordRow(maps.numpy(), log_probs.tolist(), gates, model.gate_symbol)
+    smooth = not has_hard_attention(model)
+    return WordRow(maps.numpy(), log_probs.tolist(), gates, model.gate_symbol, smooth)
 
 
 def word_rows(
@@ -137,6 +143,10 @@ def word_rows(
     """
     from visattn.viz import load_font, overlay, resize_image, resize_map
 
+    def enlarge(values: np.ndarray) -> np.ndarray:
+        rows, columns = (np.arange(TILE) * count // TILE for count in values.shape)
+        return resize_map(values, (TILE, TILE)) if row.smooth else values[rows][:, columns]
+
     step, row_height = TILE + GAP, TILE + TEXT_HEIGHT + GAP
     tile = resize_image(image, (TILE, TILE))
     size = (GAP + (len(words) + 1) * step, TITLE_HEIGHT + len(rows) * row_height)
@@ -151,7 +161,7 @@ def word_rows(
         vmax = float(np.median(row.maps.max((1, 2))))
         for column, (values, box) in enumerate(zip(row.maps, boxes, strict=True)):
             left = GAP + (column + 1) * step
-            drawn = overlay(tile, resize_map(values, (TILE, TILE)), vmax=vmax)
+            drawn = overlay(tile, enlarge(values), vmax=vmax)
             page.paste(Image.fromarray(drawn), (left, top))
             if box is not None:
                 offset = (left, top, left, top)

@@ -56,12 +56,13 @@ def test_a_row_has_what_the_captioner_gives_step_by_step(
             np.testing.assert_allclose(row.maps[index], weights, atol=1e-5)
 
 
+@pytest.mark.parametrize("smooth", [True, False])
 def test_the_maximum_is_drawn_where_the_map_has_it_and_in_the_column_of_its_word(
-    tool: ModuleType,
+    tool: ModuleType, *, smooth: bool
 ) -> None:
     maps = np.zeros((2, 3, 3), dtype=np.float32)
     maps[0, 0, 2] = maps[1, 2, 0] = 1
-    row = tool.WordRow(maps, [0.0, -1.0], [1.0, 1.0], "β")
+    row = tool.WordRow(maps, [0.0, -1.0], [1.0, 1.0], "β", smooth)
     gray = np.full((300, 300, 3), 90, np.uint8)
     figure = tool.word_rows({"m": row}, gray, ["a", "b"], [None, np.array([9, 9, 30, 30])])
     pixels = np.asarray(figure).astype(int)
@@ -72,6 +73,8 @@ def test_the_maximum_is_drawn_where_the_map_has_it_and_in_the_column_of_its_word
         tile[5:35, 5:35] = 0  # the box
         cells = tile.reshape(3, 50, 3, 50).mean((1, 3))
         assert np.unravel_index(cells.argmax(), (3, 3)) == (y, x)
+        beside = tile[50 * y + 25, 50 * x - 10 if x else 60]  # in the next cell
+        assert (beside > tile[75, 75]) == smooth
 
 
 def test_the_command_writes_a_row_for_each_captioner(
