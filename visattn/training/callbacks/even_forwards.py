@@ -43,25 +43,13 @@ class EvenForwards(Callback):
         """Keep the batch."""
         self.batch = batch
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch."""
-        self.batch = batch
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Repeat the forward pass, before any metric is shared."""
         self._repeat(pl_module)
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Repeat the forward pass, before any metric is shared."""
-        self._repeat(pl_module)
+    on_test_epoch_end = on_validation_epoch_end
 
     def _compare(self, batches: list[int | float], device: torch.device) -> None:
         own = int(min(sum(batches), _ENDLESS))
