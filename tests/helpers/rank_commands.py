@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,6 +71,10 @@ def run_as_ranks(commands: Commands) -> int:
     try:
         run_commands(commands)
         code = 0
+    except BaseException:
+        if not other:
+            traceback.print_exc()  # os._exit below would say nothing of it
+        raise
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

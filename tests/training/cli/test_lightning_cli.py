@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -267,6 +268,15 @@ def test_a_run_without_validation_keeps_its_last(tiny: Path, tmp_path: Path) -> 
 def test_a_saved_config_is_a_config(run: Path, tmp_path: Path) -> None:
     words = ["fit", "--config", str(run / "config.yaml"), "--run", str(tmp_path / "again")]
     assert main([*words, "--trainer.fast_dev_run", "1"]) == 0
+
+
+def test_the_best_checkpoint_is_named_beside_one_of_the_user(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "--config", str(tiny), "--run", str(tmp_path / "run")]
+    assert main([*words, "--trainer.callbacks+=ModelCheckpoint"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"best checkpoint \(val/\S+ [\d.]+\): .*checkpoints/best\.ckpt", printed)
 
 
 @pytest.mark.parametrize(

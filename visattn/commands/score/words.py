@@ -16,7 +16,6 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import (
     add_weights,
-    check_weights,
     load_trained_model,
     move_to_device,
 )
@@ -144,7 +143,6 @@ def _explainer(args: argparse.Namespace) -> "WordExplainer":
         raise ValueError(
             "--prompt belongs to --model hf:DIRECTORY; captioners of visattn take none"
         )
-    check_weights(args)
     model, _ = load_trained_model(args, Captioner, "a captioner")
     return CaptionerExplainer(model, args.resize_mode)
 

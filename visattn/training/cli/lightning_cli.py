@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
@@ -376,8 +375,9 @@ class TrainingCLI(LightningCLI):
         if not self.trainer.is_global_zero or not self._writes():
             return
         print(f"run: {self.run_dir}")  # noqa: T201
-        best = self.trainer.checkpoint_callback
-        if isinstance(best, ModelCheckpoint) and best.best_model_path:
+        callbacks = self.trainer.checkpoint_callbacks
+        best = next((each for each in callbacks if isinstance(each, BestCheckpoint)), None)
+        if best is not None and best.best_model_path:
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
             print(f"best checkpoint ({score}): {best.best_model_path}")  # noqa: T201
         elif (last := self.run_dir / "checkpoints" / "last.ckpt").is_file():
