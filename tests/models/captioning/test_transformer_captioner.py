@@ -268,6 +268,23 @@ def test_a_recorder_places_the_maps_of_each_layer(kind: str) -> None:
         assert torch.equal(recorded.values.flatten(-2), read.attention.heads[:, layer])
 
 
+def test_maps_of_one_head() -> None:
+    (captions, lengths, images), features = batch(), numbers(4, 12, *GRID)
+    every = captioner(maps="all").teacher_force(features, captions, lengths, images)
+    chosen = captioner(maps=[2, 7])  # a list, as in a config
+    one = chosen.teacher_force(features, captions, lengths, images)
+    assert every.attention.heads is not None
+    assert torch.equal(one.attention.weights, every.attention.heads[:, 1, 6])
+    assert torch.equal(one.logits, every.logits)
+    assert one.attention.heads is None
+    with record(chosen) as recording:
+        chosen.teacher_force(features, captions, lengths, images)
+    assert chosen.attention_site in {entry.site for entry in recording.maps}
+    for layer, head in ((3, 1), (0, 1), (1, 12), (1, 0)):
+        with pytest.raises(ValueError, match=f"1 to 2 and a head from 1 to 11, got {layer} and"):
+            captioner(maps=(layer, head))
+
+
 def test_every_parameter_learns() -> None:
     options = {"pos_embed": "learned", "attention_on_attention": True, "max_length": 5}
     model, (captions, lengths, owners) = captioner(**M2, **options, dropout=0.3), batch()

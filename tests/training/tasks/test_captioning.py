@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -340,6 +341,35 @@ def test_gate_weight_lowers_the_gate_and_needs_one() -> None:
     task = CaptioningTask(transformer, scenes.data_info, gate_weight=0.5)
     with pytest.raises(ValueError, match="gate_weight must be 0 for a TransformerCaptioner"):
         task.attention_penalties(teacher_force_batch(task.model, batch), batch)
+
+
+def test_each_head_is_scored_by_itself(tmp_path: Path) -> None:
+    """Correctness is linear in the map: that of the mean map is the mean of those of the heads."""
+
+    def transformer(maps: Any, words: list[str]) -> Captioner:
+        return TransformerCaptioner(words, SMALL(), embed_dim=12, num_heads=3, maps=maps)
+
+    scenes = data(test=7)
+    torch.manual_seed(0)
+    task = CaptioningTask(partial(transformer, "all"), scenes.data_info)
+    with torch.no_grad():  # sharp maps, another one for each head
+        for layer in cast("TransformerCaptioner", task.model).decoder.layers:
+            layer.cross_attn.query.weight.mul_(20)
+    runner = trainer(tmp_path)
+    [scores, _] = runner.test(task, scenes, verbose=False)
+    for _ in range(2):  # the second time the scores were reset
+        rows = task.notes["teacher_forced_heads"]
+        assert [(row["layer"], row["head"]) for row in rows] == list(product((1, 2, 3), (1, 2, 3)))
+        for name in ("correctness", "lift"):
+            values = [row[name] for row in rows]
+            assert sum(values) / 9 == pytest.approx(scores[f"teacher_forced/{name}"], abs=1e-5)
+            assert len(set(values)) == 9
+        runner.test(task, scenes, verbose=False)
+    assert {"test_heads", "teacher_forced_heads"} <= set(task.notes)
+    single = CaptioningTask(partial(transformer, (1, 3)), scenes.data_info)
+    single.load_state_dict({k: v for k, v in task.state_dict().items() if "_scores" not in k})
+    [scores, _] = runner.test(single, scenes, verbose=False)
+    assert scores["teacher_forced/lift"] == pytest.approx(rows[2]["lift"], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["doubly_stochastic_weight", "encoder_lr_mult", "gate_weight"])

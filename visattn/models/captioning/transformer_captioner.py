@@ -35,7 +35,8 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
         attention_on_attention: Whether the attended vector is gated by the query (AoA); the mean
             gate of a word is its `gate`, which is 1 otherwise.
         maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
-            and heads; `all` is the mean, with the weights of each head as `heads`.
+            and heads; `all` is the mean, with the weights of each head as `heads`; or those of one
+            head, `(layer, head)`, counted from 1.
 
     Raises:
         ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
@@ -75,16 +76,18 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
         memory_slots: int = 0,
         meshed: bool = False,
         attention_on_attention: bool = False,
-        maps: MapChoice = "last",
+        maps: MapChoice | tuple[int, int] = "last",
     ) -> None:
         super().__init__(words, encoder)
         self.embed_dim, self.num_layers, self.num_heads = embed_dim, num_layers, num_heads
         self.mlp_ratio, self.dropout, self.feature_dropout = mlp_ratio, dropout, feature_dropout
-        self.pos_embed, self.max_length, self.maps = pos_embed, max_length, maps
+        self.pos_embed, self.max_length = pos_embed, max_length
+        self.maps = maps if isinstance(maps, str) else (maps[0], maps[1])  # a list in a config
         self.encoder_layers, self.memory_slots, self.meshed = encoder_layers, memory_slots, meshed
         self.attention_on_attention = attention_on_attention
-        last = f"decoder.layers.{num_layers - 1}.cross_attn.tap"
-        self.attention_site = last if maps == "last" else "decoder.layers"
+        layer = num_layers if isinstance(maps, str) else maps[0]
+        site = f"decoder.layers.{layer - 1}.cross_attn.tap"
+        self.attention_site = "decoder.layers" if maps in ("mean", "all") else site
         self.decoder = TransformerDecoder(
             len(words),
             encoder.channels,
@@ -101,5 +104,5 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
             memory_slots=memory_slots,
             meshed=meshed,
             attention_on_attention=attention_on_attention,
-            maps=maps,
+            maps=self.maps,
         )

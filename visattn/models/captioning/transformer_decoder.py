@@ -82,7 +82,8 @@ class TransformerDecoder(nn.Module):
         meshed: Whether the decoder attends to all of these layers, with gates, or to the last.
         attention_on_attention: Whether the attended vector is gated by the query.
         maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
-            and heads; `all` is the mean, with the weights of each head beside it.
+            and heads; `all` is the mean, with the weights of each head beside it; or those of one
+            head, `(layer, head)`, counted from 1.
 
     Raises:
         ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
@@ -118,12 +119,12 @@ class TransformerDecoder(nn.Module):
         memory_slots: int = 0,
         meshed: bool = False,
         attention_on_attention: bool = False,
-        maps: MapChoice = "last",
+        maps: MapChoice | tuple[int, int] = "last",
     ) -> None:
         super().__init__()
         check_choice("pos_embed", pos_embed, get_args(WordPositions))
-        check_choice("maps", maps, get_args(MapChoice))
         _check_sizes(embed_dim, num_heads, num_layers, encoder_layers)
+        _check_maps(maps, num_layers, num_heads)
         if (memory_slots or meshed) and not encoder_layers:
             raise ValueError(
                 "memory_slots and meshed belong to the self-attention layers on the grid: set "
@@ -240,12 +241,27 @@ class TransformerDecoder(nn.Module):
         return linear(self.output_proj(self.norm(x)), self.embedding.weight, self.output_bias)
 
     def _attention(self, outputs: Sequence[GridAttentionOutput]) -> AttentionStep:
-        """Return the mean over heads, and over layers unless only the last one counts."""
+        """Return the weights that `maps` chooses."""
         gate = torch.stack([layer.gate for layer in outputs]).mean(0)
+        if not isinstance(self.maps, str):
+            layer, head = self.maps
+            return AttentionStep(outputs[layer - 1].weights[..., head - 1, :], gate)
         if self.maps == "last":
             return AttentionStep(outputs[-1].weights.mean(-2), gate)
         heads = torch.stack([layer.weights for layer in outputs], -3)
         return AttentionStep(heads.mean((-3, -2)), gate, heads if self.maps == "all" else None)
+
+
+def _check_maps(maps: MapChoice | tuple[int, int], num_layers: int, num_heads: int) -> None:
+    if isinstance(maps, str):
+        check_choice("maps", maps, get_args(MapChoice))
+        return
+    layer, head = maps
+    if not (1 <= layer <= num_layers and 1 <= head <= num_heads):
+        raise ValueError(
+            f"maps must be {', '.join(get_args(MapChoice))}, or a layer from 1 to {num_layers} and "
+            f"a head from 1 to {num_heads}, got {layer} and {head}"
+        )
 
 
 def _check_sizes(embed_dim: int, num_heads: int, num_layers: int, encoder_layers: int) -> None:

@@ -1,18 +1,21 @@
 """Base class of captioning tasks: validation and test metrics."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases.phrases import Phrase, match_phrases
 from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import Captioner
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.training.base import InputSpec, Task
 from visattn.training.distributed.reduce import all_gather_union
@@ -39,6 +42,7 @@ TEACHER_FORCED = (
     "shuffled_teacher_forced",
     "untrained_teacher_forced",
 )
+HEAD_METRICS = ("pointing_game", "correctness", "lift")
 _METRICS = {
     "scenes": (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS),
     "references": REFERENCE_METRICS,
@@ -54,6 +58,10 @@ class CaptionEvalTask(Task):
     only the attention maps are scored. Controls: `shuffled`, captions scored against the other
     image of a pair of neighbors; `untrained`, a model with the same architecture and random
     weights. Metrics are computed over all processes, and each image counts once.
+
+    A `TransformerCaptioner` with `maps: all` is also scored head by head, outside of `fit`, in
+    `val_heads.json`, `test_heads.json` and, for reference captions, `teacher_forced_heads.json` and
+    `val_teacher_forced_heads.json`: one head may point where the mean of them does not.
 
     Args:
         model: The captioner.
@@ -80,6 +88,7 @@ class CaptionEvalTask(Task):
         splits = (*GENERATED, *TEACHER_FORCED)
         self.scene_scores = nn.ModuleDict({split: SceneScores() for split in splits})
         self.phrase_scores = nn.ModuleDict({split: PhraseScores() for split in splits})
+        self.head_scores = nn.ModuleDict(_head_scores(model))
         self.reference_scores = {split: ReferenceScores() for split in GENERATED}
         self.updated_metrics: set[str] = set()
 
@@ -164,24 +173,34 @@ class CaptionEvalTask(Task):
     ) -> None:
         first = [caption for caption in captions if caption.caption_index == 0]
         worlds = [batch.samples[caption.image_index].world for caption in first]
-        scores = cast("SceneScores", self.scene_scores[split])
-        scores.update(
-            [caption.text for caption in first],
-            [caption.maps for caption in first],
-            [world for world in worlds if world],
-            [caption.gates for caption in first],
-            size=cast("Tensor", batch.images).shape[-1],
-        )
+        for scores, maps in self._scores_with_maps("scenes", split, first):
+            cast("SceneScores", scores).update(
+                [caption.text for caption in first],
+                maps,
+                [world for world in worlds if world],
+                [caption.gates for caption in first],
+                size=cast("Tensor", batch.images).shape[-1],
+            )
         self.updated_metrics.add(f"scenes/{split}")
 
     def _update_phrase_scores(
         self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch
     ) -> None:
-        scores = cast("PhraseScores", self.phrase_scores[split])
         generated = split in GENERATED
         phrases = [_phrases(caption, batch, generated=generated) for caption in captions]
-        scores.update([caption.maps for caption in captions], phrases)
+        for scores, maps in self._scores_with_maps("phrases", split, captions):
+            cast("PhraseScores", scores).update(maps, phrases)
         self.updated_metrics.add(f"phrases/{split}")
+
+    def _scores_with_maps(
+        self, kind: str, split: str, captions: Sequence[CaptionWithMaps]
+    ) -> Iterator[tuple[nn.Module, list[Tensor]]]:
+        """Yield the scores of a split with the maps of the captions, then those of each head."""
+        scores = self.scene_scores if kind == "scenes" else self.phrase_scores
+        yield scores[split], [caption.maps for caption in captions]
+        if self.trainer.state.fn != "fit" and f"{kind}/{split}" in self.head_scores:
+            heads = cast("HeadScores", self.head_scores[f"{kind}/{split}"])
+            yield from heads.with_maps([cast("Tensor", caption.heads) for caption in captions])
 
     def _log_map_metrics(self) -> None:
         """Log, in every process, the metrics that any process updated; else some would wait."""
@@ -200,6 +219,8 @@ class CaptionEvalTask(Task):
                 phrases.update([], [])
                 for name in PHRASE_METRICS:
                     self.log(f"{split}/{name}", phrases[name])
+            if self.trainer.state.fn != "fit" and key in self.head_scores:
+                self.notes[f"{split}_heads"] = cast("HeadScores", self.head_scores[key]).rows()
         self.updated_metrics.clear()
 
     def _log_reference_metrics(self, split: str) -> None:
@@ -229,6 +250,55 @@ class CaptionEvalTask(Task):
             torch.manual_seed(0)
             model = cast("Captioner", build_model(model_config(self.model)))
         return model.eval().to(self.device)
+
+
+class HeadScores(nn.Module):
+    """Scores of the maps of each layer and head.
+
+    Args:
+        new_scores: Builds the scores of one head.
+        num_layers: Number of layers.
+        num_heads: Number of heads of a layer.
+    """
+
+    def __init__(
+        self, new_scores: Callable[[], SceneScores | PhraseScores], num_layers: int, num_heads: int
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scores = nn.ModuleList(new_scores() for _ in range(num_layers * num_heads))
+
+    def with_maps(
+        self, heads: Sequence[Float[Tensor, "_t l h _gy _gx"]]
+    ) -> Iterator[tuple[nn.Module, list[Tensor]]]:
+        """Yield the scores of each head with its maps of all captions."""
+        for index, scores in enumerate(self.scores):
+            layer, head = divmod(index, self.num_heads)
+            yield scores, [maps[:, layer, head] for maps in heads]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return layer, head and scores of each head, layers and heads from 1; reset them."""
+        rows: list[dict[str, Any]] = []
+        for index, scores in enumerate(self.scores):
+            layer, head = divmod(index, self.num_heads)
+            metrics = cast("SceneScores | PhraseScores", scores)
+            values = {name: float(metrics[name].compute()) for name in HEAD_METRICS}
+            rows.append({"layer": layer + 1, "head": head + 1, **values})
+            for metric in metrics.metrics.values():
+                cast("Metric", metric).reset()
+        return rows
+
+
+def _head_scores(model: Captioner) -> dict[str, HeadScores]:
+    """Return the scores of heads by kind and split; none if the model gives no heads."""
+    if not (isinstance(model, TransformerCaptioner) and model.maps == "all"):
+        return {}
+    splits = ("val", "test", "val_teacher_forced", "teacher_forced")
+    return {
+        f"{kind}/{split}": HeadScores(new_scores, model.num_layers, model.num_heads)
+        for kind, new_scores in (("scenes", SceneScores), ("phrases", PhraseScores))
+        for split in splits
+    }
 
 
 def _paired(captions: Sequence[CaptionWithMaps], batch: CaptionBatch) -> list[CaptionWithMaps]:

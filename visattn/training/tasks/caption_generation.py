@@ -20,6 +20,8 @@ class CaptionWithMaps(NamedTuple):
     maps: Float[Tensor, "_t _gy _gx"]
     gates: Float[Tensor, " _t"]
     """Share of the image in the context vector of each word."""
+    heads: Float[Tensor, "_t l h _gy _gx"] | None = None
+    """Maps of each layer and head, if the captioner gives them."""
 
 
 def encode_images(model: Captioner, batch: CaptionBatch) -> Float[Tensor, "b c y x"]:
@@ -48,6 +50,7 @@ def generate_captions(
     output = model.search(features, beam_size=beam_size, length_penalty=length_penalty)
     tokens, attention = output.tokens[:, 0].cpu(), output.attention_steps
     weights, gates = attention.weights[:, 0].cpu(), attention.gate[:, 0].cpu()
+    heads = None if attention.heads is None else attention.heads[:, 0].cpu()
     return [
         CaptionWithMaps(
             image,
@@ -55,6 +58,7 @@ def generate_captions(
             _decode(model, tokens[image, :length]),
             weights[image, :length].unflatten(-1, model.encoder.grid_size),
             gates[image, :length],
+            _grids(model, None if heads is None else heads[image, :length]),
         )
         for image, length in enumerate(output.lengths[:, 0].tolist())
     ]
@@ -77,6 +81,8 @@ def reference_captions(
         values.detach()[order].cpu().split(lengths)
         for values in (output.attention.weights, output.attention.gate)
     )
+    heads = output.attention.heads
+    row_heads = None if heads is None else heads.detach()[order].cpu().split(lengths)
     image_indices, captions = batch.image_indices.tolist(), batch.captions.cpu()
     results: list[CaptionWithMaps] = []
     for row, (maps, row_gates) in enumerate(zip(weights, gates, strict=True)):
@@ -89,9 +95,16 @@ def reference_captions(
                 _decode(model, tokens[:num_words]),
                 maps[:num_words].unflatten(-1, model.encoder.grid_size),
                 row_gates[:num_words],
+                _grids(model, None if row_heads is None else row_heads[row][:num_words]),
             )
         )
     return results
+
+
+def _grids(
+    model: Captioner, heads: Float[Tensor, "t l h n"] | None
+) -> Float[Tensor, "t l h gy gx"] | None:
+    return None if heads is None else heads.unflatten(-1, model.encoder.grid_size)
 
 
 def _decode(model: Captioner, tokens: Tensor) -> str:
