@@ -19,6 +19,7 @@ from visattn.commands.options import image_run
 from visattn.commands.options.output_streams import progress_bar
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 from visattn.viz.html.index_page import parse_index_page
 
@@ -496,3 +497,32 @@ def test_progress_is_not_printed_on_stdout(
     assert main(["caption", str(images), "--weights", str(weights)]) == 0
     out = capsys.readouterr().out
     assert sorted(line.split("\t")[0] for line in out.splitlines()) == ["small", "tall", "wide"]
+
+
+def test_maps_of_a_transformer_captioner(
+    weights: Path, images: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    torch.manual_seed(4)
+    words = (*SPECIAL_TOKENS, "red", "green")
+    encoder = SmallEncoder((24, 40), channels=12)
+    model = TransformerCaptioner(words, encoder, embed_dim=12, num_layers=2, num_heads=3)
+    visattn.save(model, tmp_path / "t.safetensors")
+    photo, maps = str(images / "tall.png"), {}
+    for choice in ("last", "1,2"):
+        out = tmp_path / choice
+        options = ["--weights", str(tmp_path / "t.safetensors"), "--maps", choice]
+        assert main(["caption", photo, *options, "--out", str(out)]) == 0
+        maps[choice] = np.load(out / "tall.npz")["maps"]
+    model.maps = (1, 2)
+    expected = visattn.caption(model, photo)[0].maps
+    np.testing.assert_allclose(maps["1,2"], expected.values, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(maps["1,2"], maps["last"])
+    capsys.readouterr()
+    for file, choice, code, said in (
+        ("t.safetensors", "2,0", 1, "a layer from 0 to 1 and a head from 0 to 2, got 2 and 0"),
+        ("t.safetensors", "all", 2, "must be last, mean or LAYER,HEAD, got 'all'"),
+        (str(weights), "mean", 1, "--maps needs a transformer captioner"),
+    ):
+        options = ["--weights", str(tmp_path / file), "--maps", choice]
+        assert main(["caption", photo, *options]) == code
+        assert said in " ".join(capsys.readouterr().err.split())

@@ -197,7 +197,7 @@ EXAMPLES: dict[str, nn.Module] = {
         memory_slots=5,
         meshed=True,
         attention_on_attention=True,
-        maps=(2, 7),
+        maps=(1, 7),
     ),
     "AttentionResNet": AttentionResNet(
         ("cat", "dog", "yak"),

@@ -1,6 +1,7 @@
 """`visattn caption`: caption images, with the attention of each word."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_search(parser)
     _add_places(parser)
+    _add_maps(parser)
     _add_method(parser)
     parser.add_argument(
         "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
@@ -144,6 +146,23 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="seed of sampled places (default: 0)",
     )
+
+
+def _add_maps(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of the maps of a transformer captioner."""
+    parser.add_argument(
+        "--maps",
+        type=_maps,
+        metavar="MAPS",
+        help="for transformer captioners: mean over the heads of the last layer (last), over all "
+        "layers (mean), or one head, LAYER,HEAD from 0 (default: as configured, last)",
+    )
+
+
+def _maps(text: str) -> str:
+    if not re.fullmatch(r"last|mean|[0-9]{1,4},[0-9]{1,4}", text):
+        raise argparse.ArgumentTypeError(f"must be last, mean or LAYER,HEAD, got {text!r}")
+    return text
 
 
 def main(argv: Sequence[str]) -> int:

@@ -100,10 +100,11 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
 
     Raises:
         FileNotFoundError: If the file or run does not exist.
-        ValueError: If it is not a captioner, or `--places` does not apply to it.
+        ValueError: If it is not a captioner, or `--places` or `--maps` does not apply to it.
     """
     from visattn.models.captioner import Captioner
     from visattn.models.captioning.show_attend_tell import has_hard_attention
+    from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 
     model, weights = load_trained_model(args, Captioner, "a captioner")
     if args.places is not None and not has_hard_attention(model):
@@ -111,6 +112,14 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
             f"--places needs a captioner with hard attention; that of {weights} does not select "
             "places: leave out the option"
         )
+    if args.maps is not None:
+        if not isinstance(model, TransformerCaptioner):
+            raise ValueError(
+                f"--maps needs a transformer captioner; that of {weights} has one map per word: "
+                "leave out the option"
+            )
+        layer, _, head = args.maps.partition(",")
+        model.maps = (int(layer), int(head)) if head else args.maps
     return model, weights
 
 
@@ -133,7 +142,7 @@ class BeamSearchRun(CaptionRun):
 
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
-        names = ("beam_size", "num_captions", "places", "resize_mode", "autocast")
+        names = ("beam_size", "num_captions", "places", "maps", "resize_mode", "autocast")
         options = {name: getattr(self.args, name) for name in names}
         return {"weights": weights_origin(self.weights), **options, **super().settings()}
 

@@ -8,6 +8,7 @@ from visattn.models.captioning.transformer_decoder import (
     TransformerDecoder,
     TransformerDecoderState,
     WordPositions,
+    check_maps,
 )
 from visattn.models.encoder import ImageEncoder
 
@@ -36,7 +37,7 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
             gate of a word is its `gate`, which is 1 otherwise.
         maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
             and heads; `all` is the mean, with the weights of each head as `heads`; or those of one
-            head, `(layer, head)`, counted from 1.
+            head, `(layer, head)`, indices from 0. It may be set later, too.
 
     Raises:
         ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
@@ -76,18 +77,14 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
         memory_slots: int = 0,
         meshed: bool = False,
         attention_on_attention: bool = False,
-        maps: MapChoice | tuple[int, int] = "last",
+        maps: MapChoice = "last",
     ) -> None:
         super().__init__(words, encoder)
         self.embed_dim, self.num_layers, self.num_heads = embed_dim, num_layers, num_heads
         self.mlp_ratio, self.dropout, self.feature_dropout = mlp_ratio, dropout, feature_dropout
         self.pos_embed, self.max_length = pos_embed, max_length
-        self.maps = maps if isinstance(maps, str) else (maps[0], maps[1])  # a list in a config
         self.encoder_layers, self.memory_slots, self.meshed = encoder_layers, memory_slots, meshed
         self.attention_on_attention = attention_on_attention
-        layer = num_layers if isinstance(maps, str) else maps[0]
-        site = f"decoder.layers.{layer - 1}.cross_attn.tap"
-        self.attention_site = "decoder.layers" if maps in ("mean", "all") else site
         self.decoder = TransformerDecoder(
             len(words),
             encoder.channels,
@@ -104,5 +101,18 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
             memory_slots=memory_slots,
             meshed=meshed,
             attention_on_attention=attention_on_attention,
-            maps=self.maps,
         )
+        self.maps = maps
+
+    @property
+    def maps(self) -> MapChoice:
+        """Weights of a word that are shown and supervised."""
+        return self.decoder.maps
+
+    @maps.setter
+    def maps(self, maps: MapChoice) -> None:
+        check_maps(maps, self.num_layers, self.num_heads)
+        self.decoder.maps = maps if isinstance(maps, str) else (maps[0], maps[1])  # or a list
+        layer = self.num_layers - 1 if isinstance(maps, str) else maps[0]
+        site = f"decoder.layers.{layer}.cross_attn.tap"
+        self.attention_site = "decoder.layers" if maps in ("mean", "all") else site

@@ -24,7 +24,8 @@ from visattn.models.captioning.decoder_layer import (
 from visattn.models.captioning.grid_encoder import GridEncoder
 
 WordPositions = Literal["sincos", "learned"]
-MapChoice = Literal["last", "mean", "all"]
+MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
+_MAPS = ("last", "mean", "all")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class TransformerDecoder(nn.Module):
         attention_on_attention: Whether the attended vector is gated by the query.
         maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
             and heads; `all` is the mean, with the weights of each head beside it; or those of one
-            head, `(layer, head)`, counted from 1.
+            head, `(layer, head)`, indices from 0.
 
     Raises:
         ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
@@ -119,12 +120,12 @@ class TransformerDecoder(nn.Module):
         memory_slots: int = 0,
         meshed: bool = False,
         attention_on_attention: bool = False,
-        maps: MapChoice | tuple[int, int] = "last",
+        maps: MapChoice = "last",
     ) -> None:
         super().__init__()
         check_choice("pos_embed", pos_embed, get_args(WordPositions))
         _check_sizes(embed_dim, num_heads, num_layers, encoder_layers)
-        _check_maps(maps, num_layers, num_heads)
+        check_maps(maps, num_layers, num_heads)
         if (memory_slots or meshed) and not encoder_layers:
             raise ValueError(
                 "memory_slots and meshed belong to the self-attention layers on the grid: set "
@@ -245,22 +246,21 @@ class TransformerDecoder(nn.Module):
         gate = torch.stack([layer.gate for layer in outputs]).mean(0)
         if not isinstance(self.maps, str):
             layer, head = self.maps
-            return AttentionStep(outputs[layer - 1].weights[..., head - 1, :], gate)
+            return AttentionStep(outputs[layer].weights[..., head, :], gate)
         if self.maps == "last":
             return AttentionStep(outputs[-1].weights.mean(-2), gate)
         heads = torch.stack([layer.weights for layer in outputs], -3)
         return AttentionStep(heads.mean((-3, -2)), gate, heads if self.maps == "all" else None)
 
 
-def _check_maps(maps: MapChoice | tuple[int, int], num_layers: int, num_heads: int) -> None:
+def check_maps(maps: MapChoice, num_layers: int, num_heads: int) -> None:
+    """Raise a ValueError if a decoder of this size has no such maps."""
     if isinstance(maps, str):
-        check_choice("maps", maps, get_args(MapChoice))
-        return
-    layer, head = maps
-    if not (1 <= layer <= num_layers and 1 <= head <= num_heads):
+        check_choice("maps", maps, _MAPS)
+    elif not (0 <= maps[0] < num_layers and 0 <= maps[1] < num_heads):
         raise ValueError(
-            f"maps must be {', '.join(get_args(MapChoice))}, or a layer from 1 to {num_layers} and "
-            f"a head from 1 to {num_heads}, got {layer} and {head}"
+            f"maps must be {', '.join(_MAPS)}, or a layer from 0 to {num_layers - 1} and a head "
+            f"from 0 to {num_heads - 1}, got {maps[0]} and {maps[1]}"
         )
 
 

@@ -277,13 +277,13 @@ class HeadScores(nn.Module):
             yield scores, [maps[:, layer, head] for maps in heads]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return layer, head and scores of each head, layers and heads from 1; reset them."""
+        """Return layer, head and scores of each head, indices from 0; reset the scores."""
         rows: list[dict[str, Any]] = []
         for index, scores in enumerate(self.scores):
             layer, head = divmod(index, self.num_heads)
             metrics = cast("SceneScores | PhraseScores", scores)
             values = {name: float(metrics[name].compute()) for name in HEAD_METRICS}
-            rows.append({"layer": layer + 1, "head": head + 1, **values})
+            rows.append({"layer": layer, "head": head, **values})
             for metric in metrics.metrics.values():
                 cast("Metric", metric).reset()
         return rows
