@@ -142,6 +142,7 @@ def word_rows(
         boxes: Box of the object that each word names, in pixels of a tile, or None.
     """
     from visattn.viz import load_font, overlay, resize_image, resize_map
+    from visattn.viz.layout.text import wrap_text
 
     def enlarge(values: np.ndarray) -> np.ndarray:
         rows, columns = (np.arange(TILE) * count // TILE for count in values.shape)
@@ -157,7 +158,8 @@ def word_rows(
     for number, (name, row) in enumerate(rows.items()):
         top = TITLE_HEIGHT + number * row_height
         page.paste(Image.fromarray(tile), (GAP, top))
-        pen.text((GAP, top + TILE + 3), name, "black", load_font(17))
+        [shown] = wrap_text(name, load_font(17), TILE, 1)
+        pen.text((GAP, top + TILE + 3), shown, "black", load_font(17))
         vmax = float(np.median(row.maps.max((1, 2))))
         for column, (values, box) in enumerate(zip(row.maps, boxes, strict=True)):
             left = GAP + (column + 1) * step

@@ -357,6 +357,7 @@ def test_each_head_is_scored_by_itself(tmp_path: Path) -> None:
             layer.cross_attn.query.weight.mul_(20)
     runner = trainer(tmp_path)
     [scores, _] = runner.test(task, scenes, verbose=False)
+    rows: list[dict[str, Any]] = []
     for _ in range(2):  # the second time the scores were reset
         rows = task.notes["teacher_forced_heads"]
         assert [(row["layer"], row["head"]) for row in rows] == list(product(range(3), range(3)))
