@@ -272,11 +272,11 @@ def test_maps_of_one_head() -> None:
     (captions, lengths, images), features = batch(), numbers(4, 12, *GRID)
     every = captioner(maps="all").teacher_force(features, captions, lengths, images)
     chosen = captioner(maps=[1, 6])  # a list, as in a config
-    one = chosen.teacher_force(features, captions, lengths, images)
+    single = chosen.teacher_force(features, captions, lengths, images)
     assert every.attention.heads is not None
-    assert torch.equal(one.attention.weights, every.attention.heads[:, 1, 6])
-    assert torch.equal(one.logits, every.logits)
-    assert one.attention.heads is None
+    assert torch.equal(single.attention.weights, every.attention.heads[:, 1, 6])
+    assert torch.equal(single.logits, every.logits)
+    assert single.attention.heads is None
     with record(chosen) as recording:
         chosen.teacher_force(features, captions, lengths, images)
     assert chosen.attention_site in {entry.site for entry in recording.maps}

@@ -8,7 +8,6 @@ from visattn.models.captioning.transformer_decoder import (
     TransformerDecoder,
     TransformerDecoderState,
     WordPositions,
-    check_maps,
 )
 from visattn.models.encoder import ImageEncoder
 
@@ -111,8 +110,7 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
 
     @maps.setter
     def maps(self, maps: MapChoice) -> None:
-        check_maps(maps, self.num_layers, self.num_heads)
-        self.decoder.maps = maps if isinstance(maps, str) else (maps[0], maps[1])  # or a list
+        self.decoder.maps = maps
         layer = self.num_layers - 1 if isinstance(maps, str) else maps[0]
         site = f"decoder.layers.{layer}.cross_attn.tap"
         self.attention_site = "decoder.layers" if maps in ("mean", "all") else site

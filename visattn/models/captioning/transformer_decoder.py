@@ -125,13 +125,14 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         check_choice("pos_embed", pos_embed, get_args(WordPositions))
         _check_sizes(embed_dim, num_heads, num_layers, encoder_layers)
-        check_maps(maps, num_layers, num_heads)
         if (memory_slots or meshed) and not encoder_layers:
             raise ValueError(
                 "memory_slots and meshed belong to the self-attention layers on the grid: set "
                 "encoder_layers to at least 1"
             )
-        self.embed_dim, self.grid_size, self.maps = embed_dim, grid_size, maps
+        self.embed_dim, self.grid_size = embed_dim, grid_size
+        self.num_layers, self.num_heads = num_layers, num_heads
+        self.maps = maps
         self.meshed, self.max_length = meshed, max_length
         self.feature_proj = feature_projection(in_channels, embed_dim, feature_dropout)
         self.grid_positions = nn.Parameter(torch.empty(grid_size[0] * grid_size[1], embed_dim))
@@ -158,6 +159,16 @@ class TransformerDecoder(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(num_words))
         self.dropout = FastDropout(dropout)
         self._init_weights()
+
+    @property
+    def maps(self) -> MapChoice:
+        """Weights of a word."""
+        return self._maps
+
+    @maps.setter
+    def maps(self, maps: MapChoice) -> None:
+        _check_maps(maps, self.num_layers, self.num_heads)
+        self._maps: MapChoice = maps if isinstance(maps, str) else (maps[0], maps[1])  # or a list
 
     def _init_weights(self) -> None:
         """Xavier-uniform matrices; embeddings have unit length at the input, on average."""
@@ -253,7 +264,7 @@ class TransformerDecoder(nn.Module):
         return AttentionStep(heads.mean((-3, -2)), gate, heads if self.maps == "all" else None)
 
 
-def check_maps(maps: MapChoice, num_layers: int, num_heads: int) -> None:
+def _check_maps(maps: MapChoice, num_layers: int, num_heads: int) -> None:
     """Raise a ValueError if a decoder of this size has no such maps."""
     if isinstance(maps, str):
         check_choice("maps", maps, _MAPS)

@@ -198,8 +198,8 @@ class CaptionEvalTask(Task):
         """Yield the scores of a split with the maps of the captions, then those of each head."""
         scores = self.scene_scores if kind == "scenes" else self.phrase_scores
         yield scores[split], [caption.maps for caption in captions]
-        if self.trainer.state.fn != "fit" and f"{kind}/{split}" in self.head_scores:
-            heads = cast("HeadScores", self.head_scores[f"{kind}/{split}"])
+        if f"{kind}/{split}" in self.head_scores and self.trainer.state.fn != "fit":
+            heads = cast("_HeadScores", self.head_scores[f"{kind}/{split}"])
             yield from heads.with_maps([cast("Tensor", caption.heads) for caption in captions])
 
     def _log_map_metrics(self) -> None:
@@ -219,8 +219,8 @@ class CaptionEvalTask(Task):
                 phrases.update([], [])
                 for name in PHRASE_METRICS:
                     self.log(f"{split}/{name}", phrases[name])
-            if self.trainer.state.fn != "fit" and key in self.head_scores:
-                self.notes[f"{split}_heads"] = cast("HeadScores", self.head_scores[key]).rows()
+            if key in self.head_scores and self.trainer.state.fn != "fit":
+                self.notes[f"{split}_heads"] = cast("_HeadScores", self.head_scores[key]).rows()
         self.updated_metrics.clear()
 
     def _log_reference_metrics(self, split: str) -> None:
@@ -252,7 +252,7 @@ class CaptionEvalTask(Task):
         return model.eval().to(self.device)
 
 
-class HeadScores(nn.Module):
+class _HeadScores(nn.Module):
     """Scores of the maps of each layer and head.
 
     Args:
@@ -289,13 +289,13 @@ class HeadScores(nn.Module):
         return rows
 
 
-def _head_scores(model: Captioner) -> dict[str, HeadScores]:
+def _head_scores(model: Captioner) -> dict[str, _HeadScores]:
     """Return the scores of heads by kind and split; none if the model gives no heads."""
     if not (isinstance(model, TransformerCaptioner) and model.maps == "all"):
         return {}
     splits = ("val", "test", "val_teacher_forced", "teacher_forced")
     return {
-        f"{kind}/{split}": HeadScores(new_scores, model.num_layers, model.num_heads)
+        f"{kind}/{split}": _HeadScores(new_scores, model.num_layers, model.num_heads)
         for kind, new_scores in (("scenes", SceneScores), ("phrases", PhraseScores))
         for split in splits
     }
