@@ -156,6 +156,7 @@ def test_dry_run_states_the_memory_and_writes_nothing(
     [
         (["--beam-size", "3"], "--beam-size is for captioners of visattn"),
         (["--resize-mode", "pad"], "--resize-mode is for captioners of visattn"),
+        (["--maps", "mean"], "not for --model; use --layers and --heads"),
         (["--top-p", "0.5"], "--top-p needs --do-sample"),
         (["--seed", "3"], "--seed needs --do-sample"),
         (["--length-penalty", "1"], "--length-penalty needs --num-beams"),

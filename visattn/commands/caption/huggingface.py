@@ -33,6 +33,7 @@ _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
     "places": "",
+    "maps": "--layers and --heads",
     "resize_mode": "",
     "autocast": "--dtype",
 }
