@@ -13,7 +13,13 @@ from video_data import block_frame, write_clip
 import visattn
 from visattn.cli import main
 from visattn.data.images.video import VideoReader
-from visattn.models import SPECIAL_TOKENS, RecurrentAttentionModel, ShowAttendTell, SmallEncoder
+from visattn.models import (
+    SPECIAL_TOKENS,
+    RecurrentAttentionModel,
+    ShowAttendTell,
+    SmallEncoder,
+    TransformerCaptioner,
+)
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -87,6 +93,18 @@ def test_captions_are_written_below_each_frame(capsys: Capsys) -> None:
         assert frame.shape == (48, 64, 3)
     assert movie("o/clip.caption.mp4")[0].shape == (108, 64, 3)  # three lines of 12 pixels
     assert Path("o/clip.caption.png").is_file()
+
+
+def test_other_maps_of_a_captioner_are_drawn_anew(capsys: Capsys) -> None:
+    words = (*SPECIAL_TOKENS, "red", "ring")
+    encoder = SmallEncoder((24, 32), channels=8)
+    model = TransformerCaptioner(words, encoder, embed_dim=8, num_layers=1, num_heads=2)
+    visattn.save(model, "captioner.safetensors")
+    command = ["caption", "clip.mp4", "--weights", "captioner.safetensors", "--out", "o"]
+    command += ["--max-frames", "1", "--maps"]
+    for choice, done in (("mean", False), ("0,1", False), ("0,1", True)):
+        assert main([*command, choice]) == 0
+        assert (capsys.readouterr().out == "clip.mp4\texists already\n") == done
 
 
 def test_bundled_models_take_videos(capsys: Capsys) -> None:

@@ -206,7 +206,9 @@ def _caption_videos(args: argparse.Namespace) -> int:
     from visattn.pipelines.video_frames import FrameCaptions
 
     options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
-    return run_model_videos(args, sources, "caption", load_captioner, FrameCaptions, options)
+    return run_model_videos(
+        args, sources, "caption", load_captioner, FrameCaptions, options, model_options=("maps",)
+    )
 
 
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -160,6 +160,7 @@ def run_model_videos(
     load: "Callable[[argparse.Namespace], tuple[Any, str]]",
     explain: Callable[..., Any],
     options: Sequence[str],
+    model_options: Sequence[str] = (),
 ) -> int:
     """Draw what a model gives for each frame of videos; return the exit code.
 
@@ -170,6 +171,7 @@ def run_model_videos(
         load: Returns the model and its file.
         explain: Returns the explainer of frames, of the model and the options by name.
         options: Attributes of `args` that are options of the explainer.
+        model_options: Attributes of `args` that `load` reads and the result depends on.
 
     Raises:
         FileNotFoundError: If a video does not exist.
@@ -192,7 +194,7 @@ def run_model_videos(
             source,
             f"{name}.{kind}",
             "",
-            video_record(args, source, options, weights=origin),
+            video_record(args, source, [*options, *model_options], weights=origin),
             arguments,
         )
         for source, name in sources.items()
