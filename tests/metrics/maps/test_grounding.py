@@ -83,6 +83,15 @@ def test_each_map_of_a_batch_has_its_own_score() -> None:
     torch.testing.assert_close(scores[1, 2], attention_correctness(weights[1, 2], coverage[1, 2]))
 
 
+def test_rounding_of_half_precision_is_divided_out() -> None:
+    even = torch.full((6, 20), 1 / 120, dtype=torch.bfloat16)
+    assert even.float().sum() > 1.003
+    coverage = mask_coverage(torch.ones(6, 20, dtype=torch.bool).tril(), (6, 20))
+    for weights in (even, even.float()):
+        scores = attention_correctness(weights, coverage)
+        torch.testing.assert_close(scores, uniform_baseline(coverage))
+
+
 def test_weights_that_do_not_sum_to_one_are_refused() -> None:
     with pytest.raises(ValueError, match="must sum to 1, got 2 to 2; divide each map by its sum"):
         attention_correctness(torch.full((2, 2), 0.5), torch.zeros(2, 2))
