@@ -11,7 +11,7 @@ from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.phrases.phrases import Phrase
 from visattn.data.scenes.world import World
 from visattn.functional.captioning.packing import WordPacking, pack_words
-from visattn.models.captioner import PAD
+from visattn.models.captioner import PAD, SPECIAL_TOKENS, UNKNOWN
 
 
 class CaptionSample(NamedTuple):
@@ -91,6 +91,30 @@ class CaptionBatch(NamedTuple):
             packing=pack_words(lengths, image_indices),
             caption_indices=tuple(index for index in indices for _ in range(count)),
         )
+
+    def drop_words(self, rate: float) -> Self:
+        """Return the batch with words of its captions replaced by the unknown word, at random.
+
+        A decoder that reads such captions has to rely on the image for what it predicts. Start, end
+        and padding stay, and so do the phrases; targets are taken from the batch itself.
+
+        Args:
+            rate: Probability with which a word is replaced; PyTorch's generator is used.
+
+        Example:
+            >>> sample = CaptionSample("0", torch.zeros(3, 1, 1, dtype=torch.uint8), ("a red",))
+            >>> batch = collate_captions([sample], Vocabulary.from_captions(["a red"]))
+            >>> batch.captions, batch.drop_words(1.0).captions
+            (tensor([[1, 4, 5, 2]]), tensor([[1, 3, 3, 2]]))
+
+        Source:
+            Bowman et al. 2016, arXiv:1511.06349, section 3.1.
+        """
+        if not rate:
+            return self
+        dropped = torch.rand(self.captions.shape, device=self.captions.device) < rate
+        dropped &= self.captions >= len(SPECIAL_TOKENS)
+        return self._replace(captions=self.captions.masked_fill(dropped, UNKNOWN))
 
     @property
     def num_paired(self) -> int:

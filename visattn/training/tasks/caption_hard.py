@@ -192,7 +192,8 @@ class HardAttentionTask(CaptioningTask):
         """Return the loss of sampled rollouts, plus the penalties with a weight above 0."""
         features = encode_images(self.model, batch)
         repeated = batch.repeat_captions(self.num_rollouts)
-        rollouts = self.sample_rollouts(features, repeated, step_generator(self))
+        inputs = repeated.drop_words(self.word_dropout)
+        rollouts = self.sample_rollouts(features, inputs, step_generator(self))
         losses = self.losses(rollouts, repeated)
         num_captions = len(batch.lengths)
         count = int(batch.lengths.sum()) if self.reduction == "mean" else num_captions

@@ -49,6 +49,8 @@ class CaptioningTask(CaptionEvalTask):
         reduction: How the loss and the penalty are reduced: as in the `paper`, as in the authors'
             code (`arctic`), or as the `mean` over words.
         label_smoothing: Label smoothing of the cross-entropy.
+        word_dropout: Probability with which a word that the decoder reads is replaced by the
+            unknown word in training.
         attention_loss_weight: Weight of the attention supervision loss on the boxes of phrases,
             where the data has them; 0 disables it.
         attention_loss: The supervision loss: `cross_entropy` with uniform attention over the boxes,
@@ -73,7 +75,8 @@ class CaptioningTask(CaptionEvalTask):
 
     Raises:
         TypeError: If the captioner has hard attention.
-        ValueError: If a weight is negative, or the checkpoint does not fit.
+        ValueError: If a weight is negative, `word_dropout` is not in [0, 1), or the checkpoint does
+            not fit.
     """
 
     training_forward = "teacher_force"
@@ -88,6 +91,7 @@ class CaptioningTask(CaptionEvalTask):
         doubly_stochastic_weight: float = 0.0,
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
+        word_dropout: float = 0.0,
         attention_loss_weight: float = 0.0,
         attention_loss: AttentionLoss = "cross_entropy",
         supervised_words: SupervisedPart = "all",
@@ -107,6 +111,8 @@ class CaptioningTask(CaptionEvalTask):
                 "doubly_stochastic_weight, encoder_lr_mult, attention_loss_weight and gate_weight "
                 f"must be at least 0, got {', '.join(map(str, weights))}"
             )
+        if not 0 <= word_dropout < 1:
+            raise ValueError(f"word_dropout must be in [0, 1), got {word_dropout}")
         super().__init__(
             captioner(data_info["words"]),
             beam_size=beam_size,
@@ -122,7 +128,7 @@ class CaptioningTask(CaptionEvalTask):
             self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
         self.doubly_stochastic_weight = doubly_stochastic_weight
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.word_dropout = label_smoothing, word_dropout
         self.attention_loss_weight = attention_loss_weight
         self.attention_loss: AttentionLoss = attention_loss
         self.supervised_words: SupervisedPart = supervised_words
@@ -171,7 +177,7 @@ class CaptioningTask(CaptionEvalTask):
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy of the captions, plus the penalties with a weight above 0."""
-        output = teacher_force_batch(self.model, batch)
+        output = teacher_force_batch(self.model, batch.drop_words(self.word_dropout))
         targets = batch.captions[output.rows, output.steps + 1]
         num_captions = len(batch.lengths)
         loss = caption_loss(
