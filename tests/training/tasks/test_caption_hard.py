@@ -85,6 +85,22 @@ def test_coin_that_is_always_soft_trains_soft_attention(coin: str, reduction: st
         torch.testing.assert_close(actual[name], gradient, rtol=1e-11, atol=1e-15)
 
 
+def test_words_are_dropped_as_in_soft_attention() -> None:
+    options: dict[str, Any] = {"word_dropout": 0.5, "label_smoothing": 0.1}
+    soft = build_task(CaptioningTask, **options)
+    hard = build_task(
+        coin="image", soft_probability=1.0, num_rollouts=1, baseline="none", entropy_weight=0.0,
+        **options,
+    )  # fmt: skip
+    values: list[float] = []
+    for task in (soft, hard):
+        torch.manual_seed(7)
+        values.append(float(task.training_step(batch(), 0).detach()))
+        task.word_dropout = 0.0
+    assert values[1] == pytest.approx(values[0], rel=1e-11)
+    assert values[0] != pytest.approx(float(soft.training_step(batch(), 0).detach()), rel=1e-3)
+
+
 def test_coin_is_tossed_for_each_image_or_for_the_batch() -> None:
     for coin, mixed in (("image", True), ("batch", False)):
         task, tosses = build_task(coin=coin), set[bool]()

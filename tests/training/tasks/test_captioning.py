@@ -11,11 +11,12 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.functional.captioning.losses import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import Captioner
+from visattn.models.captioner import UNKNOWN, Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
@@ -203,6 +204,35 @@ def test_targets_are_the_next_words(monkeypatch: pytest.MonkeyPatch) -> None:
         captioning, "teacher_force_batch", lambda *_: output._replace(logits=logits)
     )
     assert float(task.training_step(batch, 0).detach()) == pytest.approx(0, abs=1e-5)
+
+
+@torch.no_grad()
+def test_word_dropout_changes_what_is_read_and_not_the_targets() -> None:
+    """At a rate of almost 1 the loss is that of captions in which all words are unknown."""
+    task, batch, loss = losses(word_dropout=1 - 1e-9)
+    inputs = batch.captions.masked_fill(batch.captions > UNKNOWN, UNKNOWN)
+    output = teacher_force_batch(task.model, batch._replace(captions=inputs))
+    targets = batch.captions[output.rows, output.steps + 1]
+    assert loss == pytest.approx(float(cross_entropy(output.logits, targets)), rel=1e-5)
+    assert loss != pytest.approx(losses()[2], rel=1e-4)
+
+
+def test_words_are_dropped_at_their_rate() -> None:
+    """Each word is unknown with the given probability; the other tokens stay."""
+    _, batch, _ = losses()
+    words = batch.captions > UNKNOWN
+    dropped = torch.stack([batch.drop_words(0.3).captions == UNKNOWN for _ in range(300)])
+    assert not dropped[:, ~words].any()
+    count = 300 * int(words.sum())
+    assert float(dropped[:, words].double().mean()) == pytest.approx(
+        0.3, abs=4 * (0.3 * 0.7 / count) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_word_dropout_is_a_probability_below_1(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"word_dropout must be in \[0, 1\), got"):
+        CaptioningTask(captioner(), data().data_info, word_dropout=rate)
 
 
 @torch.no_grad()
