@@ -68,6 +68,36 @@ def test_panel_shows_path_mosaic_and_each_glimpse() -> None:
     np.testing.assert_array_equal(panel[below : below + len(strip), MARGIN:-MARGIN], strip)
 
 
+def test_mosaic_of_a_wide_image_lies_below_its_scan_path_at_the_same_scale() -> None:
+    scan = miniature_scan((48, 160))
+    view = place_image((48, 160), scan.boxes, (400, 822))
+    path = draw_scan_path(
+        view.paste_image(scan.image), view.boxes_on_canvas(scan.boxes), image_area=view.image_area
+    )
+    whole = glimpse_mosaic(scan.patches, view.boxes_on_resized_image(scan.boxes), view.image_size)
+    panel, above = scan_path_panel(scan), MARGIN + 25 + 40 + 24
+    rows, columns = path.shape[:2]
+    assert columns > 700
+    np.testing.assert_array_equal(panel[above : above + rows, MARGIN : MARGIN + columns], path)
+    top, left = above + rows + 22 + 24, MARGIN + view.offset[0]
+    actual = panel[top : top + whole.shape[0], left : left + whole.shape[1]]
+    np.testing.assert_array_equal(actual, whole)
+    strip = glimpse_strip(scan)
+    below = top + whole.shape[0] + 30
+    np.testing.assert_array_equal(panel[below : below + len(strip), MARGIN:-MARGIN], strip)
+
+
+def test_animation_of_a_wide_image_has_the_mosaic_below_the_path() -> None:
+    scan = miniature_scan((48, 160))
+    view = place_image((48, 160), scan.boxes, (1000, 600 - 2 * 14))
+    last = frames(scan_path_animation(scan, width=600))[-1].astype(int)
+    rows, columns = view.canvas_size
+    left, top = (600 - columns) // 2 + view.offset[0], 14 + rows + 12 + view.offset[1]
+    whole = glimpse_mosaic(scan.patches, view.boxes_on_resized_image(scan.boxes), view.image_size)
+    actual = last[top : top + whole.shape[0], left : left + whole.shape[1]]
+    assert np.abs(actual - whole).mean() < 8  # a palette has 256 colors
+
+
 def test_strip_shows_the_glimpses_in_order() -> None:
     scan = miniature_scan(glimpses=4, scales=2)
     strip, side = glimpse_strip(scan), 136

@@ -28,6 +28,14 @@ def test_at_most_five_classes_are_shown() -> None:
     assert len(set(class_colors(5))) == 5
 
 
+def test_all_labels_of_a_sequence_are_shown() -> None:
+    read = np.eye(7)[[3, 3, 0, 0, 6, 6, 1, 1, 5, 5, 2, 2]]
+    assert top_classes(read, glimpses_per_label=2) == [3, 0, 6, 1, 5, 2]
+    assert len(set(class_colors())) == len(class_colors()) == 8
+    many = np.eye(11)[:10]
+    assert top_classes(many, glimpses_per_label=1) == list(range(8))
+
+
 def test_lines_are_at_their_probabilities() -> None:
     drawn = plot_probabilities(TWO, ("a", "b"), (240, 280))
     at = columns(drawn[:206, 48:255], TEXT)

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 from visattn.viz.layout.gif import encode_gif
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
-from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
+from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, is_wide, place_image
 from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import class_colors, top_classes
 from visattn.viz.scanpaths.record import (
@@ -53,7 +53,7 @@ def scan_path_animation(
     durations = [FIRST_DURATION, *[GLIMPSE_DURATION] * len(scan.boxes), LAST_DURATION]
     while True:
         frames, image_height = _draw_frames(scan, width)
-        text_colors = [*glimpse_colors(len(scan.boxes)), *class_colors(5)]
+        text_colors = [*glimpse_colors(len(scan.boxes)), *class_colors()]
         gif = encode_gif(frames, durations, image_height, text_colors=text_colors)
         if len(gif) <= max_bytes or width == _MIN_WIDTH:
             return gif
@@ -62,10 +62,15 @@ def scan_path_animation(
 
 def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int]:
     """Return all frames, and the height of their images."""
-    max_side = (width - 2 * _MARGIN - _GAP) // 2
-    placement = place_image(scan.image.shape[:2], scan.boxes, (max_side, max_side))
+    wide, max_width = is_wide(scan.image), width - 2 * _MARGIN
+    half = (max_width - _GAP) // 2
+    placement = place_image(scan.image.shape[:2], scan.boxes, (half, max_width if wide else half))
     shown = top_classes(scan.probabilities, glimpses_per_label=scan.glimpses_per_label)
-    height = _MARGIN + placement.canvas_size[0] + _MARGIN
+    rows, columns = placement.canvas_size
+    left = (width - columns if wide else width - 2 * columns - _GAP) // 2
+    dx, dy = (0, rows + _GAP) if wide else (columns + _GAP, 0)
+    mosaic_place = (left + dx + placement.offset[0], _MARGIN + dy + placement.offset[1])
+    height = _MARGIN + dy + rows + _MARGIN
     frame_size = (width, height + len(shown) * _BAR_HEIGHT + _MARGIN)
     count, canvas = len(scan.boxes), placement.paste_image(scan.image)
     frames = []
@@ -80,14 +85,9 @@ def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int
             image_area=placement.image_area,
             tags=scan.tags,
         )
-        left = (width - 2 * placement.canvas_size[1] - _GAP) // 2
         frame.paste(Image.fromarray(path), (left, _MARGIN))
         mosaic = Image.fromarray(_mosaic_of_first(scan, placement, drawn_glimpses))
-        position = (
-            left + placement.canvas_size[1] + _GAP + placement.offset[0],
-            _MARGIN + placement.offset[1],
-        )
-        frame.paste(mosaic, position)
+        frame.paste(mosaic, mosaic_place)
         _draw_bars(ImageDraw.Draw(frame), scan, shown, drawn_glimpses, height)
         frames.append(frame)
     return frames, height

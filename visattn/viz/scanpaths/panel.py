@@ -7,14 +7,14 @@ from PIL import Image, ImageDraw
 from visattn.viz.layout.grid import GAP, MARGIN
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
-from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
+from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, is_wide, place_image
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import plot_probabilities
 from visattn.viz.scanpaths.record import ScanPathData, format_percent
 
 _WIDTH = 1200
 _INNER_WIDTH = _WIDTH - 2 * MARGIN
-_IMAGE_SIZE = 400  # maximum side of the two images
+_IMAGE_SIZE = 400  # maximum side of the two images, which lie beside each other
 _PLOT_WIDTH = _INNER_WIDTH - 2 * _IMAGE_SIZE - 2 * GAP
 _MIN_PLOT_HEIGHT = 240
 _TITLE_SIZE, _HEADER_HEIGHT = 25, 24  # in pixels
@@ -30,7 +30,8 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
 
     The first row shows the image with the scan path, the mosaic of all glimpses, and the class
     probabilities after each glimpse. Below are the patches of each glimpse, a row per scale, and
-    the most probable class after it. Labels of a sequence are written where they are read.
+    the most probable class after it. Labels of a sequence are written where they are read. The
+    mosaic of a wide image lies below its scan path, both at twice the size.
 
     Args:
         scan: Scan path to draw.
@@ -44,7 +45,9 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
         >>> scan_path_panel(scan).shape[1]
         1200
     """
-    placement = place_image(scan.image.shape[:2], scan.boxes, (_IMAGE_SIZE, _IMAGE_SIZE))
+    wide = is_wide(scan.image)
+    max_width = 2 * _IMAGE_SIZE + GAP if wide else _IMAGE_SIZE
+    placement = place_image(scan.image.shape[:2], scan.boxes, (_IMAGE_SIZE, max_width))
     path = draw_scan_path(
         placement.paste_image(scan.image),
         placement.boxes_on_canvas(scan.boxes),
@@ -54,7 +57,8 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
     mosaic = glimpse_mosaic(
         scan.patches, placement.boxes_on_resized_image(scan.boxes), placement.image_size
     )
-    height = max(_MIN_PLOT_HEIGHT, path.shape[0])
+    offset = (0, len(path) + GAP + _HEADER_HEIGHT) if wide else (_IMAGE_SIZE + GAP, 0)
+    height = max(_MIN_PLOT_HEIGHT, len(path), offset[1] + len(mosaic))
     plot = plot_probabilities(
         scan.probabilities,
         scan.class_names,
@@ -66,12 +70,15 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
     page = Image.new("RGB", (_WIDTH, above + height + 30 + strip.shape[0] + MARGIN), BACKGROUND)
     pen = ImageDraw.Draw(page)
     _write_title(pen, scan, note)
-    headers = ("scan path", "mosaic of all glimpses", "class probabilities")
-    parts = zip(headers, (path, mosaic, plot), (0, placement.offset[1], 0), strict=True)
-    for column, (header, part, y_offset) in enumerate(parts):
-        x = MARGIN + column * (_IMAGE_SIZE + GAP)
-        pen.text((x, above - _HEADER_HEIGHT), header, MUTED, load_font(SMALL))
-        page.paste(Image.fromarray(part), (x, above + y_offset))
+    shift = (placement.offset[0], 0) if wide else (0, placement.offset[1])  # without the margins
+    for header, part, (x, y), (dx, dy) in (
+        ("scan path", path, (0, 0), (0, 0)),
+        ("mosaic of all glimpses", mosaic, offset, shift),
+        ("class probabilities", plot, (2 * (_IMAGE_SIZE + GAP), 0), (0, 0)),
+    ):
+        x, y = MARGIN + x, above + y
+        pen.text((x, y - _HEADER_HEIGHT), header, MUTED, load_font(SMALL))
+        page.paste(Image.fromarray(part), (x + dx, y + dy))
     page.paste(Image.fromarray(strip), (MARGIN, above + height + 30))
     return np.array(page)
 

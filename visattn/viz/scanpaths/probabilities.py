@@ -9,7 +9,10 @@ from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRAC
 from visattn.viz.scanpaths.path import draw_number_marker, glimpse_colors
 
 _SUPERSAMPLING = 3  # for antialiased lines
-_COLORS = (TEXT, ACCENT, (190, 128, 44), (140, 92, 160), (186, 84, 84))
+_COLORS = (
+    TEXT, ACCENT, (190, 128, 44), (140, 92, 160), (186, 84, 84),
+    (96, 140, 72), (84, 104, 176), (150, 120, 104),
+)  # fmt: skip
 _LEFT, _TOP, _BOTTOM = 48, 12, 34  # margins of the plot, in pixels
 _MAX_NAME_WIDTH = 84
 _MIN_RADIUS = 8.0  # of a number marker; if they do not fit, some are left out
@@ -25,22 +28,24 @@ def top_classes(
     """Return the classes to plot: the predictions, then their rivals.
 
     A prediction is made after the last glimpse or, for a sequence of labels, after each
-    `glimpses_per_label` glimpses. Rivals are the classes with the highest probability after any
-    glimpse, ordered by their probability after the last one.
+    `glimpses_per_label` glimpses; a sequence may have more of them than `max_classes`, up to the
+    number of colors. Rivals are the classes with the highest probability after any glimpse, ordered
+    by their probability after the last one.
 
     Example:
         >>> top_classes(np.array([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7]]), max_classes=2)
         [2, 1]
     """
     step = glimpses_per_label or len(probabilities)
-    read = list(dict.fromkeys(probabilities[step - 1 :: step].argmax(1).tolist()))[:max_classes]
+    read = list(dict.fromkeys(probabilities[step - 1 :: step].argmax(1).tolist()))
+    read = read[: max(max_classes, len(_COLORS))]
     last, peaks = probabilities[-1], probabilities.max(0)
     rivals = [int(index) for index in np.argsort(-peaks, kind="stable") if index not in read]
-    rivals = rivals[: max_classes - len(read)]
+    rivals = rivals[: max(0, max_classes - len(read))]
     return [*read, *sorted(rivals, key=lambda index: -float(last[index]))]
 
 
-def class_colors(count: int) -> list[tuple[int, int, int]]:
+def class_colors(count: int = len(_COLORS)) -> list[tuple[int, int, int]]:
     """Return a color for each plotted class: dark for the first, then one for each rival.
 
     Example:
