@@ -149,12 +149,16 @@ class Task(LightningModule, ABC):
             self.optimizer, self.parameter_groups(), self.lr_schedule(), total_steps=total_steps
         )
 
+    def check_training(self) -> None:
+        """Raise a ValueError if the task can test its model, but not train it."""
+
     def on_fit_start(self) -> None:
-        """Store the seed of the run, and check the schedulers that are about to be restored.
+        """Store the seed of the run, and check the model and the schedulers to be restored.
 
         Raises:
             ValueError: If the checkpoint was written with other learning-rate schedules.
         """
+        self.check_training()
         self.seed = torch.initial_seed() if self.seed is None else self.seed
         if self._scheduler_states is not None:
             schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]

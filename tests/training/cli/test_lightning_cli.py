@@ -147,6 +147,24 @@ def test_the_command_line_beats_the_checkpoint(
     assert "[5, 13]" in said
 
 
+def test_soft_weights_are_scored_with_hard_attention_and_not_trained_with_it(
+    tiny: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Validation reads the most probable places; `fit` refuses before a folder is made."""
+    hard = ["--model.captioner.attention", "hard"]
+    losses: list[float] = []
+    for places in (["soft"], ["hard", "--model.captioner.places", "expectation"], ["hard"]):
+        options = ["--model.captioner.attention", *places]
+        assert main(["validate", "--config", str(tiny), "--ckpt_path", str(copy), *options]) == 0
+        scores = json.loads((copy.parent.parent / "validate.json").read_text())
+        losses.append(scores["val/loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[2] != pytest.approx(losses[0], rel=1e-5)
+    assert main(["fit", "--config", str(tiny), *hard]) == 1
+    assert "train it with HardAttentionTask" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_lightnings_private_hook_is_still_there() -> None:
     """Were it renamed, checkpoints would silently overrule the command line again."""
     assert callable(LightningCLI._parse_ckpt_path)

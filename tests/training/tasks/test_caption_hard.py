@@ -205,8 +205,8 @@ def test_presets_are_complete_and_options_override_them() -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(TypeError, match="needs a captioner with hard attention"):
         HardAttentionTask(lambda words: build(words, "soft"), {"words": WORDS})
-    with pytest.raises(TypeError, match="train it with HardAttentionTask"):
-        CaptioningTask(build, {"words": WORDS})
+    with pytest.raises(ValueError, match="train it with HardAttentionTask"):
+        CaptioningTask(build, {"words": WORDS}).check_training()
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"num_rollouts": 1}, "num_rollouts must be at least 2 with the baseline leave_one_out"),
         ({"preset": "paper", "num_rollouts": 0}, "num_rollouts must be at least 1"),

@@ -275,7 +275,8 @@ class TrainingCLI(LightningCLI):
                 raise ValueError(str(error)) from error
 
     def _prepare_model(self) -> None:
-        """Apply the options of speed."""
+        """Check that the task can train, and apply the options of speed."""
+        self.model.check_training()
         config = self.config_init["fit"]
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)

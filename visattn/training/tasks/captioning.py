@@ -74,9 +74,8 @@ class CaptioningTask(CaptionEvalTask):
             weights initialize the model. To resume a run, use `--ckpt_path` instead.
 
     Raises:
-        TypeError: If the captioner has hard attention.
         ValueError: If a weight is negative, `word_dropout` is not in [0, 1), or the checkpoint does
-            not fit.
+            not fit; in `fit`, if the captioner has hard attention.
     """
 
     training_forward = "teacher_force"
@@ -119,11 +118,6 @@ class CaptioningTask(CaptionEvalTask):
             length_penalty=length_penalty,
             annotations=data_info.get("annotations"),
         )
-        if has_hard_attention(self.model) and not self.samples_places:
-            raise TypeError(
-                "hard attention has no gradient without sampled places: train it with "
-                "HardAttentionTask, or set attention: soft"
-            )
         if init_from is not None:
             self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
@@ -137,6 +131,14 @@ class CaptioningTask(CaptionEvalTask):
         self.warmup_steps, self.decay_start = warmup_steps, decay_start
         self.monitor = monitor_with_mode(monitor or self.default_monitor)
         self.accumulation = GradientAccumulation()
+
+    def check_training(self) -> None:
+        """Refuse hard attention: soft weights may be tested with it, but not trained."""
+        if has_hard_attention(self.model) and not self.samples_places:
+            raise ValueError(
+                "hard attention has no gradient without sampled places: train it with "
+                "HardAttentionTask, or set attention: soft"
+            )
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Weight the accumulated batches by their words or captions, as one batch would."""
