@@ -2,9 +2,12 @@ r"""Draw the attention of several captioners for the words of one caption: a row
 
     python tools/compare_captioners.py soft=M.safetensors hard=run/checkpoints/best.ckpt \
         --scene 3 --out captioners.png
+    python tools/compare_captioners.py additive=A.safetensors dot=D.safetensors \
+        --image row.png --words 6 5 0 4 3 --out scores.png
 
-All captioners read the same drawn test scene and the same reference caption (teacher forcing), so
-that the maps of a word stand in one column. The frame is the box of the object that the word names;
+All captioners read the same drawn test scene and one of its reference captions, or the same image
+and caption (teacher forcing), so that the maps of a word stand in one column. An image is resized
+to the input of each captioner. The frame is the box of the object that the word names, in a scene;
 the percentage is the word's probability; 1-β or β is its gate, if the captioner has one. The maps
 of a row share one color scale, whose upper end is the median of their maxima.
 """
@@ -12,7 +15,7 @@ of a row share one color scale, whose upper end is the median of their maxima.
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,30 +47,65 @@ class WordRow(NamedTuple):
     smooth: bool = True
 
 
+class Input(NamedTuple):
+    """What the captioners read: the image at any size, and a caption."""
+
+    read: "Callable[[tuple[int, int]], torch.Tensor]"
+    words: Sequence[str]
+    image: np.ndarray
+    boxes: Sequence[np.ndarray | None]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the figure and return 0; a usage error is reported and exits with 2."""
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        from visattn.data import Scenes, mask_boxes
-
-        scenes = Scenes(args.scene + 1, size=2 * TILE, split="test")
-        caption = scenes.captions(args.scene)[args.caption]
-        rows = {}
-        for pair in args.models:
-            name, model = _load(pair)
-            inputs = Scenes(args.scene + 1, size=model.encoder.img_size[0], split="test")
-            rows[name] = word_row(model, inputs.image(args.scene), caption.words)
-        boxes = mask_boxes(scenes.masks(args.scene).numpy()) / 2  # of the tile
-        image = scenes.image(args.scene).permute(1, 2, 0).numpy()
-        named = [None if index is None else boxes[index] for index in caption.objects]
-        figure = word_rows(rows, image, caption.words, named)
+        models = dict(map(_load, args.models))
+        read, words, image, boxes = _image(args) if args.image else _scene(args)
+        rows = {
+            name: word_row(model, read(model.encoder.img_size), words)
+            for name, model in models.items()
+        }
+        figure = word_rows(rows, image, words, boxes)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         figure.save(args.out, quality=90)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(args.out)
     return 0
+
+
+def _scene(args: argparse.Namespace) -> "Input":
+    """Return a drawn test scene, one of its captions, and the boxes of the objects it names."""
+    from visattn.data import Scenes, mask_boxes
+
+    scenes = Scenes(args.scene + 1, size=2 * TILE, split="test")
+    caption = scenes.captions(args.scene)[args.caption]
+    masks = mask_boxes(scenes.masks(args.scene).numpy()) / 2  # boxes in pixels of a tile
+    boxes = [None if index is None else masks[index] for index in caption.objects]
+
+    def read(size: tuple[int, int]) -> "torch.Tensor":
+        return Scenes(args.scene + 1, size=size[0], split="test").image(args.scene)
+
+    return Input(read, caption.words, read((2 * TILE, 2 * TILE)).permute(1, 2, 0).numpy(), boxes)
+
+
+def _image(args: argparse.Namespace) -> "Input":
+    """Return the image of a file, and the given caption."""
+    import torch
+
+    from visattn.data import read_image
+    from visattn.viz import resize_image
+
+    if not args.words:
+        raise ValueError("--image needs the caption: add --words WORD...")
+    pixels = read_image(args.image).pixels
+
+    def read(size: tuple[int, int]) -> "torch.Tensor":
+        return torch.from_numpy(resize_image(pixels, size).copy()).permute(2, 0, 1)
+
+    return Input(read, args.words, pixels, [None] * len(args.words))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     add("models", nargs="+", metavar="NAME=FILE", help="exported captioners, or checkpoints")
     add("--scene", type=int, default=0, metavar="N", help="index of the test scene (0)")
     add("--caption", type=int, default=0, choices=range(5), help="which of its captions (0)")
+    add("--image", type=Path, metavar="FILE", help="an image, instead of a scene")
+    add("--words", nargs="+", metavar="WORD", help="the caption of the image")
     add("--out", type=Path, required=True, metavar="FILE", help="the figure")
     return parser
 
@@ -137,19 +177,24 @@ def word_rows(
 
     Args:
         rows: Maps of each captioner, by its name.
-        image: RGB, 300 x 300.
+        image: RGB. A tile has its proportions, and the area of a square of `TILE` pixels.
         words: The caption.
         boxes: Box of the object that each word names, in pixels of a tile, or None.
     """
     from visattn.viz import load_font, overlay, resize_image, resize_map
     from visattn.viz.layout.text import wrap_text
 
-    def enlarge(values: np.ndarray) -> np.ndarray:
-        rows, columns = (np.arange(TILE) * count // TILE for count in values.shape)
-        return resize_map(values, (TILE, TILE)) if row.smooth else values[rows][:, columns]
+    aspect = math.sqrt(image.shape[1] / image.shape[0])
+    height, width = round(TILE / aspect), round(TILE * aspect)
 
-    step, row_height = TILE + GAP, TILE + TEXT_HEIGHT + GAP
-    tile = resize_image(image, (TILE, TILE))
+    def enlarge(values: np.ndarray) -> np.ndarray:
+        if row.smooth:
+            return resize_map(values, (height, width))
+        rows, columns = values.shape
+        return values[np.arange(height) * rows // height][:, np.arange(width) * columns // width]
+
+    step, row_height = width + GAP, height + TEXT_HEIGHT + GAP
+    tile = resize_image(image, (height, width))
     size = (GAP + (len(words) + 1) * step, TITLE_HEIGHT + len(rows) * row_height)
     page = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(page)
@@ -158,8 +203,8 @@ def word_rows(
     for number, (name, row) in enumerate(rows.items()):
         top = TITLE_HEIGHT + number * row_height
         page.paste(Image.fromarray(tile), (GAP, top))
-        [shown] = wrap_text(name, load_font(17), TILE, 1)
-        pen.text((GAP, top + TILE + 3), shown, "black", load_font(17))
+        [shown] = wrap_text(name, load_font(17), width, 1)
+        pen.text((GAP, top + height + 3), shown, "black", load_font(17))
         vmax = float(np.median(row.maps.max((1, 2))))
         for column, (values, box) in enumerate(zip(row.maps, boxes, strict=True)):
             left = GAP + (column + 1) * step
@@ -171,7 +216,7 @@ def word_rows(
             text = f"{100 * math.exp(row.log_probs[column]):.0f} %"
             if min(row.gates) < 1:
                 text += f"   {row.gate_symbol} {row.gates[column]:.2f}"
-            pen.text((left, top + TILE + 4), text, "#555555", load_font(15))
+            pen.text((left, top + height + 4), text, "#555555", load_font(15))
     return page
 
 

@@ -15,6 +15,7 @@ from visattn.models.captioner import START, Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
+from visattn.viz import resize_image
 
 SCENE = 2
 
@@ -94,6 +95,48 @@ def test_the_command_writes_a_row_for_each_captioner(
     with Image.open(out) as figure:
         assert figure.width == tool.GAP + (num_words + 1) * (tool.TILE + tool.GAP)
         assert figure.height == tool.TITLE_HEIGHT + 2 * (tool.TILE + tool.TEXT_HEIGHT + tool.GAP)
+
+
+def test_an_image_is_read_at_the_input_size_of_each_captioner(
+    tool: ModuleType, models: dict[str, Captioner], tmp_path: Path
+) -> None:
+    """The row equals that of the image resized by hand; tiles have its proportions."""
+    model, words = models["adaptive"], list(models["adaptive"].words[4:7])
+    visattn.save(model, tmp_path / "m.safetensors")
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 96, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    options = ["--image", str(tmp_path / "a.png"), "--words", *words]
+    out = tmp_path / "figure.png"
+    assert tool.main([f"m={tmp_path}/m.safetensors", *options, "--out", str(out)]) == 0
+    resized = torch.from_numpy(resize_image(pixels, (48, 48))).permute(2, 0, 1)
+    row = tool.word_row(model, resized, words)
+    expected = tool.word_rows({"m": row}, pixels, words, [None] * 3)
+    np.testing.assert_array_equal(np.asarray(Image.open(out)), np.asarray(expected))
+    width, height = round(tool.TILE * 2**0.5), round(tool.TILE / 2**0.5)
+    left, top = tool.GAP, tool.TITLE_HEIGHT
+    shown = np.asarray(expected)[top : top + height, left : left + width]
+    np.testing.assert_array_equal(shown, resize_image(pixels, (height, width)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--image", "a.png"], "--image needs the caption: add --words"),
+        (["--image", "nowhere.png", "--words", "a"], "nowhere.png"),
+    ],
+)
+def test_wrong_images_are_usage_errors(
+    tool: ModuleType,
+    models: dict[str, Captioner],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    visattn.save(models["soft"], tmp_path / "m.safetensors")
+    with pytest.raises(SystemExit):
+        tool.main([f"m={tmp_path}/m.safetensors", *options, "--out", str(tmp_path / "b.png")])
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
