@@ -60,9 +60,8 @@ class GlimpseTask(Task):
     loss trains the glimpse network, the recurrent core and the classifier; the policy loss trains
     the policy, and the core too if `backprop_policy_to_core`. Validation and test use the means of
     the policy (greedy locations), with the same initial locations each time, and compare them with
-    controls that are not learned: random locations and a fixed raster; where the data know the
-    centers of the objects, also with the policy started there or, for several labels, with all
-    glimpses at the centers (`centered`).
+    controls: random locations, a fixed raster and, where the data know the centers of the objects,
+    the policy started there or, for several labels, all glimpses there (`centered`).
 
     Images may have several labels, which a model such as `DRAM` reads in order. The error is then
     that of the whole sequence, and an action is rewarded for all labels that it leads to, up to the

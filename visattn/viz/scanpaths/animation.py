@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 from visattn.viz.layout.gif import encode_gif
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
-from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, is_wide, place_image
+from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
 from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import class_colors, top_classes
 from visattn.viz.scanpaths.record import (
@@ -62,7 +62,7 @@ def scan_path_animation(
 
 def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int]:
     """Return all frames, and the height of their images."""
-    wide, max_width = is_wide(scan.image), width - 2 * _MARGIN
+    wide, max_width = scan.is_wide, width - 2 * _MARGIN
     half = (max_width - _GAP) // 2
     placement = place_image(scan.image.shape[:2], scan.boxes, (half, max_width if wide else half))
     shown = top_classes(scan.probabilities, glimpses_per_label=scan.glimpses_per_label)

@@ -9,7 +9,6 @@ from visattn.viz.maps.heatmap import overlay
 from visattn.viz.maps.legend import TRACK
 from visattn.viz.maps.resize import resize_image
 
-_WIDE = 2.0  # ratio of width to height
 _MIN_INTEGER_SCALE = 3  # larger scales are rounded down, so that all pixels have equal size
 
 
@@ -50,16 +49,6 @@ class ImagePlacement:
         (left, top), (height, width) = self.offset, self.image_size
         canvas[top : top + height, left : left + width] = resize_image(image, self.image_size)
         return canvas
-
-
-def is_wide(image: UInt8[np.ndarray, "y x 3"]) -> bool:
-    """Return whether the mosaic of an image lies below its scan path instead of beside it.
-
-    Example:
-        >>> is_wide(np.zeros((48, 160, 3), np.uint8)), is_wide(np.zeros((48, 64, 3), np.uint8))
-        (True, False)
-    """
-    return image.shape[1] >= _WIDE * image.shape[0]
 
 
 def place_image(

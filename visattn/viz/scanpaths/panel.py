@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 from visattn.viz.layout.grid import GAP, MARGIN
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
-from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, is_wide, place_image
+from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import plot_probabilities
 from visattn.viz.scanpaths.record import ScanPathData, format_percent
@@ -45,7 +45,7 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
         >>> scan_path_panel(scan).shape[1]
         1200
     """
-    wide = is_wide(scan.image)
+    wide = scan.is_wide
     max_width = 2 * _IMAGE_SIZE + GAP if wide else _IMAGE_SIZE
     placement = place_image(scan.image.shape[:2], scan.boxes, (_IMAGE_SIZE, max_width))
     path = draw_scan_path(

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
+_WIDE = 2.0  # ratio of width to height
+
 
 class ReadLabel(NamedTuple):
     """A label that a glimpse model read."""
@@ -110,6 +112,12 @@ class ScanPathData:
             )
         if not (np.isfinite(self.boxes).all() and np.isfinite(self.probabilities).all()):
             raise ValueError("boxes and probabilities must be finite, got NaN or infinity")
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the mosaic is drawn below the scan path instead of beside it."""
+        height, width = self.image.shape[:2]
+        return width >= _WIDE * height
 
     @property
     def labels(self) -> list[ReadLabel]:
