@@ -164,7 +164,7 @@ def alignment_figure(
         original.pixels,
         caption.words,
         _attention_per_column(maps, size),
-        maps=maps.resize_to_image(size).numpy(),
+        maps=maps.resize_to_image(size, smooth=caption.smooth).numpy(),
         log_probs=caption.log_probs,
         width=width,
         **options,

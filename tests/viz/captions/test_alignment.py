@@ -19,10 +19,10 @@ LEFT = MARGIN + 140  # of the photo and of the matrix
 PHOTO = np.random.default_rng(1).integers(0, 256, (60, 100, 3), dtype=np.uint8)
 
 
-def caption(values: torch.Tensor, geometry: Geometry) -> Caption:
+def caption(values: torch.Tensor, geometry: Geometry, **metadata: Any) -> Caption:
     words = tuple(str(number) for number in range(len(values)))
     zeros = (0.0,) * len(values)
-    maps = AttentionMap(values, "attend", "words", geometry, {}, words)
+    maps = AttentionMap(values, "attend", "words", geometry, metadata, words)
     return Caption(words, zeros, (1.0,) * len(values), maps, 0.0, finished=True)
 
 
@@ -114,6 +114,23 @@ def test_outlines_lie_around_the_peaks() -> None:
     assert (y[~left].mean() / size[0], x[~left].mean() / size[1]) == pytest.approx(
         (0.75, 0.75), abs=0.02
     )
+
+
+def test_the_place_of_hard_attention_is_outlined_as_a_cell() -> None:
+    values = torch.zeros(1, 6, 10)
+    values[0, 2, 3] = 1
+    photo = np.full((60, 100, 3), 128, np.uint8)
+    size = alignment_image_size((60, 100), width=900)
+    top = title_bottom("0", 900)
+    hard = caption(values, IDENTITY, places="argmax")
+    drawn = alignment_figure(photo, hard, width=900)
+    shown = drawn[top : top + size[0], LEFT : LEFT + size[1]].astype(int)
+    y, x = np.nonzero(np.ptp(shown, axis=-1) > 30)  # colored
+    cell = size[1] / 10
+    assert (x.min(), x.max()) == pytest.approx((3 * cell, 4 * cell), abs=2)
+    assert (y.min(), y.max()) == pytest.approx((2 * cell, 3 * cell), abs=2)
+    for row in range(round(2.1 * cell), round(2.9 * cell)):  # straight sides
+        assert x[y == row].min() <= 3 * cell + 1
 
 
 @pytest.mark.parametrize("size", [(97, 131), (13, 17), (40, 1600), (1600, 40), (1, 1)])

@@ -77,6 +77,14 @@ def test_line_width_is_independent_of_the_slope() -> None:
     assert widths == pytest.approx([1.6, 1.6], abs=0.1)
 
 
+def test_the_edge_of_a_cell_is_drawn_in_full_color_on_both_sides() -> None:
+    cell = np.zeros((9, 23))
+    cell[:, 7:13] = 0.25
+    drawn = draw_contours(np.zeros((9, 23, 3), np.uint8), cell, [0.125], [WHITE])[4, :, 0]
+    assert np.flatnonzero(drawn).tolist() == [6, 7, 12, 13]
+    assert (drawn[[6, 7, 12, 13]] == 255).all()
+
+
 def test_constant_and_nan_maps_have_no_lines() -> None:
     image = np.random.default_rng(1).integers(0, 256, (11, 13, 3), dtype=np.uint8)
     for values in (np.full((11, 13), 0.5), np.full((11, 13), np.nan), np.zeros((11, 13))):

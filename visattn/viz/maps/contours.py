@@ -104,11 +104,19 @@ def _contour_distance(values: Float[np.ndarray, "y x"], level: float) -> Float[n
     gradient = np.zeros_like(difference)
     for axis in (0, 1):
         if difference.shape[axis] > 1:
-            gradient += np.gradient(difference, axis=axis) ** 2
+            gradient += _steepest_slope(difference, axis) ** 2
     np.sqrt(gradient, out=gradient)
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = np.abs(difference) / gradient
     return np.where(gradient > 0, distance, np.inf)
+
+
+def _steepest_slope(values: Float[np.ndarray, "y x"], axis: int) -> Float[np.ndarray, "y x"]:
+    """Return the steeper of the two slopes beside each pixel; the edge between cells is a step."""
+    slopes = np.abs(np.diff(values, axis=axis))
+    after, before = [(0, 0), (0, 0)], [(0, 0), (0, 0)]
+    after[axis], before[axis] = (0, 1), (1, 0)
+    return np.maximum(np.pad(slopes, after, mode="edge"), np.pad(slopes, before, mode="edge"))
 
 
 def _line_coverage(
