@@ -1,4 +1,4 @@
-"""`visattn export`: convert a training checkpoint to safetensors, ONNX or a torch.export file."""
+"""`visattn export`: convert training checkpoints to safetensors, ONNX or a torch.export file."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,12 +18,15 @@ from visattn.io.hub import parse_hub_name
 from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+    from torch import nn
+
     from visattn.pipelines.model_card import ModelCard
 
 _DESCRIPTION = """\
 Convert a training checkpoint to one safetensors file with the weights, the model's configuration
 and its preprocessing. Loading this file executes no code. Training is resumed from the checkpoint,
 not from this file. With --onnx or --torch-export: a graph that returns the attention maps, too.
+Several captioners with one vocabulary become an ensemble, which averages their word probabilities.
 
 --out hf://USER/NAME[@BRANCH] uploads the file to the Hugging Face hub, with a card of the training
 config, the scores of visattn test, and an example image."""
@@ -47,12 +50,12 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(prog="visattn export", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
-        "checkpoint",
-        nargs="?",
+        "checkpoints",
+        nargs="*",
         type=Path,
         metavar="CHECKPOINT",
-        help=".ckpt file of visattn fit; for graphs also a .safetensors file of visattn export, or "
-        "a name of visattn models",
+        help=".ckpt file of visattn fit; for graphs and ensembles also a .safetensors file of "
+        "visattn export, or a name of visattn models",
     )
     add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
     parser.add_argument(
@@ -83,18 +86,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Export the model of a checkpoint; return 0.
+    """Export the model of a checkpoint, or an ensemble of several; return 0.
 
     Raises:
         FileNotFoundError: If the checkpoint does not exist.
         ImportError: If packages for ONNX are missing.
-        ValueError: If the file is not a visattn checkpoint, the folder holds several runs, or the
-            maps of the model cannot be exported.
+        ValueError: If a file is not a visattn checkpoint, the folder holds several runs, the models
+            are no ensemble, or the maps of the model cannot be exported.
         OSError: If the file cannot be written, or the hub refuses it or cannot be reached.
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    if (args.checkpoint is None) == (args.run is None):
+    if bool(args.checkpoints) == (args.run is not None):
         parser.error(_NO_SOURCE)
     if args.out is None and args.run is None:
         parser.error(f"--out FILE{args.suffix} is missing")
@@ -109,16 +112,15 @@ def main(argv: Sequence[str]) -> int:
             f"--out must end in {args.suffix}, got {args.out}; --onnx writes .onnx, --torch-export "
             ".pt2, without them .safetensors is written"
         )
-    checkpoint, out = _input_and_output(args)
+    checkpoints, out = _inputs_and_output(args)
     if not on_hub:
         create_folder(Path(out).parent)
-    from visattn.models.serialization.checkpoint import read_model
     from visattn.pipelines.graph_export import export_graph
-    from visattn.pipelines.model_io import load, save
+    from visattn.pipelines.model_io import save
 
-    model = load(checkpoint) if checkpoint.suffix == ".safetensors" else read_model(checkpoint)
+    model = _read(checkpoints)
     if args.suffix == ".safetensors":
-        save(model, out, card=_card(args, checkpoint) if on_hub else None, private=args.private)
+        save(model, out, card=_card(args, checkpoints[0]) if on_hub else None, private=args.private)
         written: list[Path | str] = [out]
     else:
         written = [*export_graph(model, Path(out), resize_mode=args.resize_mode)]
@@ -139,22 +141,47 @@ def _card(args: argparse.Namespace, checkpoint: Path) -> "ModelCard":
     return ModelCard(args.summary, **options)
 
 
-def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path | str]:
-    """Return the checkpoint, and the output file or its name on the hub."""
+def _inputs_and_output(args: argparse.Namespace) -> tuple[list[Path], Path | str]:
+    """Return the checkpoints, and the output file or its name on the hub."""
     if args.run is not None:
         run = find_run(args.run)
-        return run_checkpoint(run), args.out or run / f"{_NAME}{args.suffix}"
-    if str(args.checkpoint) in list_bundled_models() and is_model_name(args.checkpoint):
-        args.checkpoint = find_bundled_model(str(args.checkpoint))
-    if args.checkpoint.is_dir():
-        raise ValueError(f"{args.checkpoint} is a folder; export the folder of a run with --run")
-    if args.checkpoint.suffix == ".safetensors" and args.suffix == ".safetensors":
+        return [run_checkpoint(run)], args.out or run / f"{_NAME}{args.suffix}"
+    checkpoints = [_find(checkpoint) for checkpoint in args.checkpoints]
+    if [path.suffix for path in checkpoints] == [".safetensors"] == [args.suffix]:
         raise ValueError(
-            f"{args.checkpoint} is exported already; a checkpoint ends in .ckpt, and --onnx or "
+            f"{checkpoints[0]} is exported already; a checkpoint ends in .ckpt, and --onnx or "
             "--torch-export write a graph"
         )
-    if not args.checkpoint.is_file():
+    return checkpoints, args.out
+
+
+def _find(checkpoint: Path) -> Path:
+    """Return the file of a checkpoint, or of a model that comes with visattn."""
+    if str(checkpoint) in list_bundled_models() and is_model_name(checkpoint):
+        return find_bundled_model(str(checkpoint))
+    if checkpoint.is_dir():
+        raise ValueError(f"{checkpoint} is a folder; export the folder of a run with --run")
+    if not checkpoint.is_file():
         raise FileNotFoundError(
-            f"{args.checkpoint} does not exist; visattn fit prints where it saves checkpoints"
+            f"{checkpoint} does not exist; visattn fit prints where it saves checkpoints"
         )
-    return args.checkpoint, args.out
+    return checkpoint
+
+
+def _read(checkpoints: Sequence[Path]) -> "nn.Module":
+    """Return the model of a file, or the ensemble of the captioners of several."""
+    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.ensemble import CaptionerEnsemble
+    from visattn.models.serialization.checkpoint import read_model
+    from visattn.pipelines.model_io import load
+
+    models = [
+        load(path) if path.suffix == ".safetensors" else read_model(path) for path in checkpoints
+    ]
+    if len(models) == 1:
+        return models[0]
+    captioners = [model for model in models if isinstance(model, Captioner)]
+    if len(captioners) < len(models):
+        names = ", ".join(type(model).__name__ for model in models)
+        raise ValueError(f"an ensemble has captioners only, got {names}; export them one by one")
+    return CaptionerEnsemble(captioners).eval()

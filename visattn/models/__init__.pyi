@@ -68,6 +68,11 @@ from .captioning.decoder_layer import (
     KeyValues as KeyValues,
     PackedWords as PackedWords,
 )
+from .captioning.ensemble import (
+    CaptionerEnsemble as CaptionerEnsemble,
+    EnsembleEncoder as EnsembleEncoder,
+    EnsembleState as EnsembleState,
+)
 from .captioning.grid_encoder import (
     GridEncoder as GridEncoder,
     MemoryAttention as MemoryAttention,

@@ -26,7 +26,8 @@ def captioner_run(
         words: Token ids of the caption, without start and end.
 
     Raises:
-        ValueError: If the caption is empty, or the model samples the place of each word.
+        ValueError: If the caption is empty, or the model samples the place of each word or is an
+            ensemble.
 
     Example:
         >>> from visattn.models.captioner import SPECIAL_TOKENS
@@ -40,6 +41,11 @@ def captioner_run(
     """
     if not len(words):
         raise ValueError("the caption must have at least one word, got none")
+    if not hasattr(model, "decoder"):
+        raise ValueError(
+            f"{type(model).__name__} has no decoder of its own: use attention without layers and "
+            "heads, or occlusion; of an ensemble, explain one of its members"
+        )
     if has_hard_attention(model) and cast("ShowAttendTell", model).places == "sample":
         raise ValueError(
             "methods for words need places that do not depend on chance, but this model samples "

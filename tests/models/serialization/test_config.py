@@ -13,6 +13,7 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
@@ -168,6 +169,18 @@ EXAMPLES: dict[str, nn.Module] = {
         feature_dropout=0.2,
         sentinel_dropout=0.25,
         feedback="location",
+    ),
+    "CaptionerEnsemble": CaptionerEnsemble(
+        [
+            ShowAttendTell(
+                (*SPECIAL_TOKENS, "red", "blue"),
+                SmallEncoder((16, 40), channels=channels),
+                embed_dim=11,
+                hidden_size=17,
+                attention_dim=7,
+            )
+            for channels in (8, 12)
+        ]
     ),
     "SequenceRecognizer": SequenceRecognizer(
         (*SPECIAL_TOKENS, "red", "blue"),

@@ -17,6 +17,7 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
@@ -54,6 +55,7 @@ MODEL_CLASSES: dict[str, type[nn.Module]] = {
         KnowingWhenToLook,
         TransformerCaptioner,
         SequenceRecognizer,
+        CaptionerEnsemble,
         AttentionResNet,
         TimmClassifier,
         RecurrentAttentionModel,
@@ -271,10 +273,10 @@ def _check_numbers(value: Any) -> None:
 
 
 def _to_plain(value: object) -> Any:
+    if isinstance(value, tuple | list | nn.ModuleList):
+        return [_to_plain(part) for part in cast("list[object]", value)]
     if isinstance(value, nn.Module):
         return model_config(value)
-    if isinstance(value, tuple | list):
-        return [_to_plain(part) for part in cast("list[object]", value)]
     if isinstance(value, Mapping):
         return {
             str(key): _to_plain(part) for key, part in cast("Mapping[str, object]", value).items()
