@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
 
     model = _read(checkpoints)
     if args.suffix == ".safetensors":
-        save(model, out, card=_card(args, checkpoints[0]) if on_hub else None, private=args.private)
+        save(model, out, card=_card(args, checkpoints) if on_hub else None, private=args.private)
         written: list[Path | str] = [out]
     else:
         written = [*export_graph(model, Path(out), resize_mode=args.resize_mode)]
@@ -130,14 +130,15 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _card(args: argparse.Namespace, checkpoint: Path) -> "ModelCard":
-    """Return the card of the run; of a checkpoint outside of a run, one without config."""
+def _card(args: argparse.Namespace, checkpoints: Sequence[Path]) -> "ModelCard":
+    """Return the card of the run; without config for ensembles and checkpoints outside of a run."""
     from visattn.pipelines.model_card import ModelCard
 
     options = {"image": args.image, "license": args.license}
-    run = checkpoint_run(checkpoint)
-    if any(run.glob("config*.yaml")):
-        return ModelCard.from_run(run, args.summary, **options)
+    if len(checkpoints) == 1:
+        run = checkpoint_run(checkpoints[0])
+        if any(run.glob("config*.yaml")):
+            return ModelCard.from_run(run, args.summary, **options)
     return ModelCard(args.summary, **options)
 
 

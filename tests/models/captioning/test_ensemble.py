@@ -26,15 +26,15 @@ WORDS = (*SPECIAL_TOKENS, *"abcdefg")
 SIZE = (24, 40)
 
 
-def members(words: tuple[str, ...] = WORDS) -> list[Captioner[Any]]:
+def members() -> list[Captioner[Any]]:
     """Three captioners of different classes, with encoders of different widths."""
     torch.manual_seed(3)
     lstm: Any = {"embed_dim": 5, "hidden_size": 11, "attention_dim": 3}
     encoder = partial(SmallEncoder, SIZE)
     models = [
-        ShowAttendTell(words, encoder(channels=12), **lstm),
-        KnowingWhenToLook(words, encoder(channels=8), **lstm),
-        TransformerCaptioner(words, encoder(channels=4), embed_dim=6, num_layers=2, num_heads=3),
+        ShowAttendTell(WORDS, encoder(channels=12), **lstm),
+        KnowingWhenToLook(WORDS, encoder(channels=8), **lstm),
+        TransformerCaptioner(WORDS, encoder(channels=4), embed_dim=6, num_layers=2, num_heads=3),
     ]
     return [model.double().eval() for model in models]
 

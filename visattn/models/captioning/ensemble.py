@@ -85,7 +85,7 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
         super().__init__(members[0].words, EnsembleEncoder([each.encoder for each in members]))
         self.members = nn.ModuleList(members)
         symbols = {each.gate_symbol for each in members}
-        self.gate_symbol = symbols.pop() if len(symbols) == 1 else "image"
+        self.gate_symbol = symbols.pop() if len(symbols) == 1 else "of image"
 
     def start(self, features: Float[Tensor, "b c y x"]) -> EnsembleState:
         """Return the state before the first word, with one hypothesis per image."""
