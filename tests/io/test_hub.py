@@ -17,7 +17,8 @@ from PIL import Image
 import visattn as va
 from visattn.cli import main
 from visattn.io.hub import parse_hub_name
-from visattn.models import SmallEncoder
+from visattn.models import ShowAttendTell, SmallEncoder
+from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines import ModelCard
 
@@ -181,6 +182,23 @@ def test_a_run_is_exported_to_the_hub_and_used_from_there(
     Image.new("RGB", (40, 30)).save(tmp_path / "photo.png")
     assert main(["caption", str(tmp_path / "photo.png"), "--weights", "hf://user/pets"]) == 1
     assert "hf://user/pets holds a AttentionResNet, which is not" in capsys.readouterr().err
+
+
+def test_an_ensemble_is_exported_without_the_results_of_its_members(
+    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*SPECIAL_TOKENS, "red", "blue")
+    for name in ("1", "2"):
+        add_run(tmp_path / name, ShowAttendTell(words, small_encoder()))
+        (tmp_path / name / "test.json").write_text('{"test/accuracy": 0.875}')
+    files = [str(tmp_path / name / "checkpoints" / "best.ckpt") for name in ("1", "2")]
+    assert main(["export", *files, "--out", "hf://user/both"]) == 0
+    assert capsys.readouterr().out.startswith("hf://user/both\tCaptionerEnsemble")
+    stored = hub.repositories["user/both"].commits[hub.repositories["user/both"].refs["main"]]
+    text = stored["README.md"].content.decode()
+    assert "0.875" not in text
+    assert "seed_everything" not in text
+    assert len(va.load("hf://user/both").members) == 2
 
 
 def test_the_card_of_a_run_needs_the_run(tmp_path: Path) -> None:
