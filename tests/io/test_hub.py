@@ -17,7 +17,7 @@ from PIL import Image
 import visattn as va
 from visattn.cli import main
 from visattn.io.hub import parse_hub_name
-from visattn.models import ShowAttendTell, SmallEncoder
+from visattn.models import CaptionerEnsemble, ShowAttendTell, SmallEncoder
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines import ModelCard
@@ -198,7 +198,9 @@ def test_an_ensemble_is_exported_without_the_results_of_its_members(
     text = stored["README.md"].content.decode()
     assert "0.875" not in text
     assert "seed_everything" not in text
-    assert len(va.load("hf://user/both").members) == 2
+    loaded = va.load("hf://user/both")
+    assert isinstance(loaded, CaptionerEnsemble)
+    assert len(loaded.members) == 2
 
 
 def test_the_card_of_a_run_needs_the_run(tmp_path: Path) -> None:
