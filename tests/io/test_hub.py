@@ -197,7 +197,7 @@ def test_an_ensemble_is_exported_without_the_results_of_its_members(
     stored = hub.repositories["user/both"].commits[hub.repositories["user/both"].refs["main"]]
     text = stored["README.md"].content.decode()
     assert "0.875" not in text
-    assert "seed_everything" not in text
+    assert "max_steps: 2" not in text
     loaded = va.load("hf://user/both")
     assert isinstance(loaded, CaptionerEnsemble)
     assert len(loaded.members) == 2
