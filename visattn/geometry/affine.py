@@ -104,7 +104,7 @@ class Geometry:
             )
         after = self._after(1.0, float(left), 1.0, float(top), size)
         window = _transform_box(after.matrix, (0.0, 0.0, float(width), float(height)))
-        return replace(after, region=_intersection(window, self.region))
+        return replace(after, region=intersect(window, self.region))
 
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after padding the input to a canvas, with the input at (top, left).
@@ -145,7 +145,7 @@ class Geometry:
             self,
             matrix=_matrix_product(self.matrix, step.matrix),
             input_size=step.input_size,
-            region=_intersection(window, self.region),
+            region=intersect(window, self.region),
         )
 
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
@@ -210,6 +210,15 @@ class Geometry:
             .clamp(top_left, bottom_right)
             .flatten(1)
         )
+
+    def box_to_image(self, box: Box) -> Box:
+        """Map left, top, right, bottom from pixels of the input to pixels of the upright image.
+
+        Example:
+            >>> Geometry.identity((4, 8)).flipped().box_to_image((1.0, 0.0, 3.0, 4.0))
+            (5.0, 0.0, 7.0, 4.0)
+        """
+        return _transform_box(self.matrix, box)
 
     def to_stored(self) -> "Geometry":
         """Return the geometry relative to the stored pixels, before the EXIF orientation.
@@ -297,8 +306,17 @@ def _transform_box(matrix: Matrix, box: Box) -> Box:
     return min(x), min(y), max(x), max(y)
 
 
-def _intersection(box: Box, other: Box) -> Box:
-    """Return the intersection of two boxes; if empty, an empty box at the edge of `other`."""
+def intersect(box: Box, other: Box) -> Box:
+    """Return the intersection of two boxes; if empty, an empty box at the edge of `other`.
+
+    Args:
+        box: Left, top, right, bottom.
+        other: The same.
+
+    Example:
+        >>> intersect((0, 0, 4, 4), (2, 1, 9, 3)), intersect((0, 0, 1, 1), (2, 1, 9, 3))
+        ((2, 1, 4, 3), (2, 1, 2, 1))
+    """
     (x0, y0, x1, y1), (left, top, right, bottom) = box, other
     return (
         min(max(x0, left), right),

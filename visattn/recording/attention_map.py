@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.blocks.tap import MapKind
-from visattn.geometry.affine import Geometry
+from visattn.geometry.affine import Box, Geometry, intersect
+from visattn.geometry.placement import Align, Placement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.recording.heatmap_png import heatmap_png
 
@@ -18,7 +19,10 @@ _NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap:
-    """Attention weights on a grid that covers the network's input from edge to edge.
+    """Attention weights on a grid, with what carries a cell to its place on the original image.
+
+    A cell lies on the network's input where its `placement` says, and the input lies on the image
+    where its `geometry` says.
 
     `len`, indexing and iteration use the first axis. Labels, if any, name its entries: `maps[2]` is
     the map of the third word.
@@ -33,6 +37,8 @@ class AttentionMap:
         geometry: Transform from the network's input to the image; None if unknown.
         metadata: Details of how they were computed, as plain values.
         labels: A name for each map of the first axis; () for none.
+        placement: Where the cells lie on the network's input; None if they cover it from edge to
+            edge.
 
     Raises:
         ValueError: If the kind is unknown, there are too few axes, or the labels do not match the
@@ -50,6 +56,7 @@ class AttentionMap:
     geometry: Geometry | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         """Check the kind, the axes and the labels."""
@@ -141,11 +148,8 @@ class AttentionMap:
             raise ValueError(f"{self.site} is a channel gate, which has no place on the input")
         if size is None and self.geometry is None:
             raise ValueError(f"size must be that of the input, the map of {self.site} has none")
-        rows, columns = size or self.geometry.input_size  # pyright: ignore[reportOptionalMemberAccess]
-        grid_y, grid_x = self.values.shape[-2:]
         maps = self.values.detach().flatten(0, -3) if self.values.ndim > 2 else self.values[None]
-        maps = _resample_axis(maps, _centers(columns, grid_x), -1, smooth=True)
-        maps = _resample_axis(maps, _centers(rows, grid_y), -2, smooth=True)
+        maps = resample_to_input(maps, size or self.geometry.input_size, self.placement)  # pyright: ignore[reportOptionalMemberAccess]
         return (maps / channels).unsqueeze(1).repeat(1, channels, 1, 1)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -234,6 +238,26 @@ class AttentionMap:
         """
         return replace(self, geometry=geometry)
 
+    def aligned(self, align: Align) -> "AttentionMap":
+        """Return the same map, stretched over the input from `edges` to edges as most tools do.
+
+        Args:
+            align: `edges`, or `receptive_field` for the map as it is.
+
+        Raises:
+            ValueError: If the name is neither.
+
+        Example:
+            >>> from visattn.geometry.placement import Placement
+            >>> moved = AttentionMap(torch.eye(2), "layer4", "gradient", Geometry.identity((8, 8)),
+            ...                      placement=Placement((-3.5, -3.5, 4.5, 4.5), (8, 8)))
+            >>> moved.aligned("edges").placement is None
+            True
+        """
+        if align not in get_args(Align):
+            raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
+        return self if align == "receptive_field" else replace(self, placement=None)
+
     def display_range(self) -> tuple[float, float]:
         """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
 
@@ -259,10 +283,11 @@ class AttentionMap:
     def resize_to_image(
         self, size: tuple[int, int] | None = None, *, smooth: bool = True
     ) -> Float[Tensor, "*axes y x"]:
-        """Resample the map to the pixels of the image; NaN outside of the network's input.
+        """Resample the map to the pixels of the image; NaN where the network sees nothing.
 
         Each pixel gets the value at its center, as `align_corners=False` does. Values are not
-        rescaled, and lie between those of the surrounding cells.
+        rescaled, and lie between those of the surrounding cells. Pixels that the network sees, but
+        that lie beyond the centers of the outermost cells, get the value of the nearest cell.
 
         Args:
             size: Height and width of the result; by default those of the image.
@@ -291,22 +316,37 @@ class AttentionMap:
         (xx, xy, x0), (yx, yy, y0), _ = self.geometry.matrix
         rows, columns = size or self.geometry.image_size
         values, (grid_y, grid_x) = self.values, self.values.shape[-2:]
-        height, width = self.geometry.input_size
         image_y, image_x = self.geometry.image_size
         y, x = _centers(rows, image_y), _centers(columns, image_x)
-        left, top, right, bottom = self.geometry.region
+        left, top, right, bottom = self._seen_region()
         visible = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
         visible &= left < right and top < bottom
+        placement = self.placement or Placement.edges(self.geometry.input_size)
+        placement = placement.at_size(self.geometry.input_size)
+        x_first, y_first, x_last, y_last = placement.extent
+        height, width = y_last - y_first, x_last - x_first
         if xy:  # rotated by 90 degrees: the x of the image is the y of the grid
             values = values.transpose(-1, -2)
-            down, along = (y - y0) / yx * grid_x / width, (x - x0) / xy * grid_y / height
+            down = ((y - y0) / yx - x_first) * grid_x / width
+            along = ((x - x0) / xy - y_first) * grid_y / height
         else:
-            down, along = (y - y0) / yy * grid_y / height, (x - x0) / xx * grid_x / width
+            down = ((y - y0) / yy - y_first) * grid_y / height
+            along = ((x - x0) / xx - x_first) * grid_x / width
         values = _resample_axis(values, along, -1, smooth=smooth)
         values = _resample_axis(values, down, -2, smooth=smooth)
         return values.masked_fill_(
             ~visible.to(values.device), torch.nan
         )  # in place on a new tensor
+
+    def _seen_region(self) -> Box:
+        """Return the part of the image that the cells of the map see."""
+        if self.geometry is None:
+            raise ValueError(f"the map of {self.site} has no geometry")
+        region, placement = self.geometry.region, self.placement
+        if placement is None or placement.seen is None:
+            return region
+        seen = placement.at_size(self.geometry.input_size).seen or placement.seen
+        return intersect(self.geometry.box_to_image(seen), region)
 
 
 def _reduce_channels(
@@ -337,6 +377,34 @@ def _transform_geometry(
     if callable(own := getattr(transform, "geometry", None)):  # a ResizeSpec
         return cast("Geometry", own(image_size, orientation))
     return geometry_of_transform(transform, image_size, orientation)
+
+
+def resample_to_input(
+    maps: Float[Tensor, "*axes y x"],
+    size: tuple[int, int],
+    placement: Placement | None,
+) -> Float[Tensor, "*axes y2 x2"]:
+    """Return maps at every pixel of the network's input, interpolated bilinearly between cells.
+
+    Args:
+        maps: Of any grid.
+        size: Rows and columns of the result, which spans the input.
+        placement: Where the cells lie; None if they cover the input from edge to edge.
+
+    Example:
+        >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), None)
+        tensor([[0.0000, 0.2500, 0.7500, 1.0000]])
+        >>> moved = Placement((-2, 0, 6, 8), (8, 8))
+        >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), moved)
+        tensor([[0.2500, 0.7500, 1.0000, 1.0000]])
+    """
+    placement = (placement or Placement.edges(size)).at_size(size)
+    left, top, right, bottom = placement.extent
+    (grid_y, grid_x), (height, width) = maps.shape[-2:], size
+    along = (_centers(size[1], width) - left) * grid_x / (right - left)
+    down = (_centers(size[0], height) - top) * grid_y / (bottom - top)
+    maps = _resample_axis(maps, along, -1, smooth=True)
+    return _resample_axis(maps, down, -2, smooth=True)
 
 
 def truncate_text(text: str, max_length: int = 60) -> str:

@@ -1,0 +1,211 @@
+"""Where the cells of a feature map lie on the network's input."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from visattn.geometry.affine import Box
+
+Align = Literal["receptive_field", "edges"]
+Evidence = Literal["arithmetic", "gradient"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The part of the network's input that a map covers, if each cell lies where it looks.
+
+    A cell belongs where its receptive field is centered. A 3 x 3 convolution with stride 2 and
+    padding 1 moves centers by half a pixel of its input to the left and up, which adds up to half a
+    cell in most CNNs: their maps do not cover the input from edge to edge.
+
+    Args:
+        extent: Left, top, right, bottom of all cells, in pixels of the input, where a cell reaches
+            halfway to its neighbors. It may exceed the input, or cover a part of it.
+        input_size: Height and width of the input that these pixels belong to.
+        seen: The part of the input that any cell looks at; None for all of it.
+        spread: How far apart, in pixels, the centers of the branches lie that are added or
+            concatenated on the way to the map, (y, x); the extent is that of their mean.
+        evidence: Whether centers follow from the `arithmetic` of strides and paddings, or were
+            measured by the `gradient` of a cell with respect to the input.
+
+    Raises:
+        ValueError: If the extent is empty.
+
+    Source:
+        Araujo, Norris and Sim 2019, "Computing receptive fields of convolutional neural networks".
+
+    Example:
+        >>> start, step = (0.5, 0.5), (2.0, 2.0)  # 3 x 3, stride 2, padding 1
+        >>> stem = Placement.from_centers(start, step, (4, 6), (8, 12))
+        >>> stem.extent, stem.shift((4, 6))
+        ((-0.5, -0.5, 11.5, 7.5), (-0.25, -0.25))
+    """
+
+    extent: Box
+    input_size: tuple[int, int]
+    seen: Box | None = None
+    spread: tuple[float, float] = (0.0, 0.0)
+    evidence: Evidence = "arithmetic"
+
+    def __post_init__(self) -> None:
+        """Check the extent."""
+        left, top, right, bottom = self.extent
+        if left == right or top == bottom:
+            raise ValueError(f"cells must cover a part of the input, got {self.extent}")
+
+    @classmethod
+    def from_centers(
+        cls,
+        start: tuple[float, float],
+        step: tuple[float, float],
+        grid: tuple[int, int],
+        input_size: tuple[int, int],
+        *,
+        seen: Box | None = None,
+        spread: tuple[float, float] = (0.0, 0.0),
+        evidence: Evidence = "arithmetic",
+    ) -> "Placement":
+        """Return the placement of cells by the center of the first and the distance of the next.
+
+        Args:
+            start: Center of the first cell, (y, x) in pixels; that of the first pixel is 0.5.
+            step: From one cell to the next, (y, x).
+            grid: Rows and columns.
+            input_size: Height and width of the input.
+            seen: See `Placement`.
+            spread: See `Placement`.
+            evidence: See `Placement`.
+        """
+        top, left = start[0] - step[0] / 2, start[1] - step[1] / 2
+        extent = (left, top, left + grid[1] * step[1], top + grid[0] * step[0])
+        return cls(extent, input_size, seen, spread, evidence)
+
+    @classmethod
+    def edges(cls, input_size: tuple[int, int]) -> "Placement":
+        """Return the placement of a map that is stretched over the input from edge to edge.
+
+        Args:
+            input_size: Height and width of the network's input.
+        """
+        return cls((0.0, 0.0, float(input_size[1]), float(input_size[0])), input_size)
+
+    def centers(
+        self, grid: tuple[int, int]
+    ) -> tuple[Float[Tensor, " gy"], Float[Tensor, " gx"]]:
+        """Return the centers of rows and columns, in pixels of the input.
+
+        Args:
+            grid: Rows and columns of the map.
+
+        Example:
+            >>> Placement.edges((4, 6)).centers((2, 3))[1]
+            tensor([1., 3., 5.], dtype=torch.float64)
+        """
+        left, top, right, bottom = self.extent
+        rows, columns = (torch.arange(count, dtype=torch.float64) + 0.5 for count in grid)
+        return top + rows * (bottom - top) / grid[0], left + columns * (right - left) / grid[1]
+
+    def step(self, grid: tuple[int, int]) -> tuple[float, float]:
+        """Return the distance between neighboring cells, (y, x).
+
+        Args:
+            grid: Rows and columns of the map.
+        """
+        left, top, right, bottom = self.extent
+        return (bottom - top) / grid[0], (right - left) / grid[1]
+
+    def shift(self, grid: tuple[int, int]) -> tuple[float, float]:
+        """Return how far the middle of the map lies from the middle of the input, in cells, (y, x).
+
+        Args:
+            grid: Rows and columns of the map.
+        """
+        left, top, right, bottom = self.extent
+        (height, width), (dy, dx) = self.input_size, self.step(grid)
+        return (top + bottom - height) / 2 / dy, (left + right - width) / 2 / dx
+
+    def at_size(self, input_size: tuple[int, int]) -> "Placement":
+        """Return the same placement in pixels of an input of another size.
+
+        Args:
+            input_size: Height and width of the other input.
+
+        Example:
+            >>> Placement((-2.0, -2.0, 6.0, 6.0), (8, 8)).at_size((16, 8)).extent
+            (-2.0, -4.0, 6.0, 12.0)
+        """
+        if input_size == self.input_size:
+            return self
+        y, x = (new / old for new, old in zip(input_size, self.input_size, strict=True))
+        boxes = [
+            box and (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
+            for box in (self.extent, self.seen)
+        ]
+        return replace(
+            self,
+            extent=boxes[0] or self.extent,
+            seen=boxes[1],
+            input_size=input_size,
+            spread=(self.spread[0] * y, self.spread[1] * x),
+        )
+
+    def boxes_to_cells(self, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+        """Return boxes relative to the input as boxes relative to the cells, both from 0 to 1.
+
+        Args:
+            boxes: Left, top, right, bottom as fractions of the input.
+
+        Example:
+            >>> half = Placement((0.0, 0.0, 10.0, 20.0), (20, 20))
+            >>> half.boxes_to_cells(torch.tensor([[0.25, 0.5, 0.75, 1.0]]))
+            tensor([[0.5000, 0.5000, 1.0000, 1.0000]])
+        """
+        left, top, right, bottom = self.extent
+        (height, width), corner = self.input_size, boxes.new_tensor([left, top, left, top])
+        pixels = boxes * boxes.new_tensor([width, height, width, height])
+        size = boxes.new_tensor([right - left, bottom - top] * 2)
+        return ((pixels - corner) / size).clamp(0, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the placement as plain lists and numbers that JSON can represent."""
+        seen = {} if self.seen is None else {"seen": list(self.seen)}
+        return {
+            "extent": list(self.extent), "input_size": list(self.input_size), **seen,
+            "spread": list(self.spread), "evidence": self.evidence,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Placement":
+        """Return the placement from the dictionary of `to_dict`.
+
+        Raises:
+            ValueError: If a key is missing or a value is invalid.
+
+        Example:
+            >>> half = Placement((0.0, 0.0, 10.0, 20.0), (20, 20))
+            >>> Placement.from_dict(half.to_dict()) == half
+            True
+        """
+        try:
+            seen, (height, width) = plain.get("seen"), plain["input_size"]
+            spread_y, spread_x = map(float, plain.get("spread", (0.0, 0.0)))
+            evidence: Evidence = "gradient" if plain.get("evidence") == "gradient" else "arithmetic"
+            return cls(
+                _box(plain["extent"]),
+                (int(height), int(width)),
+                None if seen is None else _box(seen),
+                (spread_y, spread_x),
+                evidence,
+            )
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"not a placement as to_dict writes it: {error!r}") from error
+
+
+def _box(values: Any) -> Box:
+    left, top, right, bottom = map(float, values)
+    if not all(abs(value) < float("inf") for value in (left, top, right, bottom)):
+        raise ValueError(f"a box must be finite, got {values}")
+    return left, top, right, bottom
