@@ -152,7 +152,7 @@ def test_only_requested_rows_are_computed() -> None:
     assert torch.equal(recording.weights[0], WEIGHTS[:, [3, 0], :1])
     assert dict(recording.maps[0].metadata) == {
         "call": 0, "layer": 0, "kind": "test", "prefix_tokens": ("class",),
-        "queries": "class", "heads": (3, 0),
+        "queries": "class", "heads": (3, 0), "align": "edges",
     }  # fmt: skip
     rows = model[0]
     assert isinstance(rows, Attention)

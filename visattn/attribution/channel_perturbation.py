@@ -11,6 +11,7 @@ from visattn.attribution.layer_outputs import intercept_layer, layer_activations
 from visattn.attribution.targets import Target
 from visattn.attribution.variants import evaluate_target, variant_scorer, variants_per_batch
 from visattn.functional.attribution.cam import ablation_cam, channel_masks, score_cam
+from visattn.recording.attention_map import resample_to_input
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
@@ -63,7 +64,8 @@ def scorecam(
         )
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
         for chunk in channels.split(count):
-            masks = channel_masks(activations[rows, chunk], size)
+            placed = resample_to_input(activations[rows, chunk], size, feature_layer.placement)
+            masks = channel_masks(placed)
             scores[rows, chunk] = evaluate(images * masks[:, :, None])
     if max_channels is not None:
         scores = scores.masked_fill(~used, -torch.inf)

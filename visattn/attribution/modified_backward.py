@@ -1,5 +1,6 @@
 """Methods that listen to or change the backward pass: guided backpropagation and FullGrad."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,9 +10,12 @@ from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.targets import ClassTarget, Target, target_values
 from visattn.functional.attribution.full_grad import contribution_map
+from visattn.geometry.placement import Placement
+from visattn.recording.attention_map import resample_to_input
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
 from visattn.recording.operations import RECTIFIERS, SMOOTH_ACTIVATIONS
+from visattn.recording.receptive_field import PositionTracer
 
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
 
@@ -72,8 +76,10 @@ def fullgrad(
     Source:
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
     """
-    with frozen(explained.model), _BiasCollector(images) as biases:
-        values, gradients = _gradients(explained, images, target)
+    tracer = PositionTracer() if explained.align == "receptive_field" else None
+    collector = _BiasCollector(images, tracer)
+    with frozen(explained.model), tracer or nullcontext(), collector as biases:
+        values, gradients = _gradients(explained, images, target, tracer)
     values = values.detach()
     biases.add(images * gradients)
     if isinstance(target, ClassTarget):
@@ -89,10 +95,15 @@ def fullgrad(
 
 
 def _gradients(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    tracer: PositionTracer | None = None,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b c y x"]]:
     """Return the values of the target and their gradients with respect to the images."""
     inputs = with_grad(images)
+    if tracer is not None:
+        tracer.start(inputs)
     values = target_values(explained, inputs, target)
     if not values.requires_grad:
         raise ValueError(
@@ -125,10 +136,14 @@ class _BiasCollector(TorchFunctionMode):
 
     Args:
         images: Normalized.
+        tracer: Knows where the outputs of the layers lie; None to stretch them from edge to edge.
     """
 
-    def __init__(self, images: Float[Tensor, "b c y x"]) -> None:
+    def __init__(
+        self, images: Float[Tensor, "b c y x"], tracer: PositionTracer | None = None
+    ) -> None:
         super().__init__()
+        self.tracer = tracer
         self.size = (images.shape[2], images.shape[3])
         self.maps = torch.zeros_like(images[:, 0])
         self.sums = torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -142,16 +157,20 @@ class _BiasCollector(TorchFunctionMode):
         bias = _bias(func, args, kwargs)
         output = func(*args, **kwargs)
         if bias is not None and output.requires_grad:
-            output.register_hook(lambda gradients: self.add(bias * gradients))
+            placement = None
+            if self.tracer is not None and output.ndim == 4:
+                placement = self.tracer.placement(output, (output.shape[2], output.shape[3]))
+            output.register_hook(lambda gradients: self.add(bias * gradients, placement))
         return output
 
-    def add(self, contributions: Tensor) -> None:
+    def add(self, contributions: Tensor, placement: Placement | None = None) -> None:
         """Add contributions; those without positions only count in the sum."""
         total = contributions.detach().double().flatten(1).sum(1)
         self.sums += total
         self.sizes += total.abs()
         if contributions.ndim == 4:
-            self.maps += contribution_map(contributions.detach(), self.size)
+            shares = contribution_map(contributions.detach())
+            self.maps += resample_to_input(shares, self.size, placement)
 
 
 def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

@@ -92,9 +92,7 @@ class Placement:
         """
         return cls((0.0, 0.0, float(input_size[1]), float(input_size[0])), input_size)
 
-    def centers(
-        self, grid: tuple[int, int]
-    ) -> tuple[Float[Tensor, " gy"], Float[Tensor, " gx"]]:
+    def centers(self, grid: tuple[int, int]) -> tuple[Float[Tensor, " gy"], Float[Tensor, " gx"]]:
         """Return the centers of rows and columns, in pixels of the input.
 
         Args:
@@ -126,6 +124,31 @@ class Placement:
         left, top, right, bottom = self.extent
         (height, width), (dy, dx) = self.input_size, self.step(grid)
         return (top + bottom - height) / 2 / dy, (left + right - width) / 2 / dx
+
+    def moved_to(
+        self, cell: tuple[int, int], grid: tuple[int, int], center: tuple[float, float]
+    ) -> "Placement":
+        """Return the placement whose cell was measured at a center, between those of the branches.
+
+        Args:
+            cell: Row and column.
+            grid: Rows and columns of the map.
+            center: Where the cell was measured, (y, x) in pixels of the input.
+
+        Example:
+            >>> branches = Placement((-2.0, -2.0, 6.0, 6.0), (8, 8), spread=(1.0, 1.0))
+            >>> branches.moved_to((0, 0), (2, 2), (0.25, 7.0)).extent
+            (-1.0, -1.75, 7.0, 6.25)
+        """
+        moves = [
+            min(max(measured - float(centers[index]), -apart), apart)
+            for measured, centers, index, apart in zip(
+                center, self.centers(grid), cell, self.spread, strict=True
+            )
+        ]
+        left, top, right, bottom = self.extent
+        extent = (left + moves[1], top + moves[0], right + moves[1], bottom + moves[0])
+        return replace(self, extent=extent, evidence="gradient")
 
     def at_size(self, input_size: tuple[int, int]) -> "Placement":
         """Return the same placement in pixels of an input of another size.
@@ -202,6 +225,15 @@ class Placement:
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a placement as to_dict writes it: {error!r}") from error
+
+
+def align_of(placement: Placement | None) -> Align:
+    """Return how the cells of a map are placed, as its metadata says it.
+
+    Args:
+        placement: Of the map.
+    """
+    return "edges" if placement is None else "receptive_field"
 
 
 def _box(values: Any) -> Box:

@@ -9,12 +9,15 @@ from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.layer_weights import resolve_attention_layer
 from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
+from visattn.geometry.placement import Placement, align_of
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
 from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
+
+_ON_GRID = ("tokens", "texts", "features", "positive_features")
 
 
 def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_function: bool) -> None:
@@ -79,6 +82,9 @@ def compute_maps(
     values = values.detach().float().cpu()
     is_class = not (callable(target) or isinstance(target, DenseTarget))
     common = _common_metadata(explained, method, method_args, is_class=is_class)
+    placement = _map_placement(explained, method, method_args)
+    if method.needs in _ON_GRID:
+        common["align"] = align_of(placement)
     geometries = batch.geometries
     if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
@@ -97,6 +103,7 @@ def compute_maps(
                 "image": image.name,
                 "empty": empty_map_reason(value),
             },
+            placement=placement,
         )
         for index, (value, geometry, image) in enumerate(rows)
     ]
@@ -120,6 +127,22 @@ def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> di
         return {"layer": explained.info.attention_layers[index].site}
     resolved = resolve_feature_layer(explained, layer)
     return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
+
+
+def _map_placement(
+    explained: ExplainedModel, method: Method, method_args: Mapping[str, Any]
+) -> Placement | None:
+    """Return where the cells of a map lie on the input; None for a map of pixels."""
+    if method.needs not in _ON_GRID or explained.align == "edges":
+        return None
+    layer = {**method.default_kwargs, **method_args}.get("layer")
+    if method.needs in NEEDS_FEATURES:
+        return None if layer is None else resolve_feature_layer(explained, layer).placement
+    layers = explained.info.attention_layers
+    if not layers:
+        return None
+    # methods that combine all layers give a map over the keys of the first
+    return layers[0 if layer is None else resolve_attention_layer(explained.info, layer)].placement
 
 
 def _common_metadata(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -20,6 +20,7 @@ from visattn.attribution.methods import (
 from visattn.attribution.targets import Target, TargetLike
 from visattn.data.images.reader import ImageLike, list_images
 from visattn.data.images.resize import ResizeMode
+from visattn.geometry.placement import Align
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.text_models import text_classifier
@@ -56,6 +57,8 @@ class Explainer:
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm; by default that of the model.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
+        align: Whether the cells of a feature map are drawn where their receptive fields are
+            centered, or stretched over the input from `edges` to edges as most tools do.
         dense: Whether a pixel, region, box, query or token is explained. The model is then not
             probed, and the whole of each image is shown to it: padded, or as it is to a detector
             that resizes images itself.
@@ -82,8 +85,11 @@ class Explainer:
         class_names: ClassNames | None = None,
         transform: Any = None,
         resize_mode: ResizeMode | None = None,
+        align: Align = "receptive_field",
         dense: bool = False,
     ) -> None:
+        if align not in get_args(Align):
+            raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
         if isinstance(model, LoadedModel):
@@ -96,7 +102,7 @@ class Explainer:
         self.class_names = class_names
         self.img_size, self.transform = img_size, transform
         self.resize_mode: ResizeMode | None = resize_mode
-        self.dense = dense
+        self.align, self.dense = align, dense
         if dense and transform is None and resize_mode is None:
             self.transform, self.resize_mode = whole_image_preprocessing(self.model, img_size)
 
@@ -108,6 +114,9 @@ class Explainer:
         Raises:
             ValueError: If the model does not run on images of that size.
         """
+        return replace(self._analyze(batch), align=self.align)
+
+    def _analyze(self, batch: PreparedImages | None) -> ExplainedModel:
         size = self.img_size
         if self.transform is not None and batch is not None:
             size = _image_size(batch)
@@ -211,6 +220,7 @@ def explain(
     class_names: ClassNames | None = None,
     transform: Any = None,
     resize_mode: ResizeMode | None = None,
+    align: Align = "receptive_field",
     batch_size: int = 16,
     keep_empty: bool = False,
     text: str | Sequence[str] | None = None,
@@ -239,6 +249,8 @@ def explain(
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm; by default that of the model.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        align: Whether the cells of a feature map are drawn where their receptive fields are
+            centered, or stretched over the input from `edges` to edges as most tools do.
         batch_size: Images per batch.
         keep_empty: Return maps that are zero everywhere or not finite, with the reason in
             `metadata["empty"]`, instead of raising an error.
@@ -276,12 +288,14 @@ def explain(
         _refuse_arguments("text=", target, class_names)
         prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
         return _maps_of_texts(
-            network, processor, text, listed, method, batch_size, prepare, method_args, keep_empty
-        )
+            network, processor, text, listed, method, batch_size, prepare, method_args, keep_empty,
+            align,
+        )  # fmt: skip
     if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {"resize_mode": resize_mode} if resize_mode else {}
-        return sequence_maps(network, listed, method, resize, method_args)
+        maps = sequence_maps(network, listed, method, resize, method_args)
+        return [attention_map.aligned(align) for attention_map in maps]
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
     tokens = METHODS[method].needs == "tokens"
@@ -290,12 +304,13 @@ def explain(
         model,
         img_size=img_size, class_names=class_names, transform=transform,
         resize_mode=resize_mode or ("pad" if dense and transform is None and tokens else None),
+        align=align,
         dense=dense and not tokens,
     )  # fmt: skip
     if explainer.transform is None:
         checked: Any = targets[0] if dense and targets else target
         explainer.check(method, checked, **method_args)
-    maps: list[AttentionMap] = []
+    maps = []
     step = 1 if dense else batch_size  # coordinates belong to one photo
     for start in range(0, len(listed), step):
         part = slice(start, start + step)
@@ -317,12 +332,13 @@ def _maps_of_texts(
     preprocessing: Mapping[str, Any],
     method_args: Mapping[str, Any],
     keep_empty: bool,
+    align: Align,
 ) -> list[AttentionMap]:
     """Return the map of each image, with a label for each text if there is a list of them."""
     loaded = text_classifier(model, [text] if isinstance(text, str) else text, processor)
     own = all(value is None for value in preprocessing.values())
     steps = {"transform": loaded.transform} if own else {}
-    explainer = Explainer(loaded.model, **{**preprocessing, **steps})
+    explainer = Explainer(loaded.model, align=align, **{**preprocessing, **steps})
     maps = maps_of_texts(
         explainer.prepare,
         partial(explainer.map, method=method, keep_empty=True, **method_args),

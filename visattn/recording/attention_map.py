@@ -7,6 +7,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from visattn.blocks.tap import MapKind
 from visattn.geometry.affine import Box, Geometry, intersect
@@ -256,7 +257,9 @@ class AttentionMap:
         """
         if align not in get_args(Align):
             raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
-        return self if align == "receptive_field" else replace(self, placement=None)
+        if align == "receptive_field":
+            return self
+        return replace(self, placement=None, metadata={**self.metadata, "align": align})
 
     def display_range(self) -> tuple[float, float]:
         """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
@@ -398,8 +401,12 @@ def resample_to_input(
         >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), moved)
         tensor([[0.2500, 0.7500, 1.0000, 1.0000]])
     """
-    placement = (placement or Placement.edges(size)).at_size(size)
-    left, top, right, bottom = placement.extent
+    edges = Placement.edges(size)
+    left, top, right, bottom = (placement or edges).at_size(size).extent
+    if (left, top, right, bottom) == edges.extent:
+        batch = maps.reshape(1, -1, *maps.shape[-2:])
+        fine = interpolate(batch, size, mode="bilinear", align_corners=False)
+        return fine.reshape(*maps.shape[:-2], *size)
     (grid_y, grid_x), (height, width) = maps.shape[-2:], size
     along = (_centers(size[1], width) - left) * grid_x / (right - left)
     down = (_centers(size[0], height) - top) * grid_y / (bottom - top)

@@ -180,6 +180,35 @@ def probing() -> Iterator[None]:
         _STATE.probing = before
 
 
+def with_images(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], images: Tensor
+) -> Callable[[Tensor], Any]:
+    """Return a function that repeats a call of a module with other images.
+
+    Other arguments of the batch are reduced to the first image, and repeated for each new one.
+
+    Args:
+        module: The module.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        images: The images among them.
+    """
+
+    def replaced(argument: Any, others: Tensor) -> Any:
+        if not isinstance(argument, Tensor):
+            return argument
+        if argument.shape == images.shape:
+            return others
+        batched = argument.ndim > 0 and len(argument) == len(images)
+        return argument[:1].expand(len(others), *argument.shape[1:]) if batched else argument
+
+    def forward(others: Tensor) -> Any:
+        named = {name: replaced(argument, others) for name, argument in kwargs.items()}
+        return module(*(replaced(argument, others) for argument in args), **named)
+
+    return forward
+
+
 def first_image_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Return the first tensor with four axes among the arguments of a module."""
     arguments = (*args, *kwargs.values())

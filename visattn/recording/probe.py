@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from visattn.recording.model_info import AttentionLayer, FeatureLayer
 from visattn.recording.model_outputs import OutputLayout, detect_output_layout
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult, tokens_aligned
+from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.token_grid import (
     PROBE_BATCH_SIZE,
     GridProbe,
@@ -83,6 +84,20 @@ class ProbeResult:
         """Attention layers that cannot be recorded, and why."""
         first_calls = ((site, calls[0]) for site, calls in self.layouts.items())
         return [(site, reason) for site, reason in first_calls if isinstance(reason, str)]
+
+    def place_keys(self, traced: TracedGrids) -> None:
+        """Note in each attention layer where its keys lie on the image.
+
+        Args:
+            traced: The grids of the same model on the same input.
+        """
+        for site, calls in self.layouts.items():
+            for index, layout in enumerate(calls):
+                if isinstance(layout, str):
+                    continue
+                grid = layout.layer.key_grid or layout.layer.grid
+                layer = replace(layout.layer, placement=traced.keys(site, grid))
+                calls[index] = replace(layout, layer=layer)
 
 
 class ModelProbe:

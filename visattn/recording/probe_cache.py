@@ -16,9 +16,11 @@ from visattn.recording.frozen_model import eval_mode
 from visattn.recording.model_outputs import detect_output_layout
 from visattn.recording.probe import ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
+from visattn.recording.receptive_field import TracedGrids, trace_grids
 from visattn.recording.token_grid import PROBE_BATCH_SIZE
 
 _PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
+_TRACED: WeakKeyDictionary[nn.Module, dict[Any, TracedGrids]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
@@ -77,7 +79,37 @@ def probe_model(
     cache = _PROBED.setdefault(model, {})
     key = (input_size, channels, cache_key, _structure_hash(model))
     if key not in cache:
-        cache[key] = _probe(model, input_size, channels, forward or forward_function(model))
+        function = forward or forward_function(model)
+        result = _probe(model, input_size, channels, function)
+        if result.layouts:
+            traced = probe_grids(model, input_size, channels, function, cache_key=cache_key)
+            result.place_keys(traced)
+        cache[key] = result
+    return cache[key]
+
+
+def probe_grids(
+    model: nn.Module,
+    input_size: tuple[int, int],
+    channels: int,
+    forward: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
+    *,
+    cache_key: str = "",
+) -> TracedGrids:
+    """Return where the activations of a model lie on its input; cached like `probe_model`.
+
+    Args:
+        model: The model.
+        input_size: Height and width of the images.
+        channels: Of the images.
+        forward: Calls the model, if it takes more than images.
+        cache_key: Identifies that call.
+    """
+    cache = _TRACED.setdefault(model, {})
+    key = (input_size, channels, cache_key, _structure_hash(model))
+    if key not in cache:
+        function = forward or forward_function(model)
+        cache[key] = trace_grids(model, function, input_size, channels)
     return cache[key]
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -11,12 +11,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.tap import MapKind, RecordRequest, Tap
+from visattn.blocks.tap import RecordRequest, Tap
+from visattn.geometry.placement import Placement, align_of
 from visattn.io.messages import format_names
 from visattn.recording.attention_map import AttentionMap, truncate_text
-from visattn.recording.module_calls import is_probing, is_third_party
+from visattn.recording.module_calls import (
+    first_image_batch,
+    is_probing,
+    is_third_party,
+    with_images,
+)
+from visattn.recording.probe_cache import probe_grids
+from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
 
+_SPATIAL_KINDS = ("gate", "tokens", "words", "queries")
 LayerSelection = int | str | Sequence[int | str] | None
 
 
@@ -27,7 +36,8 @@ class Recording:
     Args:
         maps: In the order in which they were computed; the first axis is the batch. The metadata
             has the index of the `layer` among those that can be recorded and of the `call` of the
-            module, both from 0, and for attention among tokens the kinds of `prefix_tokens` and
+            module, both from 0, whether cells are placed by `align` at their receptive fields or
+            from edge to edge, and for attention among tokens the kinds of `prefix_tokens` and
             the selected `queries` and `heads`.
         weights: Attention weights as the model computed them; for attention among tokens with the
             columns of prefix tokens, which maps do not have. They share memory with the maps.
@@ -112,9 +122,12 @@ def record(
         unsupported=recording.unsupported,
     )
     with ExitStack() as stack:
-        for site in collector.select(()):
-            if site in taps:
-                stack.enter_context(_recording_tap(taps[site], site, collector))
+        selected = [site for site in collector.select(()) if site in taps]
+        grids = TapGrids(model)
+        if any(taps[site].kind in _SPATIAL_KINDS for site in selected):
+            stack.enter_context(grids.tracing())
+        for site in selected:
+            stack.enter_context(_recording_tap(taps[site], site, collector, grids))
         if has_third_party:
             stack.enter_context(third_party.recording())
         yield recording
@@ -274,19 +287,24 @@ class _MapCollector:
                 f"start, or use names: {', '.join(self._sites)}"
             )
 
-    def add(self, site: str, kind: MapKind, values: Tensor, weights: Tensor, made: Any) -> None:
+    def add(self, attention_map: AttentionMap, weights: Tensor) -> None:
         """Add a map."""
+        site = attention_map.site
         layer = {"layer": self._sites.index(site)} if site in self._sites else {}
-        metadata = {"call": self.calls[site], **layer, **made}
+        metadata = {"call": self.calls[site], **layer, **attention_map.metadata}
         self.calls[site] += 1
-        self.recording.maps.append(AttentionMap(values, site, kind, metadata=metadata))
+        self.recording.maps.append(replace(attention_map, metadata=metadata))
         self.recording.weights.append(weights)
 
     def add_third_party(self, recorded: RecordedWeights) -> None:
         """Add a map of intercepted attention among tokens."""
         weights, grid = recorded.weights, recorded.grid
         values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
-        self.add(recorded.site, "tokens", values, weights, recorded.metadata)
+        metadata = {**recorded.metadata, "align": align_of(recorded.placement)}
+        attention_map = AttentionMap(
+            values, recorded.site, "tokens", metadata=metadata, placement=recorded.placement
+        )
+        self.add(attention_map, weights)
 
 
 def _no_maps_error(
@@ -323,16 +341,73 @@ def _sites_with_reason(unsupported: dict[str, str], reason: str) -> str:
     return format_names(sites, 1)
 
 
+class TapGrids:
+    """Where the maps of the taps of a model lie on its input, from a run before the model's own.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.traced: TracedGrids | None = None
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Trace the model inside the block whenever it gets images of another size."""
+        handle = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def placement(self, site: str, tap: Tap, grid: tuple[int, int]) -> Placement | None:
+        """Return where the cells of a map lie; None if that could not be followed.
+
+        Args:
+            site: Qualified name of the tap.
+            tap: The tap.
+            grid: Rows and columns of its map.
+        """
+        if self.traced is None:
+            return None
+        find = self.traced.output if tap.kind == "gate" else self.traced.keys
+        return find(site, grid)
+
+    def _before_forward(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        images = None if is_probing() else first_image_batch(args, kwargs)
+        if images is None:
+            return
+        size, channels = (images.shape[2], images.shape[3]), images.shape[1]
+        forward, key = None, ""
+        if len(args) + len(kwargs) > 1:
+            forward = with_images(model, args, kwargs, images.detach())
+            shapes = [arg.shape[1:] for arg in args if isinstance(arg, Tensor)]
+            key = f"taps {shapes} {sorted(kwargs)}"
+        self.traced = probe_grids(model, size, channels, forward, cache_key=key)
+
+
 @contextmanager
-def _recording_tap(tap: Tap, site: str, collector: _MapCollector) -> Iterator[None]:
+def _recording_tap(
+    tap: Tap, site: str, collector: _MapCollector, grids: "TapGrids"
+) -> Iterator[None]:
     request = collector.request
 
     def hook(tap: nn.Module, _: tuple[Tensor, ...], weights: Tensor) -> None:
         if isinstance(tap, Tap) and not is_probing():
             values = weights if request.differentiable else weights.detach()
             selected = _select_rows(values, tap, request, site)
-            metadata = _tap_metadata(tap, request)
-            collector.add(site, tap.kind, _to_grid(selected, tap, site), selected, metadata)
+            metadata, maps = _tap_metadata(tap, request), _to_grid(selected, tap, site)
+            placement = None
+            if tap.kind in _SPATIAL_KINDS:
+                placement = grids.placement(site, tap, (maps.shape[-2], maps.shape[-1]))
+                metadata["align"] = align_of(placement)
+            attention_map = AttentionMap(
+                maps, site, tap.kind, metadata=metadata, placement=placement
+            )
+            collector.add(attention_map, selected)
 
     handle = tap.register_forward_hook(hook)
     tap.requests.append(request)

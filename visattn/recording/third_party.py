@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest
 from visattn.functional.attention.window import dense_to_window_weights, window_weights_to_dense
+from visattn.geometry.placement import Placement
 from visattn.recording.attention_call import (
     AttentionCall,
     disable_torch_function,
@@ -18,7 +19,12 @@ from visattn.recording.attention_call import (
     multihead_output,
     restore_torch_function,
 )
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack, first_image_batch
+from visattn.recording.module_calls import (
+    ModuleCall,
+    ModuleCallStack,
+    first_image_batch,
+    with_images,
+)
 from visattn.recording.probe import ObservedTokens, ProbeResult
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.recording.torch_function import AttentionInterceptor, sums_to_one
@@ -35,12 +41,14 @@ class RecordedWeights:
         weights: With the columns of prefix tokens.
         grid: Rows and columns of the keys.
         metadata: Details of how they were computed.
+        placement: Where the keys lie on the input of the model; None if that is unknown.
     """
 
     site: str
     weights: Tensor
     grid: tuple[int, int]
     metadata: dict[str, Any]
+    placement: Placement | None = None
 
 
 @dataclass
@@ -222,7 +230,8 @@ class ThirdPartyRecorder:
             metadata |= {"window": layer.window_size, "shift": layer.shift_size}
         if attention.heads_mixed:
             metadata["mixed"] = "before the model mixed its heads"
-        return RecordedWeights(layer.site, weights, layer.key_grid or layer.grid, metadata)
+        grid = layer.key_grid or layer.grid
+        return RecordedWeights(layer.site, weights, grid, metadata, layer.placement)
 
     def _token_layout(self, call: ModuleCall) -> ObservedTokens | None:
         """Return the token positions of a layer; None if it is not selected or unsupported."""
@@ -252,13 +261,7 @@ class ThirdPartyRecorder:
             return probe_model(model, size, len(getattr(model, "mean", ())) or channels)
         call, args, kwargs = outer
 
-        def forward(probe_images: Tensor) -> Any:
-            new_args = tuple(_replace_images(arg, images, probe_images) for arg in args)
-            new_kwargs = {
-                name: _replace_images(arg, images, probe_images) for name, arg in kwargs.items()
-            }
-            return call.module(*new_args, **new_kwargs)
-
+        forward = with_images(call.module, args, kwargs, images)
         is_model = call.module is model
         if is_model and len(args) == 1 and not kwargs:
             return probe_model(model, size, channels)
@@ -269,18 +272,6 @@ class ThirdPartyRecorder:
         if not result.error:
             return result
         return probe_model(model, size, channels, forward, cache_key=call.site)
-
-
-def _replace_images(argument: Any, images: Tensor, probe_images: Tensor) -> Any:
-    """Return probe images in place of images, and other batched arguments at their batch size."""
-    if not isinstance(argument, Tensor):
-        return argument
-    if argument.shape == images.shape:
-        return probe_images
-    batched = argument.ndim > 0 and len(argument) == len(images)
-    if not batched:
-        return argument
-    return argument[:1].expand(len(probe_images), *argument.shape[1:])
 
 
 def _split_windows(weights: Tensor, windows: Tensor) -> Tensor:

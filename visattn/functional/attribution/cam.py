@@ -9,7 +9,6 @@ from typing import cast
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from visattn.functional.numerics import at_least_float32
 
@@ -226,27 +225,23 @@ def ablation_cam(
     return _weighted_sum(activations, weights.to(activations.dtype))
 
 
-def channel_masks(
-    activations: Float[Tensor, "b c y x"], size: tuple[int, int]
-) -> Float[Tensor, "b c {size[0]} {size[1]}"]:
-    """Return each channel as a mask of the image: resized bilinearly, normalized to [0, 1].
+def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Return each channel as a mask of the image, normalized to [0, 1].
 
-    Constant channels give masks of zeros. Cells keep their place on the image.
+    Constant channels give masks of zeros.
 
     Args:
-        activations: Activations of a layer.
-        size: Height and width of the image.
+        resized: Activations of a layer, resized to the image.
 
     Example:
-        >>> channel_masks(torch.tensor([[[[1.0, 3.0]]]]), (1, 4))
+        >>> channel_masks(torch.tensor([[[[1.0, 1.5, 2.5, 3.0]]]]))
         tensor([[[[0.0000, 0.2500, 0.7500, 1.0000]]]])
 
     Source:
         Wang et al. 2020, arXiv:1910.01279, algorithm 1.
     """
-    large = interpolate(activations, size, mode="bilinear", align_corners=False)
-    low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
-    return (large - low) / torch.where(high > low, high - low, 1.0)
+    low, high = resized.amin((2, 3), keepdim=True), resized.amax((2, 3), keepdim=True)
+    return (resized - low) / torch.where(high > low, high - low, 1.0)
 
 
 def _largest_eigenvector(

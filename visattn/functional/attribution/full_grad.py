@@ -3,24 +3,20 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from visattn.functional.numerics import at_least_float32
 
 
-def contribution_map(
-    contributions: Float[Tensor, "b c y x"], size: tuple[int, int]
-) -> Float[Tensor, "b {size[0]} {size[1]}"]:
-    """Return contributions of a layer as a map: absolute, normalized, summed, resized.
+def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Return contributions of a layer as a map: absolute, normalized, summed over channels.
 
     Each image is normalized to [0, 1] over all channels and positions; equal values give zeros.
 
     Args:
         contributions: Gradients times input, or gradients times biases.
-        size: Height and width of the map.
 
     Example:
-        >>> contribution_map(torch.tensor([[[[0.0, -1.0]], [[4.0, 2.0]]]]), (1, 2))
+        >>> contribution_map(torch.tensor([[[[0.0, -1.0]], [[4.0, 2.0]]]]))
         tensor([[[1.0000, 0.7500]]])
 
     Source:
@@ -28,5 +24,4 @@ def contribution_map(
     """
     sizes = at_least_float32(contributions).abs()
     low, high = sizes.amin((1, 2, 3), keepdim=True), sizes.amax((1, 2, 3), keepdim=True)
-    shares = ((sizes - low) / torch.where(high > low, high - low, 1.0)).sum(1, keepdim=True)
-    return interpolate(shares, size, mode="bilinear", align_corners=False)[:, 0]
+    return ((sizes - low) / torch.where(high > low, high - low, 1.0)).sum(1)
