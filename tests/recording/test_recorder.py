@@ -156,7 +156,7 @@ def test_only_requested_rows_are_computed() -> None:
     }  # fmt: skip
     rows = model[0]
     assert isinstance(rows, Attention)
-    assert rows.received == [RecordRequest("class", (3, 0))]
+    assert set(rows.received) == {RecordRequest("class", (3, 0))}
     assert rows.tap.requests == []
     model(WEIGHTS)
     assert len(rows.received) == 1
