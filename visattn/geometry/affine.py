@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from visattn.geometry.placement import Box, Placement
+
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
-Box = tuple[float, float, float, float]
 
 # EXIF code -> affine map from the upright to the stored unit square: x' = a x + b y + c, ...
 _EXIF_TRANSFORMS: dict[int, tuple[Row, Row]] = {
@@ -39,6 +40,8 @@ class Geometry:
         image_size: Height and width of the upright image.
         region: Left, top, right, bottom of the part of the image that is visible to the network.
         orientation: EXIF orientation of the image file, 1 to 8.
+        placement: Where the cells of a map lie on the input, if this is the geometry of a map (see
+            `with_placement`).
 
     Raises:
         ValueError: If a size is below 1, the orientation is invalid, a value is not finite, or the
@@ -58,6 +61,7 @@ class Geometry:
     image_size: tuple[int, int]
     region: Box
     orientation: int = 1
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         """Check the sizes, the orientation, the region and the matrix."""
@@ -104,7 +108,7 @@ class Geometry:
             )
         after = self._after(1.0, float(left), 1.0, float(top), size)
         window = _transform_box(after.matrix, (0.0, 0.0, float(width), float(height)))
-        return replace(after, region=intersect(window, self.region))
+        return replace(after, region=_intersection(window, self.region))
 
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after padding the input to a canvas, with the input at (top, left).
@@ -124,6 +128,63 @@ class Geometry:
             return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
         return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
 
+    def with_placement(self, placement: Placement) -> "Geometry":
+        """Return the geometry of a map whose cells lie somewhere else than from edge to edge.
+
+        What draws a map stretches its grid over `input_size` and carries that to the image; the
+        matrix of this geometry carries each cell to the center of its receptive field instead. The
+        visible region is what the cells see.
+
+        Args:
+            placement: Where the cells lie on the input.
+
+        Raises:
+            ValueError: If it is the geometry of a map already.
+
+        Example:
+            >>> network = Geometry.identity((8, 8)).resized((4, 4))
+            >>> cells = network.with_placement(Placement((-0.5, -0.5, 3.5, 3.5), (4, 4)))
+            >>> cells.to_image(torch.tensor([[0.5, 0.5]])), cells.region
+            (tensor([[0., 0.]]), (0.0, 0.0, 8.0, 8.0))
+        """
+        self._check_has_no_placement()
+        placed = placement.at_size(self.input_size)
+        (left, top, right, bottom), (height, width) = placed.extent, self.input_size
+        step: Matrix = (
+            ((right - left) / width, 0.0, left),
+            (0.0, (bottom - top) / height, top),
+            (0.0, 0.0, 1.0),
+        )
+        seen = self.region
+        if placed.seen is not None:
+            seen = _intersection(_transform_box(self.matrix, placed.seen), self.region)
+        matrix = _matrix_product(self.matrix, step)
+        return replace(self, matrix=matrix, region=seen, placement=placement)
+
+    def from_edges(self) -> "Geometry":
+        """Return the geometry of the same map, stretched over the input from edge to edge.
+
+        Example:
+            >>> network = Geometry.identity((8, 8))
+            >>> moved = network.with_placement(Placement((-0.5, -0.5, 7.5, 7.5), (8, 8)))
+            >>> moved.from_edges() == network
+            True
+        """
+        if self.placement is None:
+            return self
+        placed = self.placement.at_size(self.input_size)
+        (left, top, right, bottom), (height, width) = placed.extent, self.input_size
+        x, y = width / (right - left), height / (bottom - top)
+        step: Matrix = ((x, 0.0, -left * x), (0.0, y, -top * y), (0.0, 0.0, 1.0))
+        return replace(self, matrix=_matrix_product(self.matrix, step), placement=None)
+
+    def _check_has_no_placement(self) -> None:
+        if self.placement is not None:
+            raise ValueError(
+                "the geometry of a map takes no further steps: apply them to the geometry of the "
+                "input, and place the cells last"
+            )
+
     def then(self, step: "Geometry") -> "Geometry":
         """Return the geometry after a step that is described from its own identity.
 
@@ -138,6 +199,7 @@ class Geometry:
             >>> half.then(Geometry.identity((5, 10)).flipped()) == half.flipped()
             True
         """
+        self._check_has_no_placement()
         if step.image_size != self.input_size:
             raise ValueError(f"a step after {self.input_size} starts at {step.image_size}")
         window = _transform_box(self.matrix, step.region)
@@ -145,7 +207,8 @@ class Geometry:
             self,
             matrix=_matrix_product(self.matrix, step.matrix),
             input_size=step.input_size,
-            region=intersect(window, self.region),
+            region=_intersection(window, self.region),
+            placement=step.placement,
         )
 
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
@@ -211,15 +274,6 @@ class Geometry:
             .flatten(1)
         )
 
-    def box_to_image(self, box: Box) -> Box:
-        """Map left, top, right, bottom from pixels of the input to pixels of the upright image.
-
-        Example:
-            >>> Geometry.identity((4, 8)).flipped().box_to_image((1.0, 0.0, 3.0, 4.0))
-            (5.0, 0.0, 7.0, 4.0)
-        """
-        return _transform_box(self.matrix, box)
-
     def to_stored(self) -> "Geometry":
         """Return the geometry relative to the stored pixels, before the EXIF orientation.
 
@@ -249,7 +303,9 @@ class Geometry:
             >>> Geometry.identity((2, 3)).to_dict()["image_size"]
             [2, 3]
         """
+        placement = {} if self.placement is None else {"placement": self.placement.to_dict()}
         return {
+            **placement,
             "matrix": [list(row) for row in self.matrix],
             "input_size": list(self.input_size),
             "image_size": list(self.image_size),
@@ -273,12 +329,14 @@ class Geometry:
             a, b, c = ((float(x), float(y), float(z)) for x, y, z in plain["matrix"])
             (y, x), (height, width) = plain["input_size"], plain["image_size"]
             left, top, right, bottom = map(float, plain["region"])
+            placement = plain.get("placement")
             return cls(
                 (a, b, c),
                 (int(y), int(x)),
                 (int(height), int(width)),
                 (left, top, right, bottom),
                 int(plain["orientation"]),
+                None if placement is None else Placement.from_dict(placement),
             )
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a geometry as to_dict writes it: {error!r}") from error
@@ -287,6 +345,7 @@ class Geometry:
         self, scale_x: float, shift_x: float, scale_y: float, shift_y: float, size: tuple[int, int]
     ) -> "Geometry":
         """Return the geometry after a step that moves `scale * p + shift` to p."""
+        self._check_has_no_placement()
         step: Matrix = ((scale_x, 0.0, shift_x), (0.0, scale_y, shift_y), (0.0, 0.0, 1.0))
         return replace(self, matrix=_matrix_product(self.matrix, step), input_size=size)
 
@@ -306,17 +365,8 @@ def _transform_box(matrix: Matrix, box: Box) -> Box:
     return min(x), min(y), max(x), max(y)
 
 
-def intersect(box: Box, other: Box) -> Box:
-    """Return the intersection of two boxes; if empty, an empty box at the edge of `other`.
-
-    Args:
-        box: Left, top, right, bottom.
-        other: The same.
-
-    Example:
-        >>> intersect((0, 0, 4, 4), (2, 1, 9, 3)), intersect((0, 0, 1, 1), (2, 1, 9, 3))
-        ((2, 1, 4, 3), (2, 1, 2, 1))
-    """
+def _intersection(box: Box, other: Box) -> Box:
+    """Return the intersection of two boxes; if empty, an empty box at the edge of `other`."""
     (x0, y0, x1, y1), (left, top, right, bottom) = box, other
     return (
         min(max(x0, left), right),

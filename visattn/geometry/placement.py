@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.geometry.affine import Box
-
+Box = tuple[float, float, float, float]
 Align = Literal["receptive_field", "edges"]
 Evidence = Literal["arithmetic", "gradient"]
 
@@ -174,23 +173,6 @@ class Placement:
             input_size=input_size,
             spread=(self.spread[0] * y, self.spread[1] * x),
         )
-
-    def boxes_to_cells(self, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
-        """Return boxes relative to the input as boxes relative to the cells, both from 0 to 1.
-
-        Args:
-            boxes: Left, top, right, bottom as fractions of the input.
-
-        Example:
-            >>> half = Placement((0.0, 0.0, 10.0, 20.0), (20, 20))
-            >>> half.boxes_to_cells(torch.tensor([[0.25, 0.5, 0.75, 1.0]]))
-            tensor([[0.5000, 0.5000, 1.0000, 1.0000]])
-        """
-        left, top, right, bottom = self.extent
-        (height, width), corner = self.input_size, boxes.new_tensor([left, top, left, top])
-        pixels = boxes * boxes.new_tensor([width, height, width, height])
-        size = boxes.new_tensor([right - left, bottom - top] * 2)
-        return ((pixels - corner) / size).clamp(0, 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the placement as plain lists and numbers that JSON can represent."""

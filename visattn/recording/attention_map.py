@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.blocks.tap import MapKind
-from visattn.geometry.affine import Box, Geometry, intersect
+from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import Align, Placement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.recording.heatmap_png import heatmap_png
@@ -20,10 +20,7 @@ _NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap:
-    """Attention weights on a grid, with what carries a cell to its place on the original image.
-
-    A cell lies on the network's input where its `placement` says, and the input lies on the image
-    where its `geometry` says.
+    """Attention weights on a grid, with what carries each cell to its place on the original image.
 
     `len`, indexing and iteration use the first axis. Labels, if any, name its entries: `maps[2]` is
     the map of the third word.
@@ -35,11 +32,12 @@ class AttentionMap:
             per object query (`queries`), a `glimpse`, an
             attribution computed with a target (`gradient`), bottom-up `saliency` of the image, or a
             `channel` gate, which has no position on the image.
-        geometry: Transform from the network's input to the image; None if unknown.
+        geometry: Transform from the network's input to the image, which takes the placement in; None
+            if unknown.
         metadata: Details of how they were computed, as plain values.
         labels: A name for each map of the first axis; () for none.
-        placement: Where the cells lie on the network's input; None if they cover it from edge to
-            edge.
+        placement: Where the cells lie on the network's input, by default that of the geometry; None
+            if they cover it from edge to edge.
 
     Raises:
         ValueError: If the kind is unknown, there are too few axes, or the labels do not match the
@@ -74,6 +72,13 @@ class AttentionMap:
                 "there must be one label for each map of the first axis, "
                 f"got {len(self.labels)} labels for values of shape {tuple(self.values.shape)}"
             )
+        if self.geometry is not None and self.placement != self.geometry.placement:
+            # frozen for its users: one of both is completed by the other, once
+            if self.placement is None:
+                object.__setattr__(self, "placement", self.geometry.placement)
+            else:
+                geometry = self.geometry.with_placement(self.placement)
+                object.__setattr__(self, "geometry", geometry)
 
     @classmethod
     def from_array(
@@ -232,6 +237,9 @@ class AttentionMap:
     def with_geometry(self, geometry: Geometry) -> "AttentionMap":
         """Return the same map with a geometry.
 
+        Args:
+            geometry: That of the network's input, or that of another map of the same grid.
+
         Example:
             >>> gate = AttentionMap(torch.rand(2, 2), "gate", "gate")
             >>> gate.with_geometry(Geometry.identity((8, 8))).resize_to_image().shape
@@ -259,7 +267,9 @@ class AttentionMap:
             raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
         if align == "receptive_field":
             return self
-        return replace(self, placement=None, metadata={**self.metadata, "align": align})
+        geometry = None if self.geometry is None else self.geometry.from_edges()
+        metadata = {**self.metadata, "align": align}
+        return replace(self, geometry=geometry, placement=None, metadata=metadata)
 
     def display_range(self) -> tuple[float, float]:
         """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
@@ -319,37 +329,22 @@ class AttentionMap:
         (xx, xy, x0), (yx, yy, y0), _ = self.geometry.matrix
         rows, columns = size or self.geometry.image_size
         values, (grid_y, grid_x) = self.values, self.values.shape[-2:]
+        height, width = self.geometry.input_size
         image_y, image_x = self.geometry.image_size
         y, x = _centers(rows, image_y), _centers(columns, image_x)
-        left, top, right, bottom = self._seen_region()
+        left, top, right, bottom = self.geometry.region
         visible = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
         visible &= left < right and top < bottom
-        placement = self.placement or Placement.edges(self.geometry.input_size)
-        placement = placement.at_size(self.geometry.input_size)
-        x_first, y_first, x_last, y_last = placement.extent
-        height, width = y_last - y_first, x_last - x_first
         if xy:  # rotated by 90 degrees: the x of the image is the y of the grid
             values = values.transpose(-1, -2)
-            down = ((y - y0) / yx - x_first) * grid_x / width
-            along = ((x - x0) / xy - y_first) * grid_y / height
+            down, along = (y - y0) / yx * grid_x / width, (x - x0) / xy * grid_y / height
         else:
-            down = ((y - y0) / yy - y_first) * grid_y / height
-            along = ((x - x0) / xx - x_first) * grid_x / width
+            down, along = (y - y0) / yy * grid_y / height, (x - x0) / xx * grid_x / width
         values = _resample_axis(values, along, -1, smooth=smooth)
         values = _resample_axis(values, down, -2, smooth=smooth)
         return values.masked_fill_(
             ~visible.to(values.device), torch.nan
         )  # in place on a new tensor
-
-    def _seen_region(self) -> Box:
-        """Return the part of the image that the cells of the map see."""
-        if self.geometry is None:
-            raise ValueError(f"the map of {self.site} has no geometry")
-        region, placement = self.geometry.region, self.placement
-        if placement is None or placement.seen is None:
-            return region
-        seen = placement.at_size(self.geometry.input_size).seen or placement.seen
-        return intersect(self.geometry.box_to_image(seen), region)
 
 
 def _reduce_channels(
