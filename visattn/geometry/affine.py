@@ -133,7 +133,7 @@ class Geometry:
 
         What draws a map stretches its grid over `input_size` and carries that to the image; the
         matrix of this geometry carries each cell to the center of its receptive field instead. The
-        visible region is what the cells see.
+        visible region is what the map covers.
 
         Args:
             placement: Where the cells lie on the input.
@@ -155,11 +155,11 @@ class Geometry:
             (0.0, (bottom - top) / height, top),
             (0.0, 0.0, 1.0),
         )
-        seen = self.region
-        if placed.seen is not None:
-            seen = _intersection(_transform_box(self.matrix, placed.seen), self.region)
+        region = self.region
+        if placed.covered is not None:
+            region = _intersection(_transform_box(self.matrix, placed.covered), region)
         matrix = _matrix_product(self.matrix, step)
-        return replace(self, matrix=matrix, region=seen, placement=placement)
+        return replace(self, matrix=matrix, region=region, placement=placement)
 
     def from_edges(self) -> "Geometry":
         """Return the geometry of the same map, stretched over the input from edge to edge.

@@ -24,7 +24,8 @@ class Placement:
         extent: Left, top, right, bottom of all cells, in pixels of the input, where a cell reaches
             halfway to its neighbors. It may exceed the input, or cover a part of it.
         input_size: Height and width of the input that these pixels belong to.
-        seen: The part of the input that any cell looks at; None for all of it.
+        covered: Left, top, right, bottom of the part of the input that the map speaks of: what its
+            cells look at, up to half a cell beyond the outermost; None for all of the input.
         spread: How far apart, in pixels, the centers of the branches lie that are added or
             concatenated on the way to the map, (y, x); the extent is that of their mean.
         evidence: Whether centers follow from the `arithmetic` of strides and paddings, or were
@@ -45,7 +46,7 @@ class Placement:
 
     extent: Box
     input_size: tuple[int, int]
-    seen: Box | None = None
+    covered: Box | None = None
     spread: tuple[float, float] = (0.0, 0.0)
     evidence: Evidence = "arithmetic"
 
@@ -74,13 +75,17 @@ class Placement:
             step: From one cell to the next, (y, x).
             grid: Rows and columns.
             input_size: Height and width of the input.
-            seen: See `Placement`.
+            seen: The part of the input that any cell looks at; None for all of it.
             spread: See `Placement`.
             evidence: See `Placement`.
         """
-        top, left = start[0] - step[0] / 2, start[1] - step[1] / 2
-        extent = (left, top, left + grid[1] * step[1], top + grid[0] * step[0])
-        return cls(extent, input_size, seen, spread, evidence)
+        (height, width), whole = input_size, (0.0, 0.0, float(input_size[1]), float(input_size[0]))
+        seen_left, seen_top, seen_right, seen_bottom = whole if seen is None else seen
+        rows = _cells(start[0], step[0], grid[0], (max(seen_top, 0), min(seen_bottom, height)))
+        columns = _cells(start[1], step[1], grid[1], (max(seen_left, 0), min(seen_right, width)))
+        extent = (columns[0], rows[0], columns[1], rows[1])
+        covered = (columns[2], rows[2], columns[3], rows[3])
+        return cls(extent, input_size, None if covered == whole else covered, spread, evidence)
 
     @classmethod
     def edges(cls, input_size: tuple[int, int]) -> "Placement":
@@ -147,7 +152,13 @@ class Placement:
         ]
         left, top, right, bottom = self.extent
         extent = (left + moves[1], top + moves[0], right + moves[1], bottom + moves[0])
-        return replace(self, extent=extent, evidence="gradient")
+        covered, (height, width) = self.covered, self.input_size
+        if covered is not None:
+            covered = (
+                max(covered[0] + moves[1], 0.0), max(covered[1] + moves[0], 0.0),
+                min(covered[2] + moves[1], width), min(covered[3] + moves[0], height),
+            )  # fmt: skip
+        return replace(self, extent=extent, covered=covered, evidence="gradient")
 
     def at_size(self, input_size: tuple[int, int]) -> "Placement":
         """Return the same placement in pixels of an input of another size.
@@ -164,21 +175,21 @@ class Placement:
         y, x = (new / old for new, old in zip(input_size, self.input_size, strict=True))
         boxes = [
             box and (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
-            for box in (self.extent, self.seen)
+            for box in (self.extent, self.covered)
         ]
         return replace(
             self,
             extent=boxes[0] or self.extent,
-            seen=boxes[1],
+            covered=boxes[1],
             input_size=input_size,
             spread=(self.spread[0] * y, self.spread[1] * x),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the placement as plain lists and numbers that JSON can represent."""
-        seen = {} if self.seen is None else {"seen": list(self.seen)}
+        covered = {} if self.covered is None else {"covered": list(self.covered)}
         return {
-            "extent": list(self.extent), "input_size": list(self.input_size), **seen,
+            "extent": list(self.extent), "input_size": list(self.input_size), **covered,
             "spread": list(self.spread), "evidence": self.evidence,
         }  # fmt: skip
 
@@ -195,18 +206,27 @@ class Placement:
             True
         """
         try:
-            seen, (height, width) = plain.get("seen"), plain["input_size"]
+            covered, (height, width) = plain.get("covered"), plain["input_size"]
             spread_y, spread_x = map(float, plain.get("spread", (0.0, 0.0)))
             evidence: Evidence = "gradient" if plain.get("evidence") == "gradient" else "arithmetic"
             return cls(
                 _box(plain["extent"]),
                 (int(height), int(width)),
-                None if seen is None else _box(seen),
+                None if covered is None else _box(covered),
                 (spread_y, spread_x),
                 evidence,
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a placement as to_dict writes it: {error!r}") from error
+
+
+def _cells(
+    start: float, step: float, count: int, seen: tuple[float, float]
+) -> tuple[float, float, float, float]:
+    """Return beginning and end of cells along an axis, and of what they cover."""
+    first, last = start - step / 2, start + (count - 0.5) * step
+    low, high = min(first, last) - abs(step) / 2, max(first, last) + abs(step) / 2
+    return first, last, float(max(low, seen[0])), float(min(high, seen[1]))
 
 
 def align_of(placement: Placement | None) -> Align:

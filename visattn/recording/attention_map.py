@@ -32,8 +32,8 @@ class AttentionMap:
             per object query (`queries`), a `glimpse`, an
             attribution computed with a target (`gradient`), bottom-up `saliency` of the image, or a
             `channel` gate, which has no position on the image.
-        geometry: Transform from the network's input to the image, which takes the placement in; None
-            if unknown.
+        geometry: Transform from the network's input to the image, which takes in the placement;
+            None if unknown.
         metadata: Details of how they were computed, as plain values.
         labels: A name for each map of the first axis; () for none.
         placement: Where the cells lie on the network's input, by default that of the geometry; None
@@ -296,11 +296,11 @@ class AttentionMap:
     def resize_to_image(
         self, size: tuple[int, int] | None = None, *, smooth: bool = True
     ) -> Float[Tensor, "*axes y x"]:
-        """Resample the map to the pixels of the image; NaN where the network sees nothing.
+        """Resample the map to the pixels of the image; NaN where the map does not reach.
 
         Each pixel gets the value at its center, as `align_corners=False` does. Values are not
-        rescaled, and lie between those of the surrounding cells. Pixels that the network sees, but
-        that lie beyond the centers of the outermost cells, get the value of the nearest cell.
+        rescaled, and lie between those of the surrounding cells. Pixels beyond the centers
+        of the outermost cells get the value of the nearest one, up to a whole cell away.
 
         Args:
             size: Height and width of the result; by default those of the image.
