@@ -57,9 +57,11 @@ def make_models() -> dict[str, nn.Module]:
         "Hugging Face": hugging_face_model(),
         "visattn ViT": VisionTransformer(
             CLASSES, img_size=SIZE, patch_size=8, **THIN, **BLACK),
-        "visattn CNN": AttentionResNet(
-            CLASSES, depth=8, stem_width=8, img_size=SIZE, block="cbam", **BLACK),
     }  # fmt: skip
+    torch.manual_seed(3)  # Grad-CAM weighs the channels of this network with both signs
+    models["visattn CNN"] = AttentionResNet(
+        CLASSES, depth=8, stem_width=8, img_size=SIZE, block="cbam", **BLACK
+    )
     with torch.no_grad():
         for model in models.values():
             for name, values in model.named_parameters():
@@ -166,7 +168,10 @@ def test_layer_maps_are_placed_on_the_mark() -> None:
             # model hardly differ: the weighted sum is negative everywhere, and the map is empty.
             if (name, method) == ("visattn ViT", "scorecam"):
                 continue
-            assert max(offsets(model, method)) < 1.5, (name, method)
+            # the 7 x 7 convolution of CBAM gates the surroundings of a mark, too
+            exact = method in ("gradcam++", "layercam", "eigencam", "scorecam") and "CNN" in name
+            limit = (0.3 if name == "visattn CNN" else 0.2) if exact else 1.5
+            assert max(offsets(model, method)) < limit, (name, method)
 
 
 def test_pixel_maps_are_placed_on_the_visible_window() -> None:

@@ -160,6 +160,31 @@ class Placement:
             )  # fmt: skip
         return replace(self, extent=extent, covered=covered, evidence="gradient")
 
+    def boxes_to_cells(self, boxes: Float[Tensor, "*n 4"]) -> Float[Tensor, "*n 4"]:
+        """Map boxes relative to the input to boxes relative to the map's grid.
+
+        What covers cells of a map, or is compared with their centers, is measured in these. A box
+        beyond the outermost cells counts for the nearest of them; empty boxes stay as they are.
+
+        Args:
+            boxes: Left, top, right, bottom as fractions of the input.
+
+        Example:
+            >>> left = Placement((0.0, 0.0, 10.0, 20.0), (20, 20))
+            >>> left.boxes_to_cells(torch.tensor([[0.25, 0.5, 0.5, 1.0], [0.75, 0.0, 1.0, 1.0]]))
+            tensor([[0.5000, 0.5000, 1.0000, 1.0000],
+                    [0.5000, 0.0000, 1.0000, 1.0000]])
+        """
+        left, top, right, bottom = self.extent
+        height, width = self.input_size
+        corner = boxes.new_tensor([left / width, top / height] * 2)
+        sides = boxes.new_tensor([(right - left) / width, (bottom - top) / height] * 2)
+        first, last = ((boxes - corner) / sides).unflatten(-1, (2, 2)).unbind(-2)
+        back = torch.where(first >= 1, last - 1, 0.0) + torch.where(last <= 0, first, 0.0)
+        placed = torch.cat((first - back, last - back), -1)
+        empty = (boxes[..., 2:] <= boxes[..., :2]).any(-1, keepdim=True)
+        return torch.where(empty, boxes, placed)
+
     def at_size(self, input_size: tuple[int, int]) -> "Placement":
         """Return the same placement in pixels of an input of another size.
 

@@ -27,6 +27,7 @@ from visattn.data.images.reader import (
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
+from visattn.geometry.placement import align_of
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.models.captioning.hard_attention import Places
@@ -330,6 +331,10 @@ def _captions(
 ) -> Caption:
     """Return the best caption of one image, with the others as its alternatives."""
     captions: list[Caption] = []
+    placed = geometry
+    if (placement := model.encoder.placement) is not None:
+        placed = geometry.with_placement(placement)
+    metadata = {**metadata, "align": align_of(placement)}
     for rank in range(output.tokens.shape[1]):
         if output.scores[image, rank] == -torch.inf:
             break  # there are fewer captions of these lengths
@@ -342,7 +347,7 @@ def _captions(
                 words=words,
                 log_probs=tuple(output.log_probs[at].tolist()),
                 gates=tuple(output.attention_steps.gate[at].tolist()),
-                maps=AttentionMap(values, model.attention_site, "words", geometry, metadata, words),
+                maps=AttentionMap(values, model.attention_site, "words", placed, metadata, words),
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),
                 image=metadata["image"],

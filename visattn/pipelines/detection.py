@@ -11,6 +11,7 @@ from visattn.blocks.transformer.deformable import SamplingPoints
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Box, Geometry
+from visattn.geometry.placement import align_of
 from visattn.models.detection.detr import DETR, Detections
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.attention_map import AttentionMap
@@ -132,8 +133,10 @@ def _detect_image(
         for index in kept.tolist()
     )
     queries = predicted.queries[kept]
-    maps = _placed_maps(model, attention, objects, queries, geometry, layer)
-    return DetectionResult(objects, maps, _placed_points(attention.points, queries, geometry))
+    placement = model.encoder.placement
+    cells = geometry if placement is None else geometry.with_placement(placement)
+    maps = _placed_maps(model, attention, objects, queries, cells, layer)
+    return DetectionResult(objects, maps, _placed_points(attention.points, queries, cells))
 
 
 def _placed_maps(
@@ -151,6 +154,7 @@ def _placed_maps(
         "heads": "mean",
         "queries": queries.tolist(),
         "outside": (1 - values.sum((1, 2))).clamp(min=0).tolist(),
+        "align": align_of(geometry.placement),
     }
     labels = tuple(each.label for each in objects)
     return AttentionMap(values, attention.site, "queries", geometry, metadata, labels)

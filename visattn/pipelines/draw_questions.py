@@ -78,8 +78,9 @@ def _hop_maps(model: VQAModel, maps: Float[Tensor, "hops n"] | None) -> list[Met
     if maps is None:
         return [MethodMap("maps", None, note="this model has no attention maps")]
     geometry, vmax = Geometry.identity(model.img_size), float(maps.max())
+    placement = model.encoder.placement
     placed = [
-        AttentionMap(values.view(model.grid_size), name, "tokens", geometry)
+        AttentionMap(values.view(model.grid_size), name, "tokens", geometry, placement=placement)
         for name, values in zip(model.hop_names, maps, strict=True)
     ]
     return [

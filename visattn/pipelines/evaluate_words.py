@@ -73,6 +73,8 @@ class CaptionerExplainer(WordExplainer):
         pixels, geometry = resize_to_input(image, spec)
         batch = pixels[None].to(self.model.encoder.shift.device)
         maps = caption_maps(self.model, batch, tokens, cast("Sequence[WordMethod]", methods))
+        if (placement := self.model.encoder.placement) is not None:
+            geometry = geometry.with_placement(placement)
         return {name: values.cpu() for name, values in maps.items()}, geometry
 
     def untrained(self) -> "CaptionerExplainer":
@@ -186,7 +188,9 @@ def evaluate_words(
             source = untrained if control == "untrained" else explainer
             maps, geometry = source.maps(shown, words, methods)
             for name, values in _with_baselines(maps, control).items():
-                for row in _phrase_rows(values, phrases, geometry):
+                # windows of occlusion divide the image, wherever the features look
+                cells = geometry.from_edges() if name == "occlusion" else geometry
+                for row in _phrase_rows(values, phrases, cells):
                     yield {"kind": "phrase", "image": photo.name, "method": name,
                            "control": control, **row}  # fmt: skip
         before, count = image, count + 1

@@ -253,6 +253,8 @@ def _placed(
     maps: AttentionMap, values: Float[Tensor, "t gy gx"], method: WordMethod
 ) -> AttentionMap:
     """Return the maps of a method at the place of the attention maps of the same words."""
+    if method == "occlusion":  # its windows divide the image, wherever the features look
+        maps = maps.aligned("edges")
     kind = "words" if method == "attention" else "gradient"
     site = maps.site if method == "attention" else "encoder"
     metadata = {**maps.metadata, "method": method}

@@ -13,6 +13,7 @@ from visattn.data.captions.vocabulary import Vocabulary, split_words
 from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.questions.batch import encode_questions
+from visattn.geometry.placement import align_of
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.vqa_model import VQAModel
@@ -211,6 +212,8 @@ def _ask_about_image(
     if not output.logits.isfinite().all():
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
     metadata = {"model": type(model).__name__, "resize_mode": spec.mode, "image": image.name}
+    placement = model.encoder.placement
+    metadata["align"] = align_of(placement)
     answers: list[Answer] = []
     for row, question in enumerate(questions):
         best = output.logits[row].float().softmax(-1).topk(min(num_answers, len(model.answers)))
@@ -219,7 +222,9 @@ def _ask_about_image(
         if output.attention is not None:
             values = output.attention[row].float().unflatten(-1, model.grid_size).cpu()
             site = f"{type(model).__name__} hops"
-            maps = AttentionMap(values, site, "tokens", geometry, metadata, model.hop_names)
+            maps = AttentionMap(
+                values, site, "tokens", geometry, metadata, model.hop_names, placement
+            )
         answers.append(
             Answer(
                 question,

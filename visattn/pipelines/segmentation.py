@@ -14,6 +14,7 @@ from visattn.data.images.reader import ImageLike, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
+from visattn.geometry.placement import Placement
 from visattn.models.dense import BACKGROUND
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.recording.attention_map import AttentionMap
@@ -96,11 +97,15 @@ def segment(
         photos = [read_image(image) for image in sources[start : start + batch_size]]
         inputs, geometries = zip(*(resize_to_input(photo, spec) for photo in photos), strict=True)
         output = model.segment(torch.stack(inputs).to(device))
-        yield from place_segmentations(output, model.class_names, geometries)
+        places = model.gate_placements(output)
+        yield from place_segmentations(output, model.class_names, geometries, places)
 
 
 def place_segmentations(
-    output: UNetOutput, class_names: tuple[str, ...], geometries: Sequence[Geometry]
+    output: UNetOutput,
+    class_names: tuple[str, ...],
+    geometries: Sequence[Geometry],
+    gate_placements: Sequence[Placement | None] = (),
 ) -> Iterator[Segmentation]:
     """Yield the segmentation of each image of a batch, placed on its photo.
 
@@ -108,6 +113,7 @@ def place_segmentations(
         output: What `UNet.segment` returned.
         class_names: Names of the classes.
         geometries: Geometry of each input on its photo.
+        gate_placements: Where the cells of each gate lie on the input; () for edge to edge.
 
     Example:
         >>> output = UNetOutput(torch.zeros(1, 2, 3, 5), ())
@@ -117,7 +123,9 @@ def place_segmentations(
     """
     probabilities = output.logits.detach().float().softmax(1).cpu()
     for row, geometry in enumerate(geometries):
-        gates = _gate_maps([gate[row].detach().float().cpu() for gate in output.gates], geometry)
+        gates = _gate_maps(
+            [gate[row].detach().float().cpu() for gate in output.gates], geometry, gate_placements
+        )
         yield Segmentation(photo_labels(probabilities[row], geometry), class_names, gates, geometry)
 
 
@@ -228,11 +236,14 @@ def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> Segmen
 
 
 def _gate_maps(
-    gates: Sequence[Float[Tensor, "_ _"]], geometry: Geometry
+    gates: Sequence[Float[Tensor, "_ _"]],
+    geometry: Geometry,
+    placements: Sequence[Placement | None],
 ) -> tuple[AttentionMap, ...]:
+    places = placements or [None] * len(gates)
     return tuple(
-        AttentionMap(gate, f"levels.{index}.gate.tap", "gate", geometry)
-        for index, gate in enumerate(gates)
+        AttentionMap(gate, f"levels.{index}.gate.tap", "gate", geometry, placement=place)
+        for index, (gate, place) in enumerate(zip(gates, places, strict=True))
     )
 
 

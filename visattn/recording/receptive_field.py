@@ -353,9 +353,8 @@ def _step(line: Line | None, count: int) -> float | None:
     """Return the distance of neighbors on a line with so many positions; None if it has others."""
     runs = [run for axis in line.axes for run in steps(axis) if run.step] if line else []
     parts = joined(sorted(runs, key=lambda run: abs(run.step), reverse=True))
-    if len(parts) != 1 or not isinstance(run := parts[0], Run) or run.size != count:
-        return None
-    return run.step
+    part = parts[0] if len(parts) == 1 else None
+    return part.step if isinstance(part, Run) and part.size == count else None
 
 
 def trace_grids(

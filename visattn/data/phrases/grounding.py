@@ -1,8 +1,8 @@
 """Phrase grounding: scores of attention maps against boxes, and targets for supervision."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -51,6 +51,32 @@ class GroundingResult(NamedTuple):
     def last_correctness(self) -> float:
         """Correctness of the last word, in English mostly the head noun."""
         return self.word_correctness[-1]
+
+
+def phrases_to_cells(
+    phrases: Sequence[Phrase], boxes_to_cells: Callable[[Tensor], Tensor]
+) -> tuple[Phrase, ...]:
+    """Return phrases with their boxes relative to the grid of a model's maps.
+
+    Args:
+        phrases: With boxes relative to the network's input.
+        boxes_to_cells: Of the model's encoder, `ImageEncoder.boxes_to_cells`.
+
+    Example:
+        >>> sky = Phrase(0, 1, ((0.0, 0.0, 1.0, 0.5),), (), "sky")
+        >>> [placed] = phrases_to_cells([sky], lambda boxes: boxes + 0.25)
+        >>> placed.boxes
+        ((0.25, 0.25, 1.25, 0.75),)
+    """
+    counts = [len(phrase.boxes) for phrase in phrases]
+    if not any(counts):
+        return tuple(phrases)
+    boxes = torch.tensor([box for phrase in phrases for box in phrase.boxes])
+    placed = iter(boxes_to_cells(boxes).tolist())
+    return tuple(
+        phrase._replace(boxes=tuple(cast("Box", tuple(next(placed))) for _ in range(count)))
+        for phrase, count in zip(phrases, counts, strict=True)
+    )
 
 
 def score_phrases(

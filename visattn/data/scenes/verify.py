@@ -1,7 +1,7 @@
 """Verification of captions and attention maps against the ground truth of a scene."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -168,7 +168,12 @@ class CaptionScore(NamedTuple):
 
 
 def score_caption(
-    caption: str, maps: Float[Tensor, "t gy gx"], world: World, *, size: int
+    caption: str,
+    maps: Float[Tensor, "t gy gx"],
+    world: World,
+    *,
+    size: int,
+    boxes_to_cells: Callable[[Tensor], Tensor] | None = None,
 ) -> CaptionScore:
     """Score a caption and its attention maps, one per word, against a scene.
 
@@ -178,6 +183,8 @@ def score_caption(
         world: Ground truth of the scene.
         size: Height and width in pixels at which the scene was rendered; the boxes are those of
             the objects' pixels.
+        boxes_to_cells: Maps boxes relative to the image to boxes relative to the grid of the maps,
+            such as `ImageEncoder.boxes_to_cells`; None if the grid covers the image.
 
     Raises:
         ValueError: If there are fewer maps than words.
@@ -198,6 +205,8 @@ def score_caption(
         return CaptionScore(verdict.parsed, verdict.true, 0, 0.0, 0.0, 0.0)
     hits = correctness = baseline = 0.0
     object_sides = torch.from_numpy(object_boxes(world, size)).float() / size
+    if boxes_to_cells is not None:
+        object_sides = boxes_to_cells(object_sides)
     for things in {things for _, things in visual}:
         word_maps = maps[[word for word, objects in visual if objects == things]]
         boxes = object_sides[list(things)]

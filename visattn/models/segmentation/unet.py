@@ -12,9 +12,11 @@ from torch.nn.functional import interpolate
 from visattn.blocks.registry import block_class, create_block
 from visattn.blocks.spatial.attention_gate import AttentionGate
 from visattn.functional.gates.spatial import resize_bilinear
+from visattn.geometry.placement import Placement
 from visattn.models.classifier import parse_block_name
 from visattn.models.dense import DenseModel
 from visattn.models.encoder import ImageEncoder
+from visattn.recording.probe_cache import probe_grids
 
 
 class UNetOutput(NamedTuple):
@@ -154,6 +156,20 @@ class UNet(DenseModel):
     ) -> Float[Tensor, "b k y x"]:
         """Return the logits of each pixel, for images of `img_size`."""
         return self.segment(images).logits
+
+    def gate_placements(self, output: UNetOutput) -> tuple[Placement | None, ...]:
+        """Return where the cells of each gate lie on the images; None if that was lost.
+
+        Args:
+            output: What `segment` returned.
+        """
+        if not output.gates:
+            return ()
+        traced = probe_grids(self, self.img_size, 3, self.segment, cache_key="segment")
+        return tuple(
+            traced.output(f"levels.{index}.gate.tap", (gate.shape[1], gate.shape[2]))
+            for index, gate in enumerate(output.gates)
+        )
 
     def segment(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> UNetOutput:
         """Return the logits of each pixel and the gates of the skip connections.

@@ -1,6 +1,6 @@
 """Metrics of captions: BLEU, ROUGE-L and CIDEr-D, and the correctness of scene captions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -99,10 +99,16 @@ class SceneScores(nn.Module):
         gates: Sequence[Float[Tensor, " _t"]],
         *,
         size: int,
+        boxes_to_cells: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Add captions with their maps, the scenes at their size in pixels, and the gates."""
+        """Add captions with their maps, the scenes at their size in pixels, and the gates.
+
+        Boxes are compared with the maps where the cells of the model's encoder lie.
+        """
         triples = zip(captions, maps, worlds, strict=True)
-        scores = [score_caption(*triple, size=size) for triple in triples]
+        scores = [
+            score_caption(*triple, size=size, boxes_to_cells=boxes_to_cells) for triple in triples
+        ]
         count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
         correctness = float(sum(score.correctness for score in scores))
         baseline = float(sum(score.baseline for score in scores))

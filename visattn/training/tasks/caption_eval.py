@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from visattn.data.captions.batch import CaptionBatch
+from visattn.data.phrases.grounding import phrases_to_cells
 from visattn.data.phrases.phrases import Phrase, match_phrases
 from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import Captioner
@@ -180,6 +181,7 @@ class CaptionEvalTask(Task):
                 [world for world in worlds if world],
                 [caption.gates for caption in first],
                 size=cast("Tensor", batch.images).shape[-1],
+                boxes_to_cells=self.model.encoder.boxes_to_cells,
             )
         self.updated_metrics.add(f"scenes/{split}")
 
@@ -187,7 +189,12 @@ class CaptionEvalTask(Task):
         self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch
     ) -> None:
         generated = split in GENERATED
-        phrases = [_phrases(caption, batch, generated=generated) for caption in captions]
+        phrases = [
+            phrases_to_cells(
+                _phrases(caption, batch, generated=generated), self.model.encoder.boxes_to_cells
+            )
+            for caption in captions
+        ]
         for scores, maps in self._scores_with_maps("phrases", split, captions):
             cast("PhraseScores", scores).update(maps, phrases)
         self.updated_metrics.add(f"phrases/{split}")

@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.phrases.grounding import SupervisedPart, supervised_words
+from visattn.data.phrases.grounding import (
+    SupervisedPart,
+    phrases_to_cells,
+    supervised_words,
+)
 from visattn.functional.captioning.losses import (
     AttentionLoss,
     Reduction,
@@ -229,8 +233,9 @@ class CaptioningTask(CaptionEvalTask):
         self, output: TeacherForcedOutput, batch: CaptionBatch
     ) -> Float[Tensor, ""]:
         """Return the supervision loss of the attention on the boxes of the phrases."""
-        grid_size = self.model.encoder.grid_size
-        words = supervised_words(batch.phrases(), grid_size, words=self.supervised_words)
+        encoder = self.model.encoder
+        captions = [phrases_to_cells(each, encoder.boxes_to_cells) for each in batch.phrases()]
+        words = supervised_words(captions, encoder.grid_size, words=self.supervised_words)
         device = output.attention.weights.device
         targets, supervised = pack_targets(
             *(x.to(device) for x in words), lengths=batch.packing or batch.lengths

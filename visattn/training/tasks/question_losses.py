@@ -1,5 +1,7 @@
 """Losses of visual question answering: of the answers, and of where each hop should look."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -34,7 +36,10 @@ def answer_loss(
 
 
 def hop_targets(
-    batch: QuestionBatch, grid: tuple[int, int], num_hops: int
+    batch: QuestionBatch,
+    grid: tuple[int, int],
+    num_hops: int,
+    boxes_to_cells: Callable[[Tensor], Tensor] = lambda boxes: boxes,
 ) -> Float[Tensor, "r {num_hops} n"]:
     """Return how much of each cell is covered by the objects that each hop should look at.
 
@@ -45,6 +50,7 @@ def hop_targets(
         batch: Questions with boxes and referents.
         grid: Rows and columns of cells.
         num_hops: Number of hops.
+        boxes_to_cells: Of the model's encoder, which knows where its cells lie.
 
     Returns:
         Zeros for questions without referents.
@@ -54,7 +60,8 @@ def hop_targets(
         return torch.zeros(len(batch.answers), num_hops, grid[0] * grid[1])
     height, width = batch.images.shape[2:]
     sides = boxes.new_tensor([width, height, width, height])
-    covered = box_coverage((boxes / sides)[:, :, None], grid).flatten(-2)[batch.image_indices]
+    placed = boxes_to_cells(boxes / sides)
+    covered = box_coverage(placed[:, :, None], grid).flatten(-2)[batch.image_indices]
     last_step = referents.any(-1).sum(1).clamp(min=1) - 1
     hops = torch.arange(num_hops, device=boxes.device)
     steps = torch.minimum(hops, last_step[:, None])

@@ -229,7 +229,8 @@ class QuestionTask(Task):
         self, attention: Float[Tensor, "r hops n"], batch: QuestionBatch
     ) -> Float[Tensor, ""]:
         """Return the mean loss of the maps of all hops against the objects of their steps."""
-        targets = hop_targets(batch, self.model.grid_size, attention.shape[1])
+        encoder = self.model.encoder
+        targets = hop_targets(batch, encoder.grid_size, attention.shape[1], encoder.boxes_to_cells)
         supervised = targets.sum(-1) > 0
         return attention_mass_loss(
             attention.flatten(0, 1), targets.flatten(0, 1), supervised.flatten()
@@ -249,6 +250,7 @@ class QuestionTask(Task):
         if output.attention is not None and batch.boxes is not None and referents is not None:
             size = (batch.images.shape[2], batch.images.shape[3])
             boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
+            boxes = self.model.encoder.boxes_to_cells(boxes)
             maps = output.attention.unflatten(2, self.model.grid_size)
             evaluation.referents.update(maps, boxes, types)
             if output.heads is not None and controls:
