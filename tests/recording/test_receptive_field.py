@@ -36,7 +36,7 @@ class Function(nn.Module):
 
 def trace(function: Callable[[Tensor], Tensor], grid: tuple[int, int]) -> Placement | None:
     model = nn.Sequential(Function(function))
-    traced = trace_grids(model, model, SIZE)
+    traced = trace_grids(model, model, (2, 3, *SIZE))
     assert traced.error == ""
     return traced.output("0", grid)
 
@@ -83,8 +83,8 @@ def test_operations_move_centers() -> None:
             (22, 20), [0.5, 0.5, 3, 5]),
         ("transposed", lambda x: nn.functional.conv_transpose2d(
             x[:, :, ::2, ::2], torch.ones(3, 2, 2, 2), stride=2), (64, 96), [0, 0, 1, 1]),
-        ("pixel shuffle", lambda x: pixel_shuffle(x[:, :1, ::2, ::2].expand(-1, 4, -1, -1), 2), (64, 96),
-            [0, 0, 1, 1]),
+        ("pixel shuffle", lambda x: pixel_shuffle(
+            x[:, :1, ::2, ::2].expand(-1, 4, -1, -1), 2), (64, 96), [0, 0, 1, 1]),
         ("space to depth", lambda x: conv2d(x.view(-1, 3, 32, 2, 48, 2).permute(0, 3, 5, 1, 2, 4)
             .reshape(-1, 12, 32, 48), torch.ones(5, 12, 1, 1)), (32, 48), [1, 1, 2, 2]),
         ("interleaved", lambda x: torch.cat([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)],
@@ -149,7 +149,7 @@ def test_models_that_read_their_activations_run_on_zeros() -> None:
             return x[:, :, ::2, ::2] if float(x.sum()) == 0 else x
 
     model = nn.Sequential(Reads())
-    traced = trace_grids(model, model, SIZE)
+    traced = trace_grids(model, model, (2, 3, *SIZE))
     assert starts_and_steps(traced.output("0", (32, 48)), (32, 48)) == [0.5, 0.5, 2, 2]
 
 
@@ -157,7 +157,7 @@ def test_a_model_is_not_changed() -> None:
     model: Any = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    trace_grids(model, model, SIZE)
+    trace_grids(model, model, (2, 3, *SIZE))
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert torch.equal(torch.get_rng_state(), state)
@@ -194,7 +194,8 @@ def test_centers_equal_those_of_gradients() -> None:
     }  # fmt: skip
     moved = 0
     for name, site in models.items():
-        model: Any = timm.create_model(name, **({"img_size": SIZE} if name == "test_vit" else {}))
+        options: dict[str, Any] = {"img_size": SIZE} if name == "test_vit" else {}
+        model: Any = timm.create_model(name, **options)
         explained = analyze_model(model.eval(), SIZE)
         layer = resolve_feature_layer(explained, site)
         placement, grid = layer.placement, layer.grid

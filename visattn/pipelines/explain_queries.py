@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.geometry.affine import Geometry
+from visattn.geometry.placement import Placement, align_of
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.attention_map import AttentionMap
+from visattn.recording.probe_cache import probe_grids
 from visattn.recording.query_attention import QueryAttention, record_queries
 
 Queries = Literal["best"] | int | Sequence[int]
@@ -140,12 +142,15 @@ def _explain_image(
     boxes = _to_image_boxes(output.pred_boxes[0][indices].detach().float().cpu(), image)
     labels = [classes[index] for index in indices]
     values = [float(scores[index]) for index in indices]
+    placement = _key_placement(model, inputs["pixel_values"], attention)
+    cells = geometry if placement is None else geometry.with_placement(placement)
     maps = AttentionMap(
         _select_heads(attention, heads)[indices],
         attention.site,
         "tokens",
-        geometry,
+        cells,
         {
+            "align": align_of(placement),
             "method": "cross-attention of queries",
             "model": str(getattr(getattr(model, "config", None), "model_type", "")),
             "layer": layer % len(layers),
@@ -168,6 +173,26 @@ def _explain_image(
         tuple(indices),
         None if points is None else points[indices],
     )
+
+
+def _key_placement(
+    model: nn.Module, pixels: Float[Tensor, "1 c y x"], attention: QueryAttention
+) -> Placement | None:
+    """Return where the cells lie that queries attend to; None for sampled places, or if lost.
+
+    Places that deformable attention samples are shares of the feature map, which the network learns
+    as shares of the image.
+    """
+    if attention.points is not None:
+        return None
+
+    def forward(images: Tensor) -> Any:
+        return model(pixel_values=images)
+
+    size = (pixels.shape[2], pixels.shape[3])
+    traced = probe_grids(model, size, pixels.shape[1], forward, cache_key="pixel_values")
+    grid = (attention.weights.shape[-2], attention.weights.shape[-1])
+    return traced.keys(attention.site, grid)
 
 
 def _takes_text(model: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike
 from visattn.data.images.resize import ResizeMode
+from visattn.geometry.placement import Placement, align_of
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
@@ -18,6 +19,7 @@ from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.model_config import takes_clips
 from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.receptive_field import trace_grids
 
 VIDEO_METHODS = ("gradcam", "attention", "input_gradient")
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -148,6 +150,7 @@ class VideoExplainer:
     ) -> None:
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, (), "")
         self.model, name = loaded.model, type(loaded.model).__name__
+        self._placements: dict[Any, Placement | None] = {}
         if not takes_clips(self.model) or name not in _FAMILIES:
             raise ValueError(
                 f"the model must be one of {', '.join(_FAMILIES)}, got {name}; for a model of "
@@ -222,6 +225,10 @@ class VideoExplainer:
             "probability": float(scores.softmax(0)[index]),
             "signed": False,
         }
+        placement = None
+        if method in ("gradcam", "attention"):
+            placement = self._placement(inputs[None].shape, (volume.shape[1], volume.shape[2]))
+            metadata["align"] = align_of(placement)
         maps: list[AttentionMap] = []
         for frame in range(count):
             tubelet = frame * len(volume) // self.clip_length
@@ -231,8 +238,21 @@ class VideoExplainer:
             details = {**metadata, "tubelet": tubelet, **({"empty": reason} if reason else {})}
             kind = "tokens" if method == "attention" else "gradient"
             geometry = clip.geometries[frame]
-            maps.append(AttentionMap(volume[tubelet], method, kind, geometry, details))
+            maps.append(
+                AttentionMap(volume[tubelet], method, kind, geometry, details, placement=placement)
+            )
         return maps
+
+    def _placement(self, shape: Sequence[int], grid: tuple[int, int]) -> Placement | None:
+        """Return where the cells of the explained features lie on each frame."""
+        key = (tuple(shape), grid)
+        if key not in self._placements:
+            module, names = self._family.module(self.model), self.model.named_modules()
+            site = next(name for name, child in names if child is module)
+            traced = trace_grids(self.model, self.model, (2, *shape[1:]))
+            find = traced.input if self._family.of_input else traced.output
+            self._placements[key] = find(site, grid)
+        return self._placements[key]
 
     def features(
         self, inputs: Float[Tensor, "1 _ _ y x"]

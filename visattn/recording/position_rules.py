@@ -570,12 +570,13 @@ def _im2col(op: Operation) -> list[Line | None]:
 RULES: dict[str, Callable[[Operation], Sequence[Line | None]]] = {
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
     **dict.fromkeys(
-        ("max_pool2d_with_indices", "max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d"),
+        ("max_pool2d_with_indices", "max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d",
+         "max_pool3d_with_indices", "max_pool3d", "avg_pool3d"),
         _pooling,
     ),
     **dict.fromkeys(
         ("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
-         "adaptive_avg_pool1d"),
+         "adaptive_avg_pool1d", "_adaptive_avg_pool3d"),
         _adaptive_pooling,
     ),
     **dict.fromkeys(

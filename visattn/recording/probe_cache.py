@@ -109,7 +109,8 @@ def probe_grids(
     key = (input_size, channels, cache_key, _structure_hash(model))
     if key not in cache:
         function = forward or forward_function(model)
-        cache[key] = trace_grids(model, function, input_size, channels)
+        # two images, so that no axis of length one but a true one is squeezed
+        cache[key] = trace_grids(model, function, (2, channels, *input_size))
     return cache[key]
 
 

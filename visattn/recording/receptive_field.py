@@ -15,7 +15,7 @@ meta tensors, which hold no numbers, wherever it can.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -45,7 +45,6 @@ from visattn.recording.position_rules import (
     still,
 )
 
-_BATCH = 2  # more than one, so that no axis of length one but a true one is squeezed
 _NOWHERE: Lines = (None, None)
 _SAME_SHAPE = frozenset(
     {"relu", "hardtanh", "silu", "gelu", "sigmoid", "hardswish", "hardsigmoid", "leaky_relu", "elu",
@@ -116,10 +115,11 @@ def _checked(line: Line | None, output: Tensor) -> Line | None:
 
 @dataclass(eq=False)
 class _Call:
-    """One call of a module: the centers of its outputs, and of the keys of attention inside."""
+    """One call of a module: centers of what goes in and out, and of keys of attention inside."""
 
-    outputs: list[Lines] = field(default_factory=list)
-    keys: list[Lines] = field(default_factory=list)
+    inputs: list[Lines]
+    outputs: list[Lines]
+    keys: list[Lines]
 
 
 class PositionTracer(TorchDispatchMode):
@@ -293,6 +293,16 @@ class TracedGrids:
             return None
         return _placement(outputs[index], grid, self.input_size)
 
+    def input(self, site: str, grid: tuple[int, int]) -> Placement | None:
+        """Return where the first input of the last call of a module lies; None if that was lost.
+
+        Args:
+            site: Qualified name of the module.
+            grid: Rows and columns of the input.
+        """
+        inputs = [call.inputs for call in self.calls.get(site, [])[-1:]]
+        return _placement(inputs[0][0], grid, self.input_size) if inputs and inputs[0] else None
+
     def keys(self, site: str, grid: tuple[int, int]) -> Placement | None:
         """Return where the keys of attention lie that is computed in a module, or around a tap.
 
@@ -353,15 +363,14 @@ def _step(line: Line | None, count: int) -> float | None:
     """Return the distance of neighbors on a line with so many positions; None if it has others."""
     runs = [run for axis in line.axes for run in steps(axis) if run.step] if line else []
     parts = joined(sorted(runs, key=lambda run: abs(run.step), reverse=True))
-    part = parts[0] if len(parts) == 1 else None
+    if len(parts) != 1:  # parts of axes, such as windows, that do not fit together
+        return None
+    [part] = parts
     return part.step if isinstance(part, Run) and part.size == count else None
 
 
 def trace_grids(
-    model: nn.Module,
-    forward: Callable[[Tensor], Any],
-    input_size: tuple[int, int],
-    channels: int = 3,
+    model: nn.Module, forward: Callable[[Tensor], Any], shape: Sequence[int]
 ) -> TracedGrids:
     """Return where the activations of a model lie on its input, from one run.
 
@@ -371,12 +380,11 @@ def trace_grids(
     Args:
         model: The model, in any mode; it is restored.
         forward: Calls it with images.
-        input_size: Height and width of the images.
-        channels: Of the images.
+        shape: Of the images, `[b c y x]`, or of clips; rows and columns are the last two axes.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.MaxPool2d(2), nn.Flatten())
-        >>> traced = trace_grids(model, model, (16, 24))
+        >>> traced = trace_grids(model, model, (2, 3, 16, 24))
         >>> traced.output("0", (8, 12)).extent
         (-0.5, -0.5, 23.5, 15.5)
         >>> traced.output("1", (4, 6)).shift((4, 6))
@@ -384,13 +392,14 @@ def trace_grids(
     """
     weights = (weight for weight in model.parameters() if weight.is_floating_point())
     weight = next(weights, torch.zeros(()))
-    images = weight.detach().new_zeros(_BATCH, channels, *input_size)
+    input_size = (shape[-2], shape[-1])
     errors: list[str] = []
     for meta in (True, False):
         calls: dict[str, list[_Call]] = {}
-        batch = images.to("meta") if meta else images
+        device = "meta" if meta else weight.device
+        batch = torch.zeros(tuple(shape), dtype=weight.dtype, device=device)
         tracer = PositionTracer(meta=meta)
-        devices = [images.device] if images.device.type == "cuda" else []
+        devices = [weight.device] if weight.device.type == "cuda" else []
         with (
             torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(model), probing(),
             _noting_calls(model, tracer, calls),
@@ -403,7 +412,7 @@ def trace_grids(
                 errors.append(f"{type(error).__name__}: {error}")
                 continue
         outputs = [tracer.of(tensor) for tensor in _tensors(output)]
-        calls.setdefault("", [_Call(outputs, tracer.keys)])  # `forward` need not call the model
+        calls.setdefault("", [_Call([], outputs, tracer.keys)])  # `forward` need not call the model
         return TracedGrids(calls, input_size)
     return TracedGrids({}, input_size, errors[-1])
 
@@ -413,17 +422,18 @@ def _noting_calls(
     model: nn.Module, tracer: PositionTracer, calls: dict[str, list[_Call]]
 ) -> Iterator[None]:
     """Note the centers of the outputs of each module, and of the keys of its attention."""
-    begun: list[int] = []
+    begun: list[tuple[int, list[Lines]]] = []
     with ExitStack() as stack:
         for site, module in model.named_modules():
 
-            def enter(*_: Any) -> None:
-                begun.append(len(tracer.keys))
+            def enter(_: nn.Module, args: Any) -> None:
+                begun.append((len(tracer.keys), [tracer.of(part) for part in _tensors(args)]))
 
             def leave(_: nn.Module, __: Any, output: Any, site: str = site) -> None:
-                keys = tracer.keys[begun.pop() :] if begun else []
+                first, inputs = begun.pop() if begun else (len(tracer.keys), [])
                 outputs = [tracer.of(tensor) for tensor in _tensors(output)]
-                calls.setdefault(site, []).append(_Call(outputs, keys))
+                call = _Call(inputs, outputs, tracer.keys[first:])
+                calls.setdefault(site, []).append(call)
 
             stack.callback(module.register_forward_pre_hook(enter).remove)
             stack.callback(module.register_forward_hook(leave).remove)
