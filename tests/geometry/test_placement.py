@@ -1,4 +1,4 @@
-"""Placement of cells: centers, boxes, other input sizes, and geometries that take it in."""
+"""GridPlacement of cells: centers, boxes, other input sizes, and geometries that take it in."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, strategies as st
 
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 
-HALF_CELL = Placement.from_centers((0.5, 0.5), (8.0, 8.0), (5, 7), (40, 56))
+HALF_CELL = GridPlacement.from_centers((0.5, 0.5), (8.0, 8.0), (5, 7), (40, 56))
 
 
 def test_centers_and_extent_of_a_network_that_moves_by_half_a_cell() -> None:
@@ -23,9 +23,11 @@ def test_centers_and_extent_of_a_network_that_moves_by_half_a_cell() -> None:
 
 
 def test_a_map_covers_half_a_cell_around_its_cells_and_nothing_that_they_do_not_see() -> None:
-    crop = Placement.from_centers((14.0, 18.0), (4.0, 4.0), (4, 4), (40, 40), seen=(16, 12, 32, 28))
+    crop = GridPlacement.from_centers(
+        (14.0, 18.0), (4.0, 4.0), (4, 4), (40, 40), visible=(16, 12, 32, 28)
+    )
     assert crop.extent == crop.covered == (16, 12, 32, 28)
-    unpadded = Placement.from_centers((10.0, 10.0), (4.0, 4.0), (5, 5), (36, 36))
+    unpadded = GridPlacement.from_centers((10.0, 10.0), (4.0, 4.0), (5, 5), (36, 36))
     assert (unpadded.extent, unpadded.covered) == ((8, 8, 28, 28), (6, 6, 30, 30))
     geometry = Geometry.identity((36, 36)).with_placement(unpadded)
     assert geometry.region == (6, 6, 30, 30)
@@ -40,7 +42,7 @@ def test_a_geometry_carries_the_center_of_each_cell_to_its_receptive_field(
     start: tuple[float, float], step: tuple[float, float], grid: tuple[int, int]
 ) -> None:
     network = Geometry.identity((90, 130)).resized((60, 70)).cropped(4, 6, (53, 59)).flipped()
-    placement = Placement.from_centers(start, step, grid, (53, 59))
+    placement = GridPlacement.from_centers(start, step, grid, (53, 59))
     cells = network.with_placement(placement)
     rows, columns = placement.centers(grid)
     stretched = torch.tensor([(59 * (grid[1] - 0.5)) / grid[1], (53 * 0.5) / grid[0]])
@@ -55,7 +57,7 @@ def test_a_geometry_carries_the_center_of_each_cell_to_its_receptive_field(
 
 def test_cells_from_edge_to_edge_change_no_bit() -> None:
     network = Geometry.identity((91, 133)).resized((61, 71)).cropped(3, 5, (56, 64))
-    cells = network.with_placement(Placement.edges((56, 64)))
+    cells = network.with_placement(GridPlacement.edges((56, 64)))
     assert (cells.matrix, cells.region) == (network.matrix, network.region)
 
 
@@ -79,14 +81,14 @@ def test_placements_follow_the_size_of_the_input_and_survive_json() -> None:
         double.to_image(torch.tensor([[16.0, 32.0]])),
         2 * single.to_image(torch.tensor([[8.0, 16.0]])),
     )
-    crop = Placement.from_centers((14.0, 18.0), (4.0, 4.0), (4, 4), (40, 40), spread=(1.0, 0.5))
+    crop = GridPlacement.from_centers((14.0, 18.0), (4.0, 4.0), (4, 4), (40, 40), spread=(1.0, 0.5))
     geometry = Geometry.identity((40, 40)).with_placement(crop)
     assert Geometry.from_dict(geometry.to_dict()) == geometry
     assert "placement" not in Geometry.identity((3, 5)).to_dict()
     with pytest.raises(ValueError, match="not a placement"):
-        Placement.from_dict({"extent": [0, 0, 1], "input_size": [3, 5]})
+        GridPlacement.from_dict({"extent": [0, 0, 1], "input_size": [3, 5]})
     with pytest.raises(ValueError, match="must cover"):
-        Placement((1.0, 2.0, 1.0, 3.0), (3, 5))
+        GridPlacement((1.0, 2.0, 1.0, 3.0), (3, 5))
 
 
 def test_boxes_are_measured_in_cells() -> None:
@@ -104,8 +106,8 @@ def test_boxes_are_measured_in_cells() -> None:
 
 
 def test_a_measured_center_stays_between_the_branches() -> None:
-    branches = Placement.from_centers(
-        (6.0, 6.0), (16.0, 16.0), (4, 4), (64, 64), spread=(8.0, 8.0), seen=(0, 0, 60, 60)
+    branches = GridPlacement.from_centers(
+        (6.0, 6.0), (16.0, 16.0), (4, 4), (64, 64), spread=(8.0, 8.0), visible=(0, 0, 60, 60)
     )
     moved = branches.moved_to((2, 2), (4, 4), (41.0, 99.0))
     assert moved.centers((4, 4))[0][2] == 41

@@ -1,6 +1,5 @@
 """Public names: exported lazily, each with an executed example."""
 
-import ast
 import doctest
 import importlib
 import inspect
@@ -66,27 +65,6 @@ def test_every_package_exports_the_names_of_its_stub() -> None:
         room = importlib.import_module(name)
         assert [n for n in room.__all__ if not hasattr(room, n)] == [], name
         assert room.__all__, name
-
-
-ENTRY_POINTS = {("training", "cli.entry", "main"), ("training", "cli.lightning_cli", "main")}
-"""Public functions that only the command line calls."""
-
-
-def test_every_public_class_and_function_is_exported_by_its_package() -> None:
-    exported, defined = set(), set()
-    for stub in PACKAGE.glob("*/__init__.pyi"):
-        package = stub.parent.name
-        for node in ast.parse(stub.read_text()).body:
-            assert isinstance(node, ast.ImportFrom), stub
-            exported |= {(package, node.module, alias.name) for alias in node.names}
-        for path in stub.parent.rglob("*.py"):
-            module = ".".join(path.relative_to(stub.parent).with_suffix("").parts)
-            nodes = ast.parse(path.read_text()).body
-            names = [
-                node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)
-            ]
-            defined |= {(package, module, name) for name in names if name[0] != "_"}
-    assert defined - exported == ENTRY_POINTS
 
 
 def test_a_name_has_one_short_import_path() -> None:

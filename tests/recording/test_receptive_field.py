@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, pad, pixel_shuffle, unfold
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.receptive_field import trace_grids
 
 SIZE = (64, 96)
 
 
-def starts_and_steps(placement: Placement | None, grid: tuple[int, int]) -> list[float]:
+def starts_and_steps(placement: GridPlacement | None, grid: tuple[int, int]) -> list[float]:
     assert placement is not None
     rows, columns = placement.centers(grid)
     return [float(rows[0]), float(columns[0]), *placement.step(grid)]
@@ -34,7 +34,7 @@ class Function(nn.Module):
         return self.function(x)
 
 
-def trace(function: Callable[[Tensor], Tensor], grid: tuple[int, int]) -> Placement | None:
+def trace(function: Callable[[Tensor], Tensor], grid: tuple[int, int]) -> GridPlacement | None:
     model = nn.Sequential(Function(function))
     traced = trace_grids(model, model, (2, 3, *SIZE))
     assert traced.error == ""
@@ -103,8 +103,8 @@ def test_operations_move_centers() -> None:
             [4, 4, 8, 8]),
     ]  # fmt: skip
     for name, function, grid, expected in cases:
-        found = starts_and_steps(trace(function, grid), grid)
-        assert found == pytest.approx(expected), name
+        measured = starts_and_steps(trace(function, grid), grid)
+        assert measured == pytest.approx(expected), name
 
 
 def test_what_cannot_be_followed_is_lost() -> None:
@@ -201,10 +201,10 @@ def test_centers_equal_those_of_gradients() -> None:
         placement, grid = layer.placement, layer.grid
         assert placement is not None, name
         centers, step = placement.centers(grid), placement.step(grid)
-        found = gradient_center(model, site, grid)
+        measured = gradient_center(model, site, grid)
         for axis in (0, 1):
             expected = float(centers[axis][grid[axis] // 2])
-            assert abs(found[axis] - expected) / step[axis] < 0.06, (name, axis)
+            assert abs(measured[axis] - expected) / step[axis] < 0.06, (name, axis)
         moved += max(map(abs, placement.shift(grid))) > 0.04
     assert moved >= 3
 

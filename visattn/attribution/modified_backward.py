@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.targets import ClassTarget, Target, target_values
 from visattn.functional.attribution.full_grad import contribution_map
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_map import resample_to_input
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
@@ -163,7 +163,7 @@ class _BiasCollector(TorchFunctionMode):
             output.register_hook(lambda gradients: self.add(bias * gradients, placement))
         return output
 
-    def add(self, contributions: Tensor, placement: Placement | None = None) -> None:
+    def add(self, contributions: Tensor, placement: GridPlacement | None = None) -> None:
         """Add contributions; those without positions only count in the sum."""
         total = contributions.detach().double().flatten(1).sum(1)
         self.sums += total

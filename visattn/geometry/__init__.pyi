@@ -1,6 +1,9 @@
 from .affine import (
     Geometry as Geometry,
 )
+from .placement import (
+    GridPlacement as GridPlacement,
+)
 from .preprocessing import (
     crop_or_pad as crop_or_pad,
     geometry_of_transform as geometry_of_transform,

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.geometry.placement import Box, Placement
+from visattn.geometry.placement import Box, GridPlacement
 
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
@@ -61,7 +61,7 @@ class Geometry:
     image_size: tuple[int, int]
     region: Box
     orientation: int = 1
-    placement: Placement | None = None
+    placement: GridPlacement | None = None
 
     def __post_init__(self) -> None:
         """Check the sizes, the orientation, the region and the matrix."""
@@ -128,7 +128,7 @@ class Geometry:
             return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
         return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
 
-    def with_placement(self, placement: Placement) -> "Geometry":
+    def with_placement(self, placement: GridPlacement) -> "Geometry":
         """Return the geometry of a map whose cells lie somewhere else than from edge to edge.
 
         What draws a map stretches its grid over `input_size` and carries that to the image; the
@@ -143,7 +143,7 @@ class Geometry:
 
         Example:
             >>> network = Geometry.identity((8, 8)).resized((4, 4))
-            >>> cells = network.with_placement(Placement((-0.5, -0.5, 3.5, 3.5), (4, 4)))
+            >>> cells = network.with_placement(GridPlacement((-0.5, -0.5, 3.5, 3.5), (4, 4)))
             >>> cells.to_image(torch.tensor([[0.5, 0.5]])), cells.region
             (tensor([[0., 0.]]), (0.0, 0.0, 8.0, 8.0))
         """
@@ -166,7 +166,7 @@ class Geometry:
 
         Example:
             >>> network = Geometry.identity((8, 8))
-            >>> moved = network.with_placement(Placement((-0.5, -0.5, 7.5, 7.5), (8, 8)))
+            >>> moved = network.with_placement(GridPlacement((-0.5, -0.5, 7.5, 7.5), (8, 8)))
             >>> moved.from_edges() == network
             True
         """
@@ -336,7 +336,7 @@ class Geometry:
                 (int(height), int(width)),
                 (left, top, right, bottom),
                 int(plain["orientation"]),
-                None if placement is None else Placement.from_dict(placement),
+                None if placement is None else GridPlacement.from_dict(placement),
             )
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a geometry as to_dict writes it: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Where the cells of a feature map lie on the network's input."""
+"""Placement of feature maps: where their cells lie on the network's input."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,7 +13,7 @@ Evidence = Literal["arithmetic", "gradient"]
 
 
 @dataclass(frozen=True)
-class Placement:
+class GridPlacement:
     """The part of the network's input that a map covers, if each cell lies where it looks.
 
     A cell belongs where its receptive field is centered. A 3 x 3 convolution with stride 2 and
@@ -39,7 +39,7 @@ class Placement:
 
     Example:
         >>> start, step = (0.5, 0.5), (2.0, 2.0)  # 3 x 3, stride 2, padding 1
-        >>> stem = Placement.from_centers(start, step, (4, 6), (8, 12))
+        >>> stem = GridPlacement.from_centers(start, step, (4, 6), (8, 12))
         >>> stem.extent, stem.shift((4, 6))
         ((-0.5, -0.5, 11.5, 7.5), (-0.25, -0.25))
     """
@@ -64,10 +64,10 @@ class Placement:
         grid: tuple[int, int],
         input_size: tuple[int, int],
         *,
-        seen: Box | None = None,
+        visible: Box | None = None,
         spread: tuple[float, float] = (0.0, 0.0),
         evidence: Evidence = "arithmetic",
-    ) -> "Placement":
+    ) -> "GridPlacement":
         """Return the placement of cells by the center of the first and the distance of the next.
 
         Args:
@@ -75,20 +75,26 @@ class Placement:
             step: From one cell to the next, (y, x).
             grid: Rows and columns.
             input_size: Height and width of the input.
-            seen: The part of the input that any cell looks at; None for all of it.
-            spread: See `Placement`.
-            evidence: See `Placement`.
+            visible: The part of the input that any cell looks at; None for all of it.
+            spread: See `GridPlacement`.
+            evidence: See `GridPlacement`.
         """
         (height, width), whole = input_size, (0.0, 0.0, float(input_size[1]), float(input_size[0]))
-        seen_left, seen_top, seen_right, seen_bottom = whole if seen is None else seen
-        rows = _cells(start[0], step[0], grid[0], (max(seen_top, 0), min(seen_bottom, height)))
-        columns = _cells(start[1], step[1], grid[1], (max(seen_left, 0), min(seen_right, width)))
+        visible_left, visible_top, visible_right, visible_bottom = (
+            whole if visible is None else visible
+        )
+        rows = _cells(
+            start[0], step[0], grid[0], (max(visible_top, 0), min(visible_bottom, height))
+        )
+        columns = _cells(
+            start[1], step[1], grid[1], (max(visible_left, 0), min(visible_right, width))
+        )
         extent = (columns[0], rows[0], columns[1], rows[1])
         covered = (columns[2], rows[2], columns[3], rows[3])
         return cls(extent, input_size, None if covered == whole else covered, spread, evidence)
 
     @classmethod
-    def edges(cls, input_size: tuple[int, int]) -> "Placement":
+    def edges(cls, input_size: tuple[int, int]) -> "GridPlacement":
         """Return the placement of a map that is stretched over the input from edge to edge.
 
         Args:
@@ -103,7 +109,7 @@ class Placement:
             grid: Rows and columns of the map.
 
         Example:
-            >>> Placement.edges((4, 6)).centers((2, 3))[1]
+            >>> GridPlacement.edges((4, 6)).centers((2, 3))[1]
             tensor([1., 3., 5.], dtype=torch.float64)
         """
         left, top, right, bottom = self.extent
@@ -131,7 +137,7 @@ class Placement:
 
     def moved_to(
         self, cell: tuple[int, int], grid: tuple[int, int], center: tuple[float, float]
-    ) -> "Placement":
+    ) -> "GridPlacement":
         """Return the placement whose cell was measured at a center, between those of the branches.
 
         Args:
@@ -140,7 +146,7 @@ class Placement:
             center: Where the cell was measured, (y, x) in pixels of the input.
 
         Example:
-            >>> branches = Placement((-2.0, -2.0, 6.0, 6.0), (8, 8), spread=(1.0, 1.0))
+            >>> branches = GridPlacement((-2.0, -2.0, 6.0, 6.0), (8, 8), spread=(1.0, 1.0))
             >>> branches.moved_to((0, 0), (2, 2), (0.25, 7.0)).extent
             (-1.0, -1.75, 7.0, 6.25)
         """
@@ -170,7 +176,7 @@ class Placement:
             boxes: Left, top, right, bottom as fractions of the input.
 
         Example:
-            >>> left = Placement((0.0, 0.0, 10.0, 20.0), (20, 20))
+            >>> left = GridPlacement((0.0, 0.0, 10.0, 20.0), (20, 20))
             >>> left.boxes_to_cells(torch.tensor([[0.25, 0.5, 0.5, 1.0], [0.75, 0.0, 1.0, 1.0]]))
             tensor([[0.5000, 0.5000, 1.0000, 1.0000],
                     [0.5000, 0.0000, 1.0000, 1.0000]])
@@ -185,14 +191,14 @@ class Placement:
         empty = (boxes[..., 2:] <= boxes[..., :2]).any(-1, keepdim=True)
         return torch.where(empty, boxes, placed)
 
-    def at_size(self, input_size: tuple[int, int]) -> "Placement":
+    def at_size(self, input_size: tuple[int, int]) -> "GridPlacement":
         """Return the same placement in pixels of an input of another size.
 
         Args:
             input_size: Height and width of the other input.
 
         Example:
-            >>> Placement((-2.0, -2.0, 6.0, 6.0), (8, 8)).at_size((16, 8)).extent
+            >>> GridPlacement((-2.0, -2.0, 6.0, 6.0), (8, 8)).at_size((16, 8)).extent
             (-2.0, -4.0, 6.0, 12.0)
         """
         if input_size == self.input_size:
@@ -219,15 +225,15 @@ class Placement:
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> "Placement":
+    def from_dict(cls, plain: dict[str, Any]) -> "GridPlacement":
         """Return the placement from the dictionary of `to_dict`.
 
         Raises:
             ValueError: If a key is missing or a value is invalid.
 
         Example:
-            >>> half = Placement((0.0, 0.0, 10.0, 20.0), (20, 20))
-            >>> Placement.from_dict(half.to_dict()) == half
+            >>> half = GridPlacement((0.0, 0.0, 10.0, 20.0), (20, 20))
+            >>> GridPlacement.from_dict(half.to_dict()) == half
             True
         """
         try:
@@ -246,15 +252,15 @@ class Placement:
 
 
 def _cells(
-    start: float, step: float, count: int, seen: tuple[float, float]
+    start: float, step: float, count: int, visible: tuple[float, float]
 ) -> tuple[float, float, float, float]:
     """Return beginning and end of cells along an axis, and of what they cover."""
     first, last = start - step / 2, start + (count - 0.5) * step
     low, high = min(first, last) - abs(step) / 2, max(first, last) + abs(step) / 2
-    return first, last, float(max(low, seen[0])), float(min(high, seen[1]))
+    return first, last, float(max(low, visible[0])), float(min(high, visible[1]))
 
 
-def align_of(placement: Placement | None) -> Align:
+def align_of(placement: GridPlacement | None) -> Align:
     """Return how the cells of a map are placed, as its metadata says it.
 
     Args:

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.models.normalization import check_normalization, normalize_images
 from visattn.recording.probe_cache import probe_grids
 
@@ -59,7 +59,7 @@ class ImageEncoder(nn.Module, ABC):
         return ((self.channels, *self.grid_size),)
 
     @property
-    def placement(self) -> Placement | None:
+    def placement(self) -> GridPlacement | None:
         """Where the cells of the feature grid lie on the images; None if that cannot be followed.
 
         Maps over these features, and the boxes that they are compared with, are placed by it.

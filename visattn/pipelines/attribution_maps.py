@@ -9,7 +9,7 @@ from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.layer_weights import resolve_attention_layer
 from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
-from visattn.geometry.placement import Placement, align_of
+from visattn.geometry.placement import GridPlacement, align_of
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
@@ -131,7 +131,7 @@ def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> di
 
 def _map_placement(
     explained: ExplainedModel, method: Method, method_args: Mapping[str, Any]
-) -> Placement | None:
+) -> GridPlacement | None:
     """Return where the cells of a map lie on the input; None for a map of pixels."""
     if method.needs not in _ON_GRID or explained.align == "edges":
         return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import Placement, align_of
+from visattn.geometry.placement import GridPlacement, align_of
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.attention_map import AttentionMap
@@ -177,7 +177,7 @@ def _explain_image(
 
 def _key_placement(
     model: nn.Module, pixels: Float[Tensor, "1 c y x"], attention: QueryAttention
-) -> Placement | None:
+) -> GridPlacement | None:
     """Return where the cells lie that queries attend to; None for sampled places, or if lost.
 
     Places that deformable attention samples are shares of the feature map, which the network learns

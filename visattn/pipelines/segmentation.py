@@ -14,7 +14,7 @@ from visattn.data.images.reader import ImageLike, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.models.dense import BACKGROUND
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.recording.attention_map import AttentionMap
@@ -105,7 +105,7 @@ def place_segmentations(
     output: UNetOutput,
     class_names: tuple[str, ...],
     geometries: Sequence[Geometry],
-    gate_placements: Sequence[Placement | None] = (),
+    gate_placements: Sequence[GridPlacement | None] = (),
 ) -> Iterator[Segmentation]:
     """Yield the segmentation of each image of a batch, placed on its photo.
 
@@ -238,7 +238,7 @@ def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> Segmen
 def _gate_maps(
     gates: Sequence[Float[Tensor, "_ _"]],
     geometry: Geometry,
-    placements: Sequence[Placement | None],
+    placements: Sequence[GridPlacement | None],
 ) -> tuple[AttentionMap, ...]:
     places = placements or [None] * len(gates)
     return tuple(

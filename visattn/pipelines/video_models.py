@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike
 from visattn.data.images.resize import ResizeMode
-from visattn.geometry.placement import Placement, align_of
+from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
@@ -150,7 +150,7 @@ class VideoExplainer:
     ) -> None:
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, (), "")
         self.model, name = loaded.model, type(loaded.model).__name__
-        self._placements: dict[Any, Placement | None] = {}
+        self._placements: dict[Any, GridPlacement | None] = {}
         if not takes_clips(self.model) or name not in _FAMILIES:
             raise ValueError(
                 f"the model must be one of {', '.join(_FAMILIES)}, got {name}; for a model of "
@@ -243,7 +243,7 @@ class VideoExplainer:
             )
         return maps
 
-    def _placement(self, shape: Sequence[int], grid: tuple[int, int]) -> Placement | None:
+    def _placement(self, shape: Sequence[int], grid: tuple[int, int]) -> GridPlacement | None:
         """Return where the cells of the explained features lie on each frame."""
         key = (tuple(shape), grid)
         if key not in self._placements:

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from visattn.blocks.tap import MapKind
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import Align, Placement
+from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.recording.heatmap_png import heatmap_png
 
@@ -55,7 +55,7 @@ class AttentionMap:
     geometry: Geometry | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
-    placement: Placement | None = None
+    placement: GridPlacement | None = None
 
     def __post_init__(self) -> None:
         """Check the kind, the axes and the labels."""
@@ -257,9 +257,9 @@ class AttentionMap:
             ValueError: If the name is neither.
 
         Example:
-            >>> from visattn.geometry.placement import Placement
+            >>> from visattn.geometry.placement import GridPlacement
             >>> moved = AttentionMap(torch.eye(2), "layer4", "gradient", Geometry.identity((8, 8)),
-            ...                      placement=Placement((-3.5, -3.5, 4.5, 4.5), (8, 8)))
+            ...                      placement=GridPlacement((-3.5, -3.5, 4.5, 4.5), (8, 8)))
             >>> moved.aligned("edges").placement is None
             True
         """
@@ -380,7 +380,7 @@ def _transform_geometry(
 def resample_to_input(
     maps: Float[Tensor, "*axes y x"],
     size: tuple[int, int],
-    placement: Placement | None,
+    placement: GridPlacement | None,
 ) -> Float[Tensor, "*axes y2 x2"]:
     """Return maps at every pixel of the network's input, interpolated bilinearly between cells.
 
@@ -392,11 +392,11 @@ def resample_to_input(
     Example:
         >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), None)
         tensor([[0.0000, 0.2500, 0.7500, 1.0000]])
-        >>> moved = Placement((-2, 0, 6, 8), (8, 8))
+        >>> moved = GridPlacement((-2, 0, 6, 8), (8, 8))
         >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), moved)
         tensor([[0.2500, 0.7500, 1.0000, 1.0000]])
     """
-    edges = Placement.edges(size)
+    edges = GridPlacement.edges(size)
     left, top, right, bottom = (placement or edges).at_size(size).extent
     if (left, top, right, bottom) == edges.extent:
         batch = maps.reshape(1, -1, *maps.shape[-2:])

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import did_you_mean
 from visattn.recording.frozen_model import eval_mode, frozen, with_grad
 from visattn.recording.internal_resize import internal_geometry, internal_transform
@@ -40,7 +40,7 @@ _MEASURABLE_CELLS = 3  # along a side, so that two cells lie apart
 _LOCAL_CELLS = 1.0  # standard deviation of a cell's gradient that still tells where it lies
 _NOISE_IMAGES = 4  # over which gradients are averaged
 
-_PLACED: WeakKeyDictionary[nn.Module, dict[Any, Placement | None]] = WeakKeyDictionary()
+_PLACED: WeakKeyDictionary[nn.Module, dict[Any, GridPlacement | None]] = WeakKeyDictionary()
 _MEASURED: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
@@ -103,8 +103,8 @@ def _traced(explained: ExplainedModel) -> TracedGrids:
 
 
 def measured_placement(
-    explained: ExplainedModel, layer: FeatureLayer, traced: Placement | None
-) -> Placement | None:
+    explained: ExplainedModel, layer: FeatureLayer, traced: GridPlacement | None
+) -> GridPlacement | None:
     """Return where the cells of a layer lie, by gradients where arithmetic leaves it open.
 
     Where branches are added whose receptive fields have different centers, the weights decide which
@@ -145,7 +145,7 @@ def measured_placement(
         widths = [field.deviation[axis] for field in fields if field is not None]
         if steps[axis] <= 0 or max(widths) > _LOCAL_CELLS * steps[axis]:
             return None
-    return Placement.from_centers(
+    return GridPlacement.from_centers(
         (starts[0], starts[1]), (steps[0], steps[1]), grid, size, evidence="gradient"
     )
 

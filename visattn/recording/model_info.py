@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.geometry.placement import Align, Placement
+from visattn.geometry.placement import Align, GridPlacement
 from visattn.recording.model_outputs import OutputLayout, class_scores
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
@@ -50,7 +50,7 @@ class AttentionLayer:
     window_size: tuple[int, int] | None = None
     shift_size: tuple[int, int] = (0, 0)
     single_query: bool = False
-    placement: Placement | None = None
+    placement: GridPlacement | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class FeatureLayer:
     num_suffix_tokens: int = 0
     call: int | None = None
     levels: tuple[str | int, ...] = ()
-    placement: Placement | None = None
+    placement: GridPlacement | None = None
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Line:
         axes: For each axis of the tensor.
         spread: Distance between the centers of branches whose mean it is.
         radius: An element sees the pixels up to this distance from its center.
-        seen: Beginning and end of the pixels that are left after cropping.
+        visible: Beginning and end of the pixels that are left after cropping.
         rolled: Pixels by which the elements were rolled around, as shifted windows are; a second
             roll brings them back.
     """
@@ -57,7 +57,7 @@ class Line:
     axes: tuple[Axis, ...]
     spread: float = 0.0
     radius: float = 0.5
-    seen: tuple[float, float] = (-inf, inf)
+    visible: tuple[float, float] = (-inf, inf)
     rolled: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ class Line:
         ways = [run.step * (run.size - 1) for axis in self.axes for run in steps(axis)]
         first = self.start + sum(min(way, 0.0) for way in ways) - self.radius
         last = self.start + sum(max(way, 0.0) for way in ways) + self.radius
-        return max(first, self.seen[0]), min(last, self.seen[1])
+        return max(first, self.visible[0]), min(last, self.visible[1])
 
     def with_axis(self, index: int, axis: Axis, start: float | None = None) -> "Line":
         """Return the same line with another axis, and another start."""
@@ -144,7 +144,7 @@ def broadcast(line: Line, shape: Sequence[int]) -> Line:
 def _merged(lines: Sequence[Line], *, interleaved: bool = False) -> Line | None:
     """Return the mean of the centers of branches; None if they are spaced differently.
 
-    A branch that moves along fewer axes, such as a gate for each window, is passed over.
+    A branch that moves along fewer axes, such as a gate for each window, does not count.
 
     Args:
         lines: Of one shape.
@@ -163,13 +163,13 @@ def _merged(lines: Sequence[Line], *, interleaved: bool = False) -> Line | None:
         gaps = {round(later - first, 6) for first, later in pairwise(phases)}
         apart = 0.0 if gaps == {round(finest / len(phases), 6)} else apart
     spread = max(apart, *(line.spread for line in moving))
-    begin, end = zip(*(line.seen for line in moving), strict=True)
+    begin, end = zip(*(line.visible for line in moving), strict=True)
     return replace(
         moving[0],
         start=sum(starts) / len(starts),
         spread=spread,
         radius=max(line.radius for line in moving) + apart / 2,
-        seen=(min(begin), max(end)),
+        visible=(min(begin), max(end)),
     )
 
 
@@ -226,7 +226,7 @@ def _sliced(line: Line, axis: int, first: int, stride: int, size: int) -> Line |
     if isinstance(part, Run):
         runs = joined([Run(size, part.step * stride)])
         line = line.with_axis(axis, runs, line.start + part.step * first)
-        return replace(line, seen=line.reach) if stride == 1 else line
+        return replace(line, visible=line.reach) if stride == 1 else line
     end = first + size
     inside = part.lead <= first and end <= total - part.tail
     if stride != 1 or ((first > part.lead or end < total - part.tail) and not inside):

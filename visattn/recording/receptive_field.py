@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.module_calls import probing
 from visattn.recording.position_rules import (
@@ -114,7 +114,7 @@ def _checked(line: Line | None, output: Tensor) -> Line | None:
 
 
 @dataclass(eq=False)
-class _Call:
+class _ModuleTrace:
     """One call of a module: centers of what goes in and out, and of keys of attention inside."""
 
     inputs: list[Lines]
@@ -148,7 +148,7 @@ class PositionTracer(TorchDispatchMode):
         horizontal = Line(0.5, (*others, rows, joined([x])))
         self.lines[images] = (vertical, horizontal)
 
-    def placement(self, tensor: Tensor, grid: tuple[int, int]) -> Placement | None:
+    def placement(self, tensor: Tensor, grid: tuple[int, int]) -> GridPlacement | None:
         """Return where the cells of a tensor lie on the images; None if that was lost.
 
         Args:
@@ -159,8 +159,8 @@ class PositionTracer(TorchDispatchMode):
 
     def of(self, tensor: Any) -> Lines:
         """Return the centers of a tensor along y and x."""
-        found = self.lines.get(tensor) if isinstance(tensor, Tensor) else None
-        return _NOWHERE if found is None else found
+        lines = self.lines.get(tensor) if isinstance(tensor, Tensor) else None
+        return _NOWHERE if lines is None else lines
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -270,13 +270,13 @@ class TracedGrids:
     """
 
     def __init__(
-        self, calls: dict[str, list[_Call]], input_size: tuple[int, int], error: str = ""
+        self, calls: dict[str, list[_ModuleTrace]], input_size: tuple[int, int], error: str = ""
     ) -> None:
         self.calls, self.input_size, self.error = calls, input_size, error
 
     def output(
         self, site: str, grid: tuple[int, int], *, call: int | None = None, index: int = 0
-    ) -> Placement | None:
+    ) -> GridPlacement | None:
         """Return where the output of a module lies; None if its centers could not be followed.
 
         Args:
@@ -293,7 +293,7 @@ class TracedGrids:
             return None
         return _placement(outputs[index], grid, self.input_size)
 
-    def input(self, site: str, grid: tuple[int, int]) -> Placement | None:
+    def input(self, site: str, grid: tuple[int, int]) -> GridPlacement | None:
         """Return where the first input of the last call of a module lies; None if that was lost.
 
         Args:
@@ -303,7 +303,7 @@ class TracedGrids:
         inputs = [call.inputs for call in self.calls.get(site, [])[-1:]]
         return _placement(inputs[0][0], grid, self.input_size) if inputs and inputs[0] else None
 
-    def keys(self, site: str, grid: tuple[int, int]) -> Placement | None:
+    def keys(self, site: str, grid: tuple[int, int]) -> GridPlacement | None:
         """Return where the keys of attention lie that is computed in a module, or around a tap.
 
         Args:
@@ -317,8 +317,8 @@ class TracedGrids:
                 unrolled = (
                     [line and replace(line, rolled=0.0) for line in lines] for lines in call.keys
                 )
-                found = [_placement((y, x), grid, self.input_size) for y, x in unrolled]
-                known = [placement for placement in found if placement]
+                placements = [_placement((y, x), grid, self.input_size) for y, x in unrolled]
+                known = [placement for placement in placements if placement]
                 if known:
                     return known[-1]
             if not name:
@@ -328,7 +328,7 @@ class TracedGrids:
 
 def _placement(
     lines: Lines, grid: tuple[int, int], input_size: tuple[int, int]
-) -> Placement | None:
+) -> GridPlacement | None:
     """Return the placement of a grid; None if the tensor has another grid, or its place is lost.
 
     An axis with a single cell covers the whole input.
@@ -349,12 +349,12 @@ def _placement(
     )
     whole = (left, top, right, bottom) == (0, 0, input_size[1], input_size[0])
     y, x = (0.0 if line is None else line.spread for line in lines)
-    return Placement.from_centers(
+    return GridPlacement.from_centers(
         (starts[0], starts[1]),
         (steps[0], steps[1]),
         grid,
         input_size,
-        seen=None if whole else (left, top, right, bottom),
+        visible=None if whole else (left, top, right, bottom),
         spread=(y, x),
     )
 
@@ -362,7 +362,8 @@ def _placement(
 def _step(line: Line | None, count: int) -> float | None:
     """Return the distance of neighbors on a line with so many positions; None if it has others."""
     runs = [run for axis in line.axes for run in steps(axis) if run.step] if line else []
-    parts = joined(sorted(runs, key=lambda run: abs(run.step), reverse=True))
+    ordered = sorted(runs, key=lambda run: abs(run.step), reverse=True)
+    parts = joined(ordered)
     if len(parts) != 1:  # parts of axes, such as windows, that do not fit together
         return None
     [part] = parts
@@ -395,7 +396,7 @@ def trace_grids(
     input_size = (shape[-2], shape[-1])
     errors: list[str] = []
     for meta in (True, False):
-        calls: dict[str, list[_Call]] = {}
+        calls: dict[str, list[_ModuleTrace]] = {}
         device = "meta" if meta else weight.device
         batch = torch.zeros(tuple(shape), dtype=weight.dtype, device=device)
         tracer = PositionTracer(meta=meta)
@@ -412,14 +413,16 @@ def trace_grids(
                 errors.append(f"{type(error).__name__}: {error}")
                 continue
         outputs = [tracer.of(tensor) for tensor in _tensors(output)]
-        calls.setdefault("", [_Call([], outputs, tracer.keys)])  # `forward` need not call the model
+        calls.setdefault(
+            "", [_ModuleTrace([], outputs, tracer.keys)]
+        )  # `forward` need not call the model
         return TracedGrids(calls, input_size)
     return TracedGrids({}, input_size, errors[-1])
 
 
 @contextmanager
 def _noting_calls(
-    model: nn.Module, tracer: PositionTracer, calls: dict[str, list[_Call]]
+    model: nn.Module, tracer: PositionTracer, calls: dict[str, list[_ModuleTrace]]
 ) -> Iterator[None]:
     """Note the centers of the outputs of each module, and of the keys of its attention."""
     begun: list[tuple[int, list[Lines]]] = []
@@ -432,7 +435,7 @@ def _noting_calls(
             def leave(_: nn.Module, __: Any, output: Any, site: str = site) -> None:
                 first, inputs = begun.pop() if begun else (len(tracer.keys), [])
                 outputs = [tracer.of(tensor) for tensor in _tensors(output)]
-                call = _Call(inputs, outputs, tracer.keys[first:])
+                call = _ModuleTrace(inputs, outputs, tracer.keys[first:])
                 calls.setdefault(site, []).append(call)
 
             stack.callback(module.register_forward_pre_hook(enter).remove)
@@ -441,7 +444,7 @@ def _noting_calls(
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an output, as far as they can be told apart."""
+    """Yield the tensors of an output, as far as they can be distinguished."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, dict):

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.geometry.placement import Placement, align_of
+from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.messages import format_names
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.module_calls import (
@@ -361,7 +361,7 @@ class TapGrids:
         finally:
             handle.remove()
 
-    def placement(self, site: str, tap: Tap, grid: tuple[int, int]) -> Placement | None:
+    def placement(self, site: str, tap: Tap, grid: tuple[int, int]) -> GridPlacement | None:
         """Return where the cells of a map lie; None if that could not be followed.
 
         Args:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest
 from visattn.functional.attention.window import dense_to_window_weights, window_weights_to_dense
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_call import (
     AttentionCall,
     disable_torch_function,
@@ -48,7 +48,7 @@ class RecordedWeights:
     weights: Tensor
     grid: tuple[int, int]
     metadata: dict[str, Any]
-    placement: Placement | None = None
+    placement: GridPlacement | None = None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 from visattn.blocks.registry import block_class, create_block
 from visattn.blocks.spatial.attention_gate import AttentionGate
 from visattn.functional.gates.spatial import resize_bilinear
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.models.classifier import parse_block_name
 from visattn.models.dense import DenseModel
 from visattn.models.encoder import ImageEncoder
@@ -157,7 +157,7 @@ class UNet(DenseModel):
         """Return the logits of each pixel, for images of `img_size`."""
         return self.segment(images).logits
 
-    def gate_placements(self, output: UNetOutput) -> tuple[Placement | None, ...]:
+    def gate_placements(self, output: UNetOutput) -> tuple[GridPlacement | None, ...]:
         """Return where the cells of each gate lie on the images; None if that was lost.
 
         Args:
