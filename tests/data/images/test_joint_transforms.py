@@ -1,5 +1,7 @@
 """Images, masks and boxes stay aligned: a marked object keeps its mask and its box."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -125,7 +127,50 @@ def test_random_transforms_keep_mask_and_box_on_the_marked_pixels(spec: str, see
     assert moved.masks[0].any()
     overlap = (bright & moved.masks[0]).sum() / (bright | moved.masks[0]).sum()
     assert overlap > 0.9
-    assert moved.boxes.tolist() == [bounds(moved.masks[0])]
+    np.testing.assert_allclose(moved.boxes[0], bounds(moved.masks[0]), atol=1.25)
+
+
+EXACT = [
+    {"RandomHorizontalFlip": {"p": 1.0}},
+    {"RandomVerticalFlip": {"p": 1.0}},
+    {"RandomCrop": {"size": [47, 61]}},
+    {"Pad": {"padding": [3, 5, 7, 11]}},
+    {"RandomZoomOut": {"p": 1.0, "side_range": [1.0, 2.0]}},
+    {"RandomRotation": {"degrees": [180, 180]}},
+]
+
+
+def test_boxes_are_those_of_moved_rectangles_and_need_no_mask() -> None:
+    start = marked()
+    bare = RegionSample(start.image, None, start.boxes, start.geometry)
+    for spec in EXACT:
+        transforms = JointTransforms([spec], mask_fill=0)
+        for seed in (3, 5, 7):
+            moved, alone = start.transform(transforms, seed), bare.transform(transforms, seed)
+            visible = bool(moved.masks[0].any())
+            expected = bounds(moved.masks[0]) if visible else moved.boxes[0].tolist()
+            assert moved.boxes[0].tolist() == pytest.approx(expected, abs=1e-4), spec
+            left, top, right, bottom = moved.boxes[0].tolist()
+            assert visible == bool(right > left and bottom > top), spec
+            assert torch.equal(alone.boxes, moved.boxes), spec
+            assert alone.masks is None, spec
+
+
+def test_a_transform_that_does_nothing_changes_no_target() -> None:
+    start = marked()
+    annotated = start.boxes + torch.tensor([0.25, -1.5, 3.75, 0.5])  # not those of the mask
+    sample = RegionSample(start.image, start.masks, annotated, start.geometry)
+    for spec in ({"RandomHorizontalFlip": {"p": 0.0}}, {"RandomRotation": {"degrees": [0, 0]}}):
+        moved = sample.transform(JointTransforms([spec], mask_fill=0), 3)
+        torch.testing.assert_close(moved.boxes, annotated, atol=1e-4, rtol=0, msg=str(spec))
+        assert torch.equal(moved.masks, start.masks), spec
+
+
+def test_transforms_that_drop_boxes_are_refused() -> None:
+    dropping = JointTransforms([{"SanitizeBoundingBoxes": {"labels_getter": None}}], mask_fill=0)
+    empty = replace(marked(), boxes=torch.zeros(1, 4))
+    with pytest.raises(ValueError, match="must keep the 1 boxes of an image, got 0: remove San"):
+        empty.transform(dropping, 0)
 
 
 def test_label_maps_ignore_what_lies_outside_of_the_image() -> None:

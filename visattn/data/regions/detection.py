@@ -28,7 +28,7 @@ class DetectionSample:
 
     Args:
         id: Unique name.
-        region: Image, masks and boxes at the input size.
+        region: Image, boxes, and masks if they are needed, at the input size.
         labels: Class of each object.
         crowd: Whether each is a group of objects.
         true_boxes: Left, top, right, bottom of each in pixels of the original image.
@@ -189,11 +189,14 @@ class SceneObjects(DetectionDataset):
 class AnnotatedObjects(DetectionDataset):
     """Annotated photos, such as those of COCO, resized to the input of a detector.
 
+    Their masks are not needed for training; samples have them if `masks` is set.
+
     Args:
         images: The photos.
         class_names: Names of the classes, in the order of the labels.
         resize: Size and mode of the input.
-        transforms: Random transforms of image and masks, with `mask_fill` 0.
+        transforms: Random transforms of image and boxes.
+        masks: Whether samples have the masks of the objects.
         seed: Seed of the random transforms.
 
     Raises:
@@ -207,10 +210,12 @@ class AnnotatedObjects(DetectionDataset):
         resize: ResizeSpec,
         *,
         transforms: JointTransforms | None = None,
+        masks: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__(class_names, transforms=transforms, resize=resize, seed=seed)
-        self.images = tuple(images)
+        later = None if transforms is None else resize  # without transforms, photos load resized
+        super().__init__(class_names, transforms=transforms, resize=later, seed=seed)
+        self.images, self.input_size, self.masks = tuple(images), resize, masks
         names = {name for image in images for name in image.categories}
         if unknown := sorted(names - set(class_names)):
             raise ValueError(
@@ -222,21 +227,19 @@ class AnnotatedObjects(DetectionDataset):
         return len(self.images)
 
     def load(self, index: int) -> DetectionSample:
-        """Return a photo at its own size; raises what `AnnotatedImage.load` raises."""
+        """Return a photo; raises what `AnnotatedImage.load` raises.
+
+        It has its own size if it is transformed, else that of the input.
+        """
         image = self.images[index]
-        region = image.load()
-        areas = [
-            float(mask.sum()) if each.area is None else each.area
-            for each, mask in zip(image.objects, region.masks, strict=True)
-        ]
         return DetectionSample(
             image.name,
-            region,
+            image.load(self.input_size if self.transforms is None else None, masks=self.masks),
             torch.tensor(
                 [self.class_names.index(each.category) for each in image.objects],
                 dtype=torch.int64,
             ),
             torch.tensor([each.crowd for each in image.objects], dtype=torch.bool),
-            region.boxes,
-            torch.tensor(areas, dtype=torch.float32),
+            image.boxes(),
+            torch.tensor(image.areas(), dtype=torch.float32),
         )

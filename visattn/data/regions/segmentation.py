@@ -1,7 +1,7 @@
 """Segmentation data sets: images with the class of each pixel, as batches."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,7 +16,7 @@ from visattn.data.images.reader import LoadedImage, find_images, read_image, rea
 from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
 from visattn.data.scenes.dataset import Scenes
 
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed
@@ -142,7 +142,9 @@ class SceneSegmentation(SegmentationImages):
         """Return a rendered scene with its label map."""
         objects = self.scenes.world(index).objects
         numbers = [self.scenes.config.shapes.index(item.shape) + 1 for item in objects]
-        labels = label_map(self.scenes.masks(index), numbers)
+        shapes = zip(self.scenes.masks(index), numbers, strict=True)
+        size = (self.scenes.size, self.scenes.size)
+        labels = label_map(((mask, number, False) for mask, number in shapes), size)
         return SegmentationSample(self.scenes.image(index), labels)
 
 
@@ -217,7 +219,8 @@ class MaskFolder(SegmentationImages):
 class CocoSegmentation(SegmentationImages):
     """COCO images; the class of a pixel is the category of the smallest object that covers it.
 
-    Crowds (groups that are not separated) are ignored, unless another object covers them.
+    Crowds (groups that are not separated) and the boxes of objects without a mask are ignored,
+    unless another object covers them.
 
     Args:
         images: Images with annotated objects.
@@ -250,35 +253,45 @@ class CocoSegmentation(SegmentationImages):
     def load(self, index: int) -> SegmentationSample:
         """Return an image at its own size with its label map."""
         annotated = self.images[index]
-        sample = annotated.load()
-        known = [row for row, obj in enumerate(annotated.objects) if obj.category in self.numbers]
-        objects = [annotated.objects[row] for row in known]
-        numbers = [IGNORE_CLASS if o.crowd else self.numbers[o.category] for o in objects]
-        crowds = [obj.crowd for obj in objects]
-        return SegmentationSample(sample.image, label_map(sample.masks[known], numbers, crowds))
+        image = annotated.read()
+        objects = [self._class(obj) for obj in annotated.objects]
+        known = ((mask, *obj) for mask, obj in zip(annotated.masks(), objects, strict=True) if obj)
+        labels = label_map(known, annotated.size)
+        return SegmentationSample(torch.tensor(image.pixels).permute(2, 0, 1), labels)
+
+    def _class(self, obj: AnnotatedObject) -> tuple[int, bool] | None:
+        """Return the class of an object and whether others cover it; None if it is background."""
+        if obj.category not in self.numbers:
+            return None
+        ignored = obj.crowd or obj.segmentation is None
+        return IGNORE_CLASS if ignored else self.numbers[obj.category], ignored
 
 
 def label_map(
-    masks: Bool[Tensor, "n y x"], numbers: Sequence[int], below: Sequence[bool] | None = None
+    objects: Iterable[tuple[Bool[Tensor, "y x"], int, bool]], size: tuple[int, int]
 ) -> UInt8[Tensor, "y x"]:
-    """Return the class number of each pixel; 0 where there is no mask.
+    """Return the class number of each pixel; 0 where there is no object.
+
+    Smaller objects cover larger ones, and a later object one of the same size. Only one mask has to
+    be held at a time.
 
     Args:
-        masks: One mask per object.
-        numbers: Class number of each object, 1 to 255.
-        below: Whether an object lies below those that are not; among equals, smaller ones cover
-            larger ones.
+        objects: For each the mask, the class number, 1 to 255, and whether it lies below those for
+            which this is false.
+        size: Height and width.
 
     Example:
-        >>> masks = torch.tensor([[[True, False, False]], [[True, True, False]]])
-        >>> label_map(masks, [7, 3])
+        >>> small, large = torch.tensor([[[True, False, False]], [[True, True, False]]])
+        >>> label_map([(small, 7, False), (large, 3, False)], (1, 3))
         tensor([[7, 3, 0]], dtype=torch.uint8)
     """
-    areas = masks.sum((1, 2)).tolist()
-    lowest = [False] * len(areas) if below is None else list(below)
-    labels = torch.zeros(masks.shape[1:], dtype=torch.uint8)
-    for row in sorted(range(len(areas)), key=lambda row: (not lowest[row], -areas[row])):
-        labels[masks[row]] = numbers[row]
+    labels = torch.zeros(size, dtype=torch.uint8)
+    nothing = 2 * labels.numel() + 1
+    rank = torch.full(size, nothing)  # of the object that covers a pixel; lower ones cover higher
+    for mask, number, below in objects:
+        own = int(mask.sum()) + (labels.numel() if below else 0)
+        covered = mask & (rank >= own)
+        labels[covered], rank[covered] = number, own
     return labels
 
 

@@ -111,8 +111,9 @@ class ScenesDetectionDataModule(DetectionDataModule):
 class CocoDetectionDataModule(DetectionDataModule):
     """Photos with COCO instances; the classes are the categories of the training file.
 
-    Crowds are no targets of the training, and score as COCO defines it. Images without objects are
-    kept.
+    Boxes are enough; the masks of objects, if the file has them, score the maps of queries in
+    `validate` and `test` (without a mask, the box of the object does). Crowds are no targets of the
+    training, and score as COCO defines it. Images without objects are kept.
 
     Args:
         train: The training instances file, JSON.
@@ -160,6 +161,12 @@ class CocoDetectionDataModule(DetectionDataModule):
         self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
         names = {name for image in self._read("train") for name in image.categories}
         self.class_names = tuple(sorted(names))
+
+    def setup(self, stage: str) -> None:
+        """Open the splits of a stage; only scores of maps need masks, which `fit` does not have."""
+        super().setup(stage)
+        for dataset in self.datasets.values():
+            dataset.masks = stage != "fit"
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
         """Return the photos of a split, resized to the input of the network."""

@@ -236,6 +236,9 @@ class MaskFolderDataModule(SegmentationDataModule):
 class CocoSegmentationDataModule(SegmentationDataModule):
     """COCO instances; the class of a pixel is the category of the smallest object on it.
 
+    Photos without objects are all background. Crowds, and the boxes of objects without a mask, are
+    ignored pixels.
+
     Args:
         annotations: Instances file; `{split}` in it becomes `train` or `val`, as in
             `annotations/instances_{split}2017.json`. Without it, validation and test read the
@@ -296,4 +299,5 @@ class CocoSegmentationDataModule(SegmentationDataModule):
     def _images(self, split: Split) -> list[AnnotatedImage]:
         name = "train" if split == "train" else "val"
         folder = None if self.images is None else self.images.replace("{split}", name)
-        return read_coco_images(self.annotations.replace("{split}", name), folder)
+        file = self.annotations.replace("{split}", name)
+        return read_coco_images(file, folder, keep_empty=True)

@@ -165,10 +165,11 @@ class DetectionTask(Task):
         for index, sample in enumerate(batch.samples):
             own = matches.image == index
             objects = batch.objects[index, matches.object[own]].cpu()
-            if not len(objects) or not bool(sample.region.masks[objects].any((1, 2)).all()):
+            masks = sample.region.masks
+            if masks is None or not len(objects) or not bool(masks[objects].any((1, 2)).all()):
                 continue
             maps = attention.maps[index, matches.query[own]].cpu()
-            self._score_maps(maps, sample.region.masks[objects])
+            self._score_maps(maps, masks[objects])
 
     def _score_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:
         """Score the map of each object of an image."""
