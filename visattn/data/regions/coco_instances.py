@@ -14,6 +14,7 @@ from visattn.io.safe_text import (
     CONTROL_CHARACTERS,
     decode_utf8,
     parse_json,
+    paused_garbage_collection,
     read_bytes_bounded,
     short_repr,
 )
@@ -75,8 +76,9 @@ def read_instance_file(path: Path) -> list[CocoImage]:
     document = _read_document(path)
     repairs = _Repairs({}, {})
     try:
-        categories = _parse_categories(document)
-        result = _attach_objects(_parse_images(document), categories, document, repairs)
+        with paused_garbage_collection():
+            categories = _parse_categories(document)
+            result = _attach_objects(_parse_images(document), categories, document, repairs)
     except ValueError as error:
         raise ValueError(f"{path} is not a COCO instances file: {error}") from None
     for places, what in zip(repairs, _REPAIRS, strict=True):
