@@ -152,7 +152,9 @@ def test_masks_of_many_objects_need_the_memory_of_one(monkeypatch: pytest.Monkey
     photo = LoadedImage(np.zeros((size, size, 3), np.uint8))
     monkeypatch.setattr(regions, "read_image", lambda _: photo)
     objects = tuple(
-        AnnotatedObject("square", [[k, 0, size, 0, size, size, k, size]], (float(k), 0.0, size, size))
+        AnnotatedObject(
+            "square", [[k, 0, size, 0, size, size, k, size]], (float(k), 0.0, size, size)
+        )
         for k in range(count)
     )
     image = AnnotatedImage("a.png", Path("a.png"), (size, size), objects)

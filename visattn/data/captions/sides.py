@@ -10,7 +10,9 @@ _PAIRS = (
     ("lefthand", "righthand"),
 )
 _OPPOSITES = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1])}
-_SIDE = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(_OPPOSITES, key=len)[::-1])})(?!\w)", re.IGNORECASE)
+_SIDE = re.compile(
+    rf"(?<!\w)(?:{'|'.join(sorted(_OPPOSITES, key=len)[::-1])})(?!\w)", re.IGNORECASE
+)
 
 # What stands beside a word that names a side, whatever else does.
 _BEFORE_SIDE = re.compile(
@@ -86,4 +88,6 @@ def _is_side(match: re.Match[str]) -> bool:
 def _opposite(match: re.Match[str]) -> str:
     word = match[0]
     opposite = _OPPOSITES[word.lower()]
-    return opposite.upper() if word.isupper() else opposite.title() if word[0].isupper() else opposite
+    return (
+        opposite.upper() if word.isupper() else opposite.title() if word[0].isupper() else opposite
+    )

@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from visattn.metrics.captioning.writing_systems import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
 from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
@@ -160,3 +160,39 @@ class Vocabulary:
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the words of token ids, joined by spaces, without pad, start and end."""
         return " ".join(self.words[token] for token in tokens if token not in (PAD, START, END))
+
+
+class WordCounts(NamedTuple):
+    """Lengths of captions in words."""
+
+    captions: int
+    words: int
+    longest: int
+    """Words of the longest caption."""
+    too_long: int
+    """Captions with more than the words asked for."""
+    single: int
+    """Captions of one word of more than ten characters: their words may not be separated."""
+    empty: int
+    """Captions without a word."""
+
+
+def count_words(captions: Iterable[str], max_words: int) -> WordCounts:
+    """Count the words of captions.
+
+    Args:
+        captions: Any captions.
+        max_words: Captions with more words are counted as too long.
+
+    Example:
+        >>> count_words(["a red ring", "a", "!"], 2)
+        WordCounts(captions=3, words=4, longest=3, too_long=1, single=0, empty=1)
+    """
+    total = longest = too_long = single = empty = number = 0
+    for caption in captions:
+        words = split_words(caption)
+        number, total, longest = number + 1, total + len(words), max(longest, len(words))
+        too_long += len(words) > max_words
+        single += len(words) == 1 and len(words[0]) > 10
+        empty += not words
+    return WordCounts(number, total, longest, too_long, single, empty)

@@ -175,8 +175,8 @@ def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
 class JointTransforms:
     """Random transforms of `torchvision.transforms.v2` that move image, masks and boxes together.
 
-    Masks are resampled to the nearest pixel, boxes are clipped at the image. Where a transform shows what is outside of the image,
-    the image is gray and the masks are `mask_fill`.
+    Masks are resampled to the nearest pixel, boxes are clipped at the image. Where a transform
+    shows what is outside of the image, the image is gray and the masks are `mask_fill`.
 
     Args:
         specs: Transforms in their order, each a name with its options if it has any, as in
@@ -246,7 +246,8 @@ class JointTransforms:
             inputs["masks"] = tv_tensors.Mask(masks)
         if boxes is not None:
             size = (image.shape[1], image.shape[2])
-            inputs["boxes"] = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)  # pyright: ignore[reportCallIssue]
+            made: Any = tv_tensors.BoundingBoxes  # whose constructor has no types
+            inputs["boxes"] = made(boxes, format="XYXY", canvas_size=size)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             for transform in self.transforms:

@@ -17,6 +17,7 @@ from visattn.data.images.reader import (
     ImageError,
     LoadedImage,
     find_images,
+    read_header,
     read_image,
     read_size,
 )
@@ -356,7 +357,8 @@ def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
 
     def fault(image: AnnotatedImage) -> str:
         try:
-            image.check_size(*read_size(image.path))
+            header = read_header(image.path)
+            image.check_size(header.size, header.orientation)
         except ImageError:
             return ""
         except ValueError as error:
@@ -364,7 +366,7 @@ def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
         return ""
 
     with ThreadPoolExecutor(_SIZE_THREADS) as threads:
-        faults = [text for text in threads.map(fault, images, chunksize=64) if text]
+        faults = [text for text in threads.map(fault, images) if text]
     if faults:
         others = f" ({len(faults):,} of {len(images):,} photos)" if len(faults) > 1 else ""
         raise ValueError(f"{faults[0]}{others}")

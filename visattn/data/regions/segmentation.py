@@ -1,24 +1,37 @@
 """Segmentation data sets: images with the class of each pixel, as batches."""
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms, sample_nearest
-from visattn.data.images.reader import LoadedImage, find_images, read_image, read_label_image
+from visattn.data.images.reader import (
+    ImageError,
+    LoadedImage,
+    find_images,
+    read_header,
+    read_image,
+    read_label_image,
+)
 from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
 from visattn.data.scenes.dataset import Scenes
 
+_MASK_THREADS = 8  # that wait for files
+_MIN_MASKS = 500  # that are read to count classes
+_NUM_EXAMPLES = 16
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed
 
 
@@ -200,10 +213,80 @@ class MaskFolder(SegmentationImages):
         """
         file, mask_file = self.files[index]
         image, numbers = read_image(file), read_label_image(mask_file)
-        if numbers.shape != image.size:
-            raise ValueError(
-                f"the mask {mask_file} is {numbers.shape}, the upright image {image.size}"
+        self._check_size(mask_file, numbers.shape, image.size)
+        pixels = torch.tensor(image.pixels).permute(2, 0, 1)
+        return SegmentationSample(pixels, torch.from_numpy(self._classes(numbers, mask_file)))
+
+    def count_pixels(self) -> "PixelCounts":
+        """Return how many pixels each class has in masks.
+
+        The headers of all files are read, and as many masks as it takes to find each class, at
+        least 500.
+
+        Raises:
+            ImageError: If a mask cannot be read or has several channels, unless there is a
+                fallback.
+            ValueError: If a mask has another size than its image, or an unknown number.
+        """
+        numbers, read = np.zeros(256, dtype=np.int64), 0
+        classes = np.unique(self._table[(self._table >= 0) & (self._table != IGNORE_CLASS)])
+        filled: list[int] = []
+        order = torch.randperm(len(self.files), generator=torch.Generator().manual_seed(0))
+        with ThreadPoolExecutor(_MASK_THREADS) as threads:
+            deque(threads.map(self._check_header, self.files), maxlen=0)  # raises the first error
+            for chunk in map(Tensor.tolist, order.split(_MIN_MASKS)):
+                for index, part in zip(chunk, threads.map(self._count_numbers, chunk), strict=True):
+                    numbers += part
+                    filled += [index] if self._per_class(part)[1:IGNORE_CLASS].any() else []
+                read += len(chunk)
+                if self._per_class(numbers)[classes].all():
+                    break
+        counts = tuple(self._per_class(numbers).tolist())
+        present = tuple(np.flatnonzero(numbers).tolist())
+        return PixelCounts(counts, present, read, tuple(filled[:_NUM_EXAMPLES]))
+
+    def _per_class(self, numbers: Int[np.ndarray, "256"]) -> Int[np.ndarray, "256"]:
+        """Return the pixels of each class from those of each number; 255 is ignored."""
+        counts = np.zeros(256, dtype=np.int64)
+        known = self._table >= 0
+        np.add.at(counts, self._table[known], numbers[known])
+        return counts
+
+    def _count_numbers(self, index: int) -> Int[np.ndarray, "256"]:
+        """Return how many pixels of a mask have each number."""
+        file = self.files[index][1]
+        try:
+            numbers = read_label_image(file)
+        except ImageError:
+            if self.fallback is None:
+                raise
+            return np.zeros(256, dtype=np.int64)
+        self._classes(numbers, file)
+        return np.bincount(numbers.reshape(-1), minlength=256)
+
+    def _check_header(self, files: tuple[Path, Path]) -> None:
+        """Compare the sizes of an image and its mask, and the channels of the mask."""
+        try:
+            image, mask = map(read_header, files)
+        except ImageError:
+            if self.fallback is None:
+                raise
+            return
+        if not mask.has_numbers:
+            raise ImageError(
+                f"{files[1]}: a mask of class numbers has one channel, got {mask.mode}: save it as "
+                "a gray or palette PNG"
             )
+        self._check_size(files[1], mask.size, image.size)
+
+    def _check_size(self, file: Path, mask: tuple[int, ...], image: tuple[int, int]) -> None:
+        if mask != image:
+            raise ValueError(f"the mask {file} is {mask}, the upright image {image}")
+
+    def _classes(
+        self, numbers: UInt8[np.ndarray, "y x"], mask_file: Path
+    ) -> UInt8[np.ndarray, "y x"]:
+        """Return the classes of the numbers of a mask."""
         labels = self._table[numbers]
         if labels.min() < 0:
             unknown = sorted(set(numbers[labels < 0].tolist()))
@@ -212,8 +295,24 @@ class MaskFolder(SegmentationImages):
                 f"{mask_file} has the numbers {unknown[:5]}, which are no classes; known are "
                 f"{known[:5]}{' ...' if len(known) > 5 else ''}: correct class_names or class_map"
             )
-        pixels = torch.tensor(image.pixels).permute(2, 0, 1)
-        return SegmentationSample(pixels, torch.from_numpy(labels.astype(np.uint8)))
+        return labels.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class PixelCounts:
+    """Pixels of each class in masks.
+
+    Args:
+        classes: Number of pixels of each class, 0 to 255; 255 is ignored.
+        numbers: The numbers that occur in the masks.
+        read: Number of masks that were read.
+        examples: Indices of a few images with other classes than 0.
+    """
+
+    classes: tuple[int, ...]
+    numbers: tuple[int, ...]
+    read: int
+    examples: tuple[int, ...]
 
 
 class CocoSegmentation(SegmentationImages):

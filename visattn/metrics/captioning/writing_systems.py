@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-# Letters of scripts that put no spaces between words: Han, kana, bopomofo, Thai, Lao, Burmese, Khmer.
+# Scripts without spaces between words: Han, kana, bopomofo, Thai, Lao, Burmese, Khmer.
 UNSPACED_LETTERS = (
     "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
     "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d\u3105-\u312f"
@@ -31,7 +31,9 @@ def _mark_ranges() -> Iterator[str]:
 
 MARKS = "".join(_mark_ranges())
 """Ranges of combining marks: vowel signs and accents, which belong to the letter before them."""
-UNSPACED_TOKEN = rf"[{UNSPACED_LETTERS}](?:[{MARKS}{_VOWELS}]|(?<=[{_STACKING}])[{UNSPACED_LETTERS}])*"
+UNSPACED_TOKEN = (
+    rf"[{UNSPACED_LETTERS}](?:[{MARKS}{_VOWELS}]|(?<=[{_STACKING}])[{UNSPACED_LETTERS}])*"
+)
 """Pattern of a letter of a script without spaces, with its marks and the letters below it."""
 _UNSPACED = re.compile(UNSPACED_TOKEN)
 _PUNCTUATION = dict.fromkeys(map(ord, "、。〈〉《》「」『』【】・！（），．：；？"), " ")  # noqa: RUF001

@@ -6,16 +6,19 @@ from typing import Any
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
 from visattn.data.images.resize import ResizeMode
-from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
+from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
 from visattn.data.regions.detection import (
     AnnotatedObjects,
     DetectionDataset,
     SceneObjects,
     collate_detections,
+    count_boxes,
 )
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.models.detection.queries import NO_OBJECT
 from visattn.training.data.dense import DenseDataModule
+from visattn.training.targets import TargetCounts
 
 
 class DetectionDataModule(DenseDataModule):
@@ -46,6 +49,11 @@ class DetectionDataModule(DenseDataModule):
     @abstractmethod
     def open_dataset(self, split: Split) -> DetectionDataset:
         """Return the images of a split."""
+
+    def count_in_samples(self, split: Split, indices: list[int]) -> int:
+        """Return the number of objects that the loss reads of some images."""
+        batch = collate_detections([self.datasets[split][index] for index in indices])
+        return int((batch.labels != NO_OBJECT).sum())
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as RGB arrays."""
@@ -167,6 +175,26 @@ class CocoDetectionDataModule(DetectionDataModule):
         super().setup(stage)
         for dataset in self.datasets.values():
             dataset.masks = stage != "fit"
+
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of objects of each class; sizes of photos are compared first.
+
+        Raises:
+            ValueError: If photos have other sizes than the file says.
+        """
+        images = self._read(split)
+        check_photo_sizes(images)
+        counts = count_boxes(images, self.class_names, self.resize)
+        self.check_samples(split, counts.examples)
+        return TargetCounts(
+            len(images),
+            "objects",
+            sum(counts.classes.values()),
+            counts.classes,
+            counts.largest,
+            counts.remarks(),
+            "check the annotations and resize_mode, or remove the category from the file",
+        )
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
         """Return the photos of a split, resized to the input of the network."""

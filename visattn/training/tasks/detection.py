@@ -26,6 +26,7 @@ from visattn.training.optim import (
     trapezoid,
     weight_decay_groups,
 )
+from visattn.training.targets import TargetCounts
 from visattn.training.tasks.detection_losses import SetCriterion
 
 _ADAMW = partial(AdamW, lr=5e-4, weight_decay=1e-4)
@@ -98,6 +99,15 @@ class DetectionTask(Task):
     def input_spec(self) -> InputSpec:
         """The input of the detector."""
         return InputSpec(self.model.img_size, self.model.mean, self.model.std)
+
+    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
+        """Return whether images have more objects than the model has queries."""
+        if counts.largest <= self.model.num_queries:
+            return []
+        return [
+            f"an image has {counts.largest:,} objects, but the model {self.model.num_queries:,} "
+            f"queries: objects beyond them are not learned; set num_queries to {counts.largest:,}"
+        ]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other classes, even if there are as many."""
