@@ -76,9 +76,9 @@ def test_masks_of_a_category_are_joined(tmp_path: Path) -> None:
 def test_a_loaded_image_has_a_mask_and_a_box_for_each_object(tmp_path: Path) -> None:
     _, image = read_coco_images(written(tmp_path))
     sample = image.load()
-    assert np.array_equal(sample.masks.any(0), image.region_masks()[0])
+    assert np.array_equal(sample.object_masks.any(0), image.region_masks()[0])
     for mask, (left, top, right, bottom) in zip(
-        sample.masks, sample.boxes.int().tolist(), strict=True
+        sample.object_masks, sample.boxes.int().tolist(), strict=True
     ):
         assert mask[top:bottom, left:right].sum() == mask.sum() > 0
     assert np.array_equal(sample.image.permute(1, 2, 0), read_image(image.path).pixels)
@@ -158,7 +158,7 @@ def test_masks_at_the_input_size_are_those_of_the_resized_sample(tmp_path: Path)
     _, image = read_coco_images(written(tmp_path))
     for spec in (ResizeSpec((11, 13), "pad"), ResizeSpec((5, 3), "crop"), ResizeSpec((7, 17))):
         late, early = image.load().resize(spec), image.load(spec)
-        assert torch.equal(early.masks, late.masks)
+        assert torch.equal(early.object_masks, late.object_masks)
         assert torch.equal(early.boxes, late.boxes)
         assert torch.equal(early.image, late.image)
         assert image.load(spec, masks=False).masks is None

@@ -49,10 +49,10 @@ def test_boxes_of_scenes_bound_the_pixels_of_the_objects() -> None:
         assert [dataset.class_names[label] for label in sample.labels] == [
             each.shape for each in dataset.scenes.world(index).objects
         ]
-        for mask, box in zip(sample.region.masks, sample.region.boxes.tolist(), strict=True):
+        for mask, box in zip(sample.region.object_masks, sample.region.boxes.tolist(), strict=True):
             rows, columns = mask.any(1).nonzero(), mask.any(0).nonzero()
             assert box == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-        assert torch.equal(sample.areas, sample.region.masks.sum((1, 2)).float())
+        assert torch.equal(sample.areas, sample.region.object_masks.sum((1, 2)).float())
 
 
 def test_boxes_are_relative_centers_and_sizes() -> None:
@@ -75,7 +75,7 @@ def test_coco_keeps_crowds_areas_and_images_without_objects(tmp_path: Path) -> N
     sample, empty = dataset[0], dataset[1]
     assert sample.labels.tolist() == [1, 0]
     assert sample.areas.tolist() == [250.5, 800.0]
-    assert (empty.region.masks.shape, empty.labels.dtype) == ((0, 30, 30), torch.int64)
+    assert (empty.region.object_masks.shape, empty.labels.dtype) == ((0, 30, 30), torch.int64)
     batch = collate_detections([sample, empty])
     assert batch.labels.tolist() == [[1], [NO_OBJECT]]  # the crowd is no target
     assert batch.objects.tolist() == [[0], [0]]
@@ -97,9 +97,9 @@ def test_boxes_follow_random_transforms_which_depend_on_the_index(tmp_path: Path
     flipped: set[bool] = set()
     for index in range(0, 16, 2):  # the first photo, in eight epochs
         sample = dataset[index]
-        rows, columns = sample.region.masks[0].nonzero().unbind(1)
+        rows, columns = sample.region.object_masks[0].nonzero().unbind(1)
         red = sample.region.image[0].int() - sample.region.image[1] > 100
-        assert float((red == sample.region.masks[0]).float().mean()) > 0.97
+        assert float((red == sample.region.object_masks[0]).float().mean()) > 0.97
         expected = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
         box = [float(x) for x in expected]
         assert sample.region.boxes[0].tolist() == pytest.approx(box, abs=1.0)
@@ -160,7 +160,7 @@ def test_masks_of_many_objects_need_the_memory_of_one(monkeypatch: pytest.Monkey
     image = AnnotatedImage("a.png", Path("a.png"), (size, size), objects)
     dataset = AnnotatedObjects([image], ["square"], ResizeSpec((31, 37)), masks=True)
     maps = CocoSegmentation([image], ["square"], ResizeSpec((31, 37)))
-    for load in (lambda: dataset[0].region.masks, lambda: maps[[0]].labels):
+    for load in (lambda: dataset[0].region.object_masks, lambda: maps[[0]].labels):
         tracemalloc.start()
         assert load().any()
         _, peak = tracemalloc.get_traced_memory()

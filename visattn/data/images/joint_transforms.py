@@ -66,6 +66,17 @@ class RegionSample:
             if part is not None and part.shape != shape:
                 raise ValueError(f"{name} must be {shape}, got {tuple(part.shape)}")
 
+    @property
+    def object_masks(self) -> Bool[Tensor, "n y x"]:
+        """The mask of each object.
+
+        Raises:
+            ValueError: If the sample has no masks.
+        """
+        if self.masks is None:
+            raise ValueError("the sample has no masks; load it with masks=True")
+        return self.masks
+
     @classmethod
     def from_image(
         cls,
@@ -131,9 +142,7 @@ class RegionSample:
         Raises:
             ValueError: If it has no masks.
         """
-        if self.masks is None:
-            raise ValueError("the sample has no masks whose boxes could be computed")
-        boxes = torch.from_numpy(mask_boxes(self.masks.numpy())).to(self.boxes)
+        boxes = torch.from_numpy(mask_boxes(self.object_masks.numpy())).to(self.boxes)
         return replace(self, boxes=boxes)
 
     def _identity(self) -> Geometry:
