@@ -152,6 +152,12 @@ def test_outlines_by_hand(text: str, shape: str) -> None:
     assert simplify_characters(text) == shape
 
 
+def test_beginnings_of_comments_take_linear_time() -> None:
+    start = time.monotonic()
+    ptb_tokenize("<!--" * 20_000)
+    assert time.monotonic() - start < 10  # it was a minute for 50,000
+
+
 def test_scripts_without_spaces_are_scored_by_character() -> None:
     captions = ["一只狗在草地上跑", "一隻貓 ปลา", "いぬがはしる。"]
     assert ptb_tokenize(captions[0]) == list(captions[0])
