@@ -92,8 +92,8 @@ def test_segmentation_counts_objects_with_masks_and_ignores_others(tmp_path: Pat
     labels = data.datasets["train"].load(0).labels
     assert labels[8, 6] == 255
     assert labels[8, 35] == 2
-    one = report(CocoSegmentationDataModule(pattern, categories=["dog"], num_workers=0))
-    assert one[1] == "3 objects of other categories are background: name them in categories"
+    lines = report(CocoSegmentationDataModule(pattern, categories=["dog"], num_workers=0))
+    assert lines[1] == "3 objects of other categories are background: name them in categories"
 
 
 def masks_of(folder: Path, object_number: int, count: int = 5) -> MaskFolderDataModule:
@@ -248,7 +248,7 @@ def test_a_split_without_targets_is_refused_and_missing_classes_are_named() -> N
         ValueError, match="the validation split has no objects .* 7 images: draw some"
     ):
         none.lines("validation")
-    some = TargetCounts(7, "objects", 3, {"cat": 3, "dog": 0, "yak": 0}, cure="draw some")
-    assert some.lines("train")[-1] == (
+    counts = TargetCounts(7, "objects", 3, {"cat": 3, "dog": 0, "yak": 0}, cure="draw some")
+    assert counts.lines("train")[-1] == (
         "no objects of dog, yak in training, so the model cannot learn the classes: draw some"
     )

@@ -1,4 +1,4 @@
-"""What the loss reads of a data set, counted before the first step."""
+"""Counts of what the loss reads of a data set, made before the first step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -94,8 +94,8 @@ def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
         file = write_json(tmp_path, "broken.json", content)
         with pytest.raises(ValueError, match=message):
             read_vqa(file, annotations, NAME)
-    one = [{"question_id": 9001, "image_id": 9, "answers": [{"answer": "yes"}]}]
-    answers = write_json(tmp_path, "answers.json", {"annotations": one})
+    annotation = [{"question_id": 9001, "image_id": 9, "answers": [{"answer": "yes"}]}]
+    answers = write_json(tmp_path, "answers.json", {"annotations": annotation})
     for changed, message in (
         ([entries[0], entries[0]], r"questions\[1\]: question_id 9001 is there already"),
         ([{**entries[0], "question": "?!"}], r"questions\[0\]: a question must have a word, got"),
@@ -104,7 +104,7 @@ def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
         file = write_json(tmp_path, "changed.json", {"questions": changed})
         with pytest.raises(ValueError, match=message):
             read_vqa(file, answers, NAME)
-    file = write_json(tmp_path, "changed.json", {"annotations": [*one, *one]})
+    file = write_json(tmp_path, "changed.json", {"annotations": [*annotation, *annotation]})
     with pytest.raises(ValueError, match=r"annotations\[1\]: question_id 9001 is there already"):
         read_vqa(write_json(tmp_path, "one.json", {"questions": entries}), file, NAME)
     for template in ("{id.__class__}.jpg", "{id:2000000000}.jpg", "{id!r}", "a.jpg", "{id}{name}"):

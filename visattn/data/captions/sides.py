@@ -34,7 +34,7 @@ _AFTER_CORRECT = re.compile(  # a right angle, the right time
 # What stands beside left for "remaining" or "went away", and beside right for "exactly".
 _BEFORE_OTHER = {
     "left": re.compile(
-        r"\b(?:is|are|was|were|be|been|being|has|have|had|having|gets?|getting|got|just|already|nobody|"
+        r"\b(?:is|are|was|were|be|been|being|has|have|had|having|gets?|getting|got|just|already|"
         r"nothing|anything|none|he|she|it|they|we|you|who|which|"
         r"(?:no|any|few|little|only|enough|much|slices?|pieces?|bites?)(?:\s+[\w']+){0,3})\s+$",
         re.IGNORECASE,

@@ -170,7 +170,7 @@ class WordCounts(NamedTuple):
     longest: int
     """Words of the longest caption."""
     too_long: int
-    """Captions with more than the words asked for."""
+    """Captions with more words than the limit."""
     single: int
     """Captions of one word of more than ten characters: their words may not be separated."""
     empty: int

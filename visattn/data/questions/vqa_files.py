@@ -57,14 +57,14 @@ def read_vqa(questions: Path, annotations: Path, image_name: str) -> list[Questi
         _check_new(number, answered, location)
         answered[number] = entry
     photos: dict[str, list[Question]] = {}
-    asked: set[int | str] = set()
+    read_ids: set[int | str] = set()
     for location, entry in _entries(questions, "questions"):
         text = _field(entry, "question", (str,), location)
         number = _field(entry, "question_id", (int, str), location)
         if number not in answered:
             raise ValueError(f"{location}: {annotations} has no answers to question {number}")
-        _check_new(number, asked, location)
-        asked.add(number)
+        _check_new(number, read_ids, location)
+        read_ids.add(number)
         image = _field(entry, "image_id", (int, str), location)
         file = _file_name(image_name, image, location)
         other = answered[number].get("image_id", image)

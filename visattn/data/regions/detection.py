@@ -310,15 +310,15 @@ def count_boxes(
     numbers: list[int] = []
     region_of = cache(lambda size: resize.geometry(size).region)
     for image in images:
-        region, found = region_of(image.size), 0
+        region, number = region_of(image.size), 0
         for each in image.objects:
             reason = "crowds" if each.crowd else _no_target(each.box, region)
             if reason:
                 reasons[reason] += 1
             else:
                 classes[each.category] += 1
-                found += 1
-        numbers.append(found)
+                number += 1
+        numbers.append(number)
     filled = [index for index, number in enumerate(numbers) if number]
     examples = tuple(filled[:: max(1, len(filled) // _NUM_EXAMPLES)][:_NUM_EXAMPLES])
     largest, empty = max(numbers, default=0), len(numbers) - len(filled)
@@ -330,7 +330,7 @@ def _no_target(box: Box | None, region: Box) -> str:
     left, top, right, bottom = box or (0.0, 0.0, 0.0, 0.0)
     if not (right > left and bottom > top):
         return "flat"
-    seen = min(right, region[2]) > max(left, region[0]) and min(bottom, region[3]) > max(
+    visible = min(right, region[2]) > max(left, region[0]) and min(bottom, region[3]) > max(
         top, region[1]
     )
-    return "" if seen else "outside"
+    return "" if visible else "outside"
