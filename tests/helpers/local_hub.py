@@ -60,6 +60,7 @@ class LocalHub(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.corrupt: Callable[[bytes], bytes] = lambda content: content
         self.fail = 0
+        self.headers: dict[str, str] = {}  # that replace those of a file
 
     @property
     def url(self) -> str:
@@ -238,7 +239,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def resolve(self, repo: str, revision: str, file: str) -> None:
         oid, files = self.tree(self.repository(repo), revision)
         if file not in files:
-            raise HubError(404, "EntryNotFound", "Entry not found")
+            return self.answer({}, 404, {"X-Error-Code": "EntryNotFound", **self.server.headers})
         stored = files[file]
         headers = {"X-Repo-Commit": oid, "ETag": f'"{stored.etag}"'}
         if not stored.large:
@@ -249,6 +250,7 @@ class HubHandler(BaseHTTPRequestHandler):
             "X-Linked-Size": str(len(stored.content)),
             "Location": f"{self.server.storage_url}/objects/{stored.etag}",
         }
+        headers |= self.server.headers
         return self.answer(b"", 302, headers)
 
     def download(self, oid: str) -> None:

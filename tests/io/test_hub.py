@@ -129,6 +129,48 @@ def test_a_file_without_its_hash_is_refused_and_deleted(hub: LocalHub, tmp_path:
     va.load("hf://user/encoder")
 
 
+def test_names_of_a_hostile_hub_are_no_paths(hub: LocalHub, tmp_path: Path) -> None:
+    va.save(small_encoder(), "hf://user/encoder")
+    keep = tmp_path / ("a" * 40)  # a name like that of a hash
+    keep.write_text("mine")
+    before = set(tmp_path.rglob("*"))
+    for header, value in (
+        ("X-Linked-Etag", "../../../../evil.pth"),
+        ("X-Linked-Etag", f"{tmp_path}/evil.pth"),
+        ("X-Linked-Etag", f"../../../{keep.name}"),
+        ("X-Linked-Etag", "abc"),
+        ("X-Repo-Commit", "../../../../evil"),
+    ):
+        hub.headers = {header: f'"{value}"' if "Etag" in header else value}
+        with pytest.raises(ValueError, match=r"hf://user/encoder is refused: the hub, or a mirror"):
+            va.load("hf://user/encoder")
+    hub.repositories["user/empty"] = Repository()
+    hub.headers = {"X-Repo-Commit": "../../../../evil"}
+    with pytest.raises(ValueError, match="hf://user/empty is refused"):
+        va.load("hf://user/empty")
+    new = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
+    assert not [path for path in new if path.suffix != ".lock"]
+    assert keep.read_text() == "mine"
+    hub.headers = {}
+    va.load("hf://user/encoder")
+
+
+def test_a_planted_link_deletes_nothing_outside_of_the_cache(hub: LocalHub, tmp_path: Path) -> None:
+    va.save(small_encoder(), "hf://user/encoder")
+    va.load("hf://user/encoder")
+    [link] = tmp_path.rglob("model.safetensors")
+    for name, message in (("a" * 40, "does not have the hash aaaaaaaaaaaa"), ("b", "is no hash")):
+        mine = tmp_path / name
+        mine.write_text("mine")
+        link.unlink(missing_ok=True)
+        link.symlink_to(mine)
+        stop_headers, hub.fail = hub.fail, 500  # the cached copy is used
+        with pytest.raises(ValueError, match=message):
+            va.load("hf://user/encoder")
+        hub.fail = stop_headers
+        assert mine.read_text() == "mine"
+
+
 def test_errors_say_what_to_do(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.repositories["user/empty"] = Repository()
     hub.repositories["user/private"] = Repository(private=True)

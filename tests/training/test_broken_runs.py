@@ -124,7 +124,7 @@ def test_a_copied_run_keeps_its_best_and_its_last_step(whole: Path, run: Run, fo
     shutil.copytree(whole, copied.parent)  # with dates of today, which say nothing
     for name in ("last", "best"):  # no accuracy is better than 1
         saved = torch.load(copied / f"{name}.ckpt", weights_only=True)
-        [key] = (key for key in saved["callbacks"] if key.startswith("ModelCheckpoint"))
+        [key] = (key for key in saved["callbacks"] if key.startswith("BestCheckpoint"))
         state = saved["callbacks"][key]
         assert state["dirpath"] == str(whole / "checkpoints")
         state["best_model_score"] = state["kth_value"] = torch.tensor(2.0)

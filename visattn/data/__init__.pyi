@@ -33,8 +33,13 @@ from .captions.predictions import (
     CaptionResults as CaptionResults,
     read_caption_results as read_caption_results,
 )
+from .captions.sides import (
+    swap_sides as swap_sides,
+)
 from .captions.vocabulary import (
     Vocabulary as Vocabulary,
+    WordCounts as WordCounts,
+    count_words as count_words,
     split_words as split_words,
 )
 from .classification.cluttered_mnist import (
@@ -115,10 +120,12 @@ from .images.joint_transforms import (
 )
 from .images.reader import (
     ImageError as ImageError,
+    ImageHeader as ImageHeader,
     ImageLike as ImageLike,
     LoadedImage as LoadedImage,
     find_images as find_images,
     list_images as list_images,
+    read_header as read_header,
     read_image as read_image,
     read_label_image as read_label_image,
     read_rgb as read_rgb,
@@ -142,11 +149,15 @@ from .images.video import (
     VideoReader as VideoReader,
     is_video as is_video,
 )
-from .loading.cores import available_cores as available_cores
+from .loading.cores import (
+    available_cores as available_cores,
+)
 from .loading.fallback import (
     ReadFallback as ReadFallback,
 )
-from .loading.path_list import PathList as PathList
+from .loading.path_list import (
+    PathList as PathList,
+)
 from .loading.sample_seed import (
     mix_seed as mix_seed,
     per_sample_uniforms as per_sample_uniforms,
@@ -242,17 +253,20 @@ from .regions.coco_instances import (
 from .regions.dataset import (
     AnnotatedImage as AnnotatedImage,
     AnnotatedObject as AnnotatedObject,
+    check_photo_sizes as check_photo_sizes,
     read_annotated_images as read_annotated_images,
     read_coco_images as read_coco_images,
     read_images_with_masks as read_images_with_masks,
 )
 from .regions.detection import (
     AnnotatedObjects as AnnotatedObjects,
+    BoxCounts as BoxCounts,
     DetectionBatch as DetectionBatch,
     DetectionDataset as DetectionDataset,
     DetectionSample as DetectionSample,
     SceneObjects as SceneObjects,
     collate_detections as collate_detections,
+    count_boxes as count_boxes,
 )
 from .regions.imagenet_boxes import (
     read_imagenet_boxes as read_imagenet_boxes,
@@ -263,6 +277,8 @@ from .regions.imagenet_to_coco import (
 from .regions.masks import (
     CocoRLE as CocoRLE,
     boxes_mask as boxes_mask,
+    check_polygons as check_polygons,
+    check_rle as check_rle,
     map_rle as map_rle,
     mask_boxes as mask_boxes,
     mask_rle as mask_rle,
@@ -278,6 +294,7 @@ from .regions.saved_maps import (
 from .regions.segmentation import (
     CocoSegmentation as CocoSegmentation,
     MaskFolder as MaskFolder,
+    PixelCounts as PixelCounts,
     SceneSegmentation as SceneSegmentation,
     SegmentationBatch as SegmentationBatch,
     SegmentationImages as SegmentationImages,

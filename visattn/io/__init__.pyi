@@ -46,6 +46,7 @@ from .safe_text import (
     open_regular_file as open_regular_file,
     parse_json as parse_json,
     parse_xml as parse_xml,
+    paused_garbage_collection as paused_garbage_collection,
     printable_name as printable_name,
     read_bytes_bounded as read_bytes_bounded,
     short_repr as short_repr,

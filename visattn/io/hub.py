@@ -2,17 +2,24 @@
 
 import hashlib
 import logging
+import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from visattn.io.safe_text import short_repr
 
 if TYPE_CHECKING:
     import huggingface_hub
 
 _SCHEME = "hf://"
 _NAME = re.compile(rf"{_SCHEME}(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
+_COMMIT_HASH = re.compile("[0-9a-f]{40}")
+_CONTENT_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_ANSWERS_LOCK = threading.RLock()
 _CHUNK_BYTES = 2**20
 _UNAUTHORIZED = (401, 403)
 
@@ -61,39 +68,88 @@ def parse_hub_name(text: str) -> HubName | None:
 def download_file(name: HubName, file: str) -> Path:
     """Return the local copy of a file, downloaded into the cache if the hub has a newer one.
 
-    Without network, or with `HF_HUB_OFFLINE=1`, the cached copy is used. The content is checked
-    against the hash that the hub announced.
+    Without network, or with `HF_HUB_OFFLINE=1`, the cached copy is used. The content is compared
+    with the hash that the hub announced. huggingface_hub makes paths of the hashes in an answer, so
+    an answer in which they are none is refused before anything is written.
 
     Raises:
         ConnectionError: If the hub cannot be reached and the file is not in the cache.
         FileNotFoundError: If the repository, the revision or the file does not exist.
-        ImportError: If huggingface_hub is not installed.
+        ImportError: If huggingface_hub is not installed, or of an unknown version.
         PermissionError: If the token is invalid or lacks a permission.
-        ValueError: If the content does not have its hash.
+        ValueError: If the content does not have its hash, or the hub announces none.
     """
-    with _plain_errors(name, f"file {file}"):
+    with _plain_errors(name, f"file {file}"), _checked_answers(name) as announced:
         path = Path(_api().hf_hub_download(name.repo, file, revision=name.revision))
-    _check_hash(path, f"{name} is damaged: {file}")
+    _check_content(path, announced[-1] if announced else None, f"{name} is damaged: {file}")
     return path
 
 
-def _check_hash(path: Path, start: str) -> None:
+@contextmanager
+def _checked_answers(name: HubName) -> Iterator[list[str]]:
+    """Let huggingface_hub read only answers whose hashes are hashes; yield those of contents."""
+    from huggingface_hub import errors, file_download
+
+    plain = getattr(file_download, "get_hf_file_metadata", None)
+    if plain is None:
+        raise ImportError("this version of huggingface_hub is not supported: install an older one")
+    announced: list[str] = []
+
+    def check(kind: str, text: str | None, pattern: re.Pattern[str]) -> None:
+        if text is not None and not pattern.fullmatch(text):
+            raise ValueError(
+                f"{name} is refused: the hub, or a mirror that HF_ENDPOINT names, announces "
+                f"{short_repr(text)} as the hash of the {kind}"
+            )
+
+    def checked(*args: Any, **options: Any) -> Any:
+        try:
+            metadata = plain(*args, **options)
+        except errors.RemoteEntryNotFoundError as error:
+            check("commit", error.response.headers.get("X-Repo-Commit"), _COMMIT_HASH)
+            raise
+        check("commit", metadata.commit_hash, _COMMIT_HASH)
+        check("content", metadata.etag, _CONTENT_HASH)
+        announced.append(metadata.etag or "")
+        return metadata
+
+    with _ANSWERS_LOCK:
+        file_download.get_hf_file_metadata = checked
+        try:
+            yield announced
+        finally:
+            file_download.get_hf_file_metadata = plain
+
+
+def _check_content(path: Path, announced: str | None, start: str) -> None:
     """Compare a cached file with its hash, and delete it if they differ.
 
-    The cache names the content by the hash and links to it. Where links are not supported, nothing
-    is compared; a model file has a checksum of its own.
+    The cache names the content by the hash and links to it. Where links are not supported, the hash
+    is the one that the hub has announced; without network a model file has its own checksum.
     """
-    if not path.is_symlink():
+    linked = path.is_symlink()
+    blob = Path(os.path.normpath(path.parent / path.readlink())) if linked else path
+    expected = blob.name if linked else announced
+    if expected is None:
         return
-    blob = path.parent / path.readlink()  # may itself be a link into a store for all repositories
-    if len(blob.name) not in (40, 64) or blob.name == _hub_hash(blob):
+    if not _CONTENT_HASH.fullmatch(expected):
+        raise ValueError(f"{start} is cached as {short_repr(expected)}, which is no hash: refused")
+    if expected == _content_hash(blob, expected):
         return
-    for copy in (blob.resolve(), blob, path):
-        copy.unlink(missing_ok=True)
+    cache = _cache_folder()
+    for copy in (blob.resolve(), blob, path):  # a blob may link to a store for all repositories
+        if copy.parent.resolve().is_relative_to(cache):
+            copy.unlink(missing_ok=True)
     raise ValueError(
-        f"{start} does not have the hash {blob.name[:12]}... of the hub; its cached copy was "
+        f"{start} does not have the hash {expected[:12]}... of the hub; its cached copy was "
         "deleted, load it again"
     )
+
+
+def _cache_folder() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).resolve()
 
 
 @contextmanager
@@ -176,9 +232,9 @@ def _api() -> "huggingface_hub.HfApi":
     return HfApi(library_name="visattn")
 
 
-def _hub_hash(file: Path) -> str:
+def _content_hash(file: Path, like: str) -> str:
     """Return the hash by which the hub names a file: SHA-256 for large files, else that of git."""
-    if len(file.name) == 64:
+    if len(like) == 64:
         digest = hashlib.sha256()
     else:
         digest = hashlib.sha1(f"blob {file.stat().st_size}\0".encode(), usedforsecurity=False)
@@ -217,8 +273,12 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
         reason = f"{name} has no {thing}: it does not hold a model that visattn.save uploaded"
         raise FileNotFoundError(reason) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        reason = f"{name} is not in the cache, and the hub cannot be reached"
-        raise ConnectionError(f"{reason}: check the network and HF_HUB_OFFLINE") from error
+        cause = error.__cause__
+        said = f" ({cause})" if isinstance(cause, errors.HfHubHTTPError) else ""
+        reason = (
+            f"{name} is not in the cache, and the hub {'failed' if said else 'cannot be reached'}"
+        )
+        raise ConnectionError(f"{reason}{said}: check the network and HF_HUB_OFFLINE") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{name} is not a valid name on the hub: {error}") from error
     except errors.HfHubHTTPError as error:

@@ -30,6 +30,9 @@ from .captioning.scores import (
     caption_scores as caption_scores,
     score_signature as score_signature,
 )
+from .captioning.writing_systems import (
+    separate_unspaced as separate_unspaced,
+)
 from .detection.average_precision import (
     AP_METRICS as AP_METRICS,
     APResult as APResult,

@@ -196,6 +196,7 @@ from .serialization.config import (
 )
 from .serialization.finite_weights import (
     all_finite as all_finite,
+    check_weight_types as check_weight_types,
     check_weights_before_saving as check_weights_before_saving,
     nonfinite_weights as nonfinite_weights,
 )

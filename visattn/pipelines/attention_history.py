@@ -56,7 +56,8 @@ class AttentionHistory:
     Each call of `log` that is due writes the maps of all images to `FOLDER/step-0000500/`, adds
     lines to `FOLDER/maps.csv` and rewrites `FOLDER/index.html`, which shows images by steps. The
     model is returned as it was: mode, gradients, random state. A folder that exists is continued;
-    lines of later steps, as after a resume, are replaced.
+    lines of later steps, as after a resume, are replaced; `last_maps` is what a checkpoint has to
+    hold for the next correlation.
 
     `AttentionLogger` of `visattn.training` does this in any Lightning training, and
     `visattn.integrations.transformers.AttentionCallback` in a Trainer of Hugging Face.
@@ -114,7 +115,7 @@ class AttentionHistory:
         self.names = _unique_names(self.images)
         self.records = _read_records(self.folder / _TABLE)
         self.seconds = 0.0
-        self._earlier: dict[str, torch.Tensor] = {}
+        self.last_maps: dict[str, torch.Tensor] = {}
         self._next_time = -float("inf")
 
     def is_due(self, step: int) -> bool:
@@ -140,10 +141,7 @@ class AttentionHistory:
         if not force and not self.is_due(step):
             return []
         start = time.monotonic()
-        with torch.inference_mode(mode=False), torch.enable_grad():
-            maps = explain(
-                model, self.images, self.method, self.target, keep_empty=True, **self.options
-            )
+        maps = self._explain(model)
         panels = [_draw(*pair) for pair in zip(self.images, maps, strict=True)]
         records = [self._record(step, *pair) for pair in zip(self.names, maps, strict=True)]
         self.records = [r for r in self.records if r.step < step] + records
@@ -156,10 +154,28 @@ class AttentionHistory:
         self._next_time = time.monotonic() + took / self.max_cost - took
         return panels
 
+    def check(self, model: nn.Module) -> None:
+        """Compute the maps once and write nothing.
+
+        Args:
+            model: The model, in any mode.
+
+        Raises:
+            ValueError: If the method does not fit the model.
+        """
+        self._explain(model)
+
+    def _explain(self, model: nn.Module) -> list[AttentionMap]:
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            maps = explain(
+                model, self.images, self.method, self.target, keep_empty=True, **self.options
+            )
+        return list(maps)
+
     def _record(self, step: int, name: str, attention_map: AttentionMap) -> MapRecord:
         values, metadata = attention_map.values.detach().float().cpu(), attention_map.metadata
-        before, empty = self._earlier.get(name), str(metadata.get("empty") or "")
-        self._earlier[name] = values
+        before, empty = self.last_maps.get(name), str(metadata.get("empty") or "")
+        self.last_maps[name] = values
         correlation, x, y = float("nan"), float("nan"), float("nan")
         if before is not None and before.shape == values.shape and not empty:
             correlation = float(spearman_correlation(before.reshape(1, -1), values.reshape(1, -1)))

@@ -32,6 +32,7 @@ from visattn.models.serialization.config import (
     check_config_fits,
     model_config,
 )
+from visattn.models.serialization.finite_weights import check_weight_types
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.pipelines.model_card import ModelCard
 
@@ -198,6 +199,7 @@ def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
             f"{', '.join([*wrong, *absent][:3]) or 'its kind'}: insert the same blocks, with the "
             "same arguments, before loading"
         )
+    check_weight_types(own, weights, path)
     model.load_state_dict(weights, strict=False)
 
 

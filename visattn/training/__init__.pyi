@@ -31,6 +31,10 @@ from .callbacks.image_logging import (
 from .callbacks.last_checkpoint import (
     LastCheckpoint as LastCheckpoint,
 )
+from .callbacks.lightning_callbacks import (
+    TrainingMetricCheck as TrainingMetricCheck,
+    prepare_callbacks as prepare_callbacks,
+)
 from .callbacks.monitor import (
     MonitorFallback as MonitorFallback,
     check_monitor as check_monitor,
@@ -108,7 +112,9 @@ from .data.classification import (
 from .data.cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
-from .data.dense import DenseDataModule as DenseDataModule
+from .data.dense import (
+    DenseDataModule as DenseDataModule,
+)
 from .data.detection import (
     CocoDetectionDataModule as CocoDetectionDataModule,
     DetectionDataModule as DetectionDataModule,
@@ -257,6 +263,9 @@ from .run_dir.create import (
     lock_run_dir as lock_run_dir,
     next_run_dir as next_run_dir,
     require_empty_run_dir as require_empty_run_dir,
+)
+from .targets import (
+    TargetCounts as TargetCounts,
 )
 from .tasks.caption_eval import (
     CaptionEvalTask as CaptionEvalTask,

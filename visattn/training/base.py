@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from lightning import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -28,6 +29,7 @@ from visattn.training.optim import (
     build_optimizer,
     constant,
 )
+from visattn.training.targets import TargetCounts
 
 
 @dataclass(frozen=True)
@@ -152,13 +154,50 @@ class Task(LightningModule, ABC):
     def check_training(self) -> None:
         """Raise a ValueError if the task can test its model, but not train it."""
 
-    def on_fit_start(self) -> None:
-        """Store the seed of the run, and check the model and the schedulers to be restored.
+    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
+        """Return what the model leaves out of the targets of a split.
+
+        Args:
+            split: `train` or `validation`.
+            counts: Targets of the split.
 
         Raises:
-            ValueError: If the checkpoint was written with other learning-rate schedules.
+            ValueError: If the model cannot read them.
+        """
+        return []
+
+    def report_targets(self) -> None:
+        """Print what the loss will read of the training and validation data.
+
+        Raises:
+            ValueError: If it is nothing, or the model cannot read it; on all processes.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        if not isinstance(data, DataModule):
+            return
+        lines: list[str] = []
+        error = ""
+        if self.trainer.is_global_zero:
+            try:
+                for split in ("train", "validation"):
+                    if (counts := data.count_targets(split)) is not None:
+                        lines += counts.lines(split) + self.target_remarks(split, counts)
+            except ValueError as caught:
+                error = str(caught)
+        if error := self.trainer.strategy.broadcast(error):
+            raise ValueError(error)
+        for line in lines:
+            rank_zero_info(line)
+
+    def on_fit_start(self) -> None:
+        """Report the targets, and check the model and the schedulers to be restored.
+
+        Raises:
+            ValueError: If the checkpoint was written with other learning-rate schedules, or the
+                data have nothing to learn from.
         """
         self.check_training()
+        self.report_targets()
         self.seed = torch.initial_seed() if self.seed is None else self.seed
         if self._scheduler_states is not None:
             schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]
@@ -243,6 +282,17 @@ class DataModule(LightningDataModule, ABC):
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as `read_image` accepts them."""
         raise NotImplementedError(f"{type(self).__name__} has no images to show")
+
+    def count_targets(self, split: Any) -> TargetCounts | None:
+        """Return what the loss will read of a split; None if it cannot be counted beforehand.
+
+        Args:
+            split: `train` or `validation`, after `setup("fit")`.
+
+        Raises:
+            ValueError: If annotations do not fit their images.
+        """
+        return None
 
     def test_notes(self) -> dict[str, Any]:
         """Return facts about the test images that are written beside the test results."""

@@ -500,7 +500,7 @@ SIGNED_DISTANCES: dict[str, tuple[Any, str]] = {
     "no size": ({"size": 48, "counts": [48]}, "of size 48 does not match an image"),
     "a text cut off": ({"size": [6, 8], "counts": "P"}, "it is truncated"),
     "a text of others": ({"size": [6, 8], "counts": "né"}, "must be 0 to o, got 'é'"),
-    "a number without end": ({"size": [6, 8], "counts": "o" * 10**6}, "must be below 2\\^60"),
+    "a number without end": ({"size": [6, 8], "counts": "o" * 10**6}, "must be below 2\\^40"),
     "no lengths": ({"size": [6, 8]}, "a list of polygons or an object"),
     "two corners": ([[1, 2, 3, 4]], "at least three corners, got \\[1, 2, 3, 4\\]"),
     "half a corner": ([[1, 2, 3, 4, 5, 6, 7]], "at least three corners"),

@@ -1,9 +1,12 @@
 """Vocabulary: tokenization, encoding and decoding of captions."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given, strategies as st
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
+from visattn.metrics.captioning.ptb_tokenizer import ptb_tokenize
 from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=5)
@@ -61,7 +64,18 @@ def test_words_are_sorted_by_frequency_and_rare_ones_dropped() -> None:
         ("1,000 at 9:30 , 3/4", ["1,000", "at", "9:30", "3/4"]),
         ("fence.com fence. and", ["fence.com", "fence", "and"]),
         ("no. #7 & 50% (of AT&T)", ["no", "#", "7", "&", "50", "%", "of", "at", "&", "t"]),
-        ("Ünïcödé 日本 42", ["ünïcödé", "日本", "42"]),
+        ("Ünïcödé 日本 42", ["ünïcödé", "日", "本", "42"]),
+        ("एक कुत्ता घास पर", ["एक", "कुत्ता", "घास", "पर"]),
+        ("একটি কুকুর দৌড়াচ্ছে।", ["একটি", "কুকুর", "দৌড়াচ্ছে"]),
+        ("ஒரு நாய், ஓடுகிறது", ["ஒரு", "நாய்", "ஓடுகிறது"]),
+        ("ಒಂದು ನಾಯಿ", ["ಒಂದು", "ನಾಯಿ"]),
+        ("x\u20d7 and كَلْب", ["x\u20d7", "and", "كَلْب"]),
+        ("سگ می\u200cدود\u200c.", ["سگ", "می\u200cدود"]),  # a joiner within a word
+        ("一只狗在跑\uff0cT恤", ["一", "只", "狗", "在", "跑", "t", "恤"]),
+        ("いぬがボールを", ["い", "ぬ", "が", "ボ", "ー", "ル", "を"]),
+        ("หมากำลังวิ่ง", ["ห", "ม", "า", "กำ", "ลั", "ง", "วิ่", "ง"]),
+        ("ខ្មែរ", ["ខ្មែ", "រ"]),  # a letter below another one
+        ("개가 뛴다", ["개가", "뛴다"]),
         ("cafe\u0301 İris", ["café", "i\u0307ris"]),
         ("a 🐕 dog👍🏽 ❤️", ["a", "dog"]),
         ("!?🙂", []),
@@ -69,13 +83,24 @@ def test_words_are_sorted_by_frequency_and_rare_ones_dropped() -> None:
     ],
 )
 def test_split_words_by_hand(caption: str, words: list[str]) -> None:
-    assert split_words(caption) == words
+    assert split_words(caption) == [unicodedata.normalize("NFC", word) for word in words]
 
 
 @given(caption=TRICKY)
 def test_split_words_is_idempotent_after_joining(caption: str) -> None:
     words = split_words(caption)
     assert split_words(" ".join(words)) == words
+
+
+LETTERS = st.characters(categories=["Lu", "Ll", "Lo", "Lm"], max_codepoint=0xFFFF)
+MARKS = st.characters(categories=["Mn", "Mc"], max_codepoint=0xFFFF)
+MARKED = st.lists(st.tuples(LETTERS, st.text(MARKS, max_size=2)).map("".join), min_size=1)
+
+
+@given(words=st.lists(MARKED.map("".join), max_size=5))
+def test_words_of_letters_and_marks_get_the_scores_of_the_caption(words: list[str]) -> None:
+    caption = unicodedata.normalize("NFC", " ".join(words).lower())
+    assert ptb_tokenize(" ".join(split_words(caption))) == ptb_tokenize(caption)
 
 
 @given(parts=st.lists(TRICKY, max_size=5))
@@ -175,3 +200,8 @@ def test_hash_depends_on_words_and_order() -> None:
 def test_invalid_word_lists_are_refused(words: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Vocabulary(words)
+
+
+@given(caption=st.text(st.characters(max_codepoint=127)) | st.text("aBs nt'.,-/#1_$", max_size=23))
+def test_ascii_captions_have_the_words_of_all_captions(caption: str) -> None:
+    assert split_words(caption) == split_words(f"{caption} é")[:-1]

@@ -113,7 +113,7 @@ def test_unreadable_photo_is_named(folder: Path) -> None:
 def test_evaluation_folders_must_have_the_training_classes(folder: Path) -> None:
     with pytest.raises(ValueError, match="val has classes that the training split lacks: tulip"):
         list_labeled_files(folder / "val", CLASSES[:2])
-    with pytest.raises(FileNotFoundError, match="yak does not exist"):
+    with pytest.raises(FileNotFoundError, match="val has no photos of yak; photos are .*yak/PHOTO"):
         list_labeled_files(folder / "val", (*CLASSES, "yak"))
     with pytest.raises(FileNotFoundError, match=r"has no class folders; photos are expected as"):
         list_labeled_files(folder / "nowhere", CLASSES)
@@ -123,3 +123,14 @@ def test_batch_moves_to_a_device_completely() -> None:
     moved = LabeledBatch(noise(2, 1, 3, 5), torch.arange(2)).to("meta")
     assert moved.images.is_meta
     assert moved.labels.is_meta
+
+
+def test_evaluation_folders_may_lack_classes_if_that_is_allowed(folder: Path) -> None:
+    files, labels = list_labeled_files(
+        folder / "val", ("aardvark", *CLASSES, "empty"), allow_missing=True
+    )
+    expected, plain = list_labeled_files(folder / "val", CLASSES)
+    assert (list(files), labels.tolist()) == (list(expected), (plain + 1).tolist())
+    (folder / "val" / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="has no photos of empty"):
+        list_labeled_files(folder / "val", (*CLASSES, "empty"))

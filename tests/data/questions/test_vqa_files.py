@@ -6,7 +6,9 @@ import pytest
 from question_data import write_json, write_vqa
 
 from visattn.data.images.resize import ResizeSpec
+from visattn.data.questions.batch import Question
 from visattn.data.questions.vqa_files import (
+    QuestionPhoto,
     QuestionPhotos,
     frequent_answers,
     normalize_answer,
@@ -60,6 +62,11 @@ def test_answers_are_normalized_as_in_the_evaluation_of_vqa() -> None:
         assert normalize_answer(answer) == normalized, answer
 
 
+def test_an_answer_without_words_is_no_class() -> None:
+    questions = [Question("which?", answer, "other") for answer in ("", "", "", "b", "c", "b")]
+    assert frequent_answers([QuestionPhoto("a.jpg", tuple(questions))], 9) == ("b", "c")
+
+
 def test_photos_are_resized_and_begin_again(tmp_path: Path) -> None:
     photos = read_vqa(*write_vqa(tmp_path), NAME)
     data = QuestionPhotos(photos, tmp_path / "train2014", ResizeSpec((16, 24), mode="squash"))
@@ -87,6 +94,22 @@ def test_broken_files_are_refused_with_the_entry(tmp_path: Path) -> None:
         file = write_json(tmp_path, "broken.json", content)
         with pytest.raises(ValueError, match=message):
             read_vqa(file, annotations, NAME)
+    annotation = [{"question_id": 9001, "image_id": 9, "answers": [{"answer": "yes"}]}]
+    answers = write_json(tmp_path, "answers.json", {"annotations": annotation})
+    for changed, message in (
+        ([entries[0], entries[0]], r"questions\[1\]: question_id 9001 is there already"),
+        ([{**entries[0], "question": "?!"}], r"questions\[0\]: a question must have a word, got"),
+        ([{**entries[0], "image_id": 8}], r"is about image 8, but in .*answers\.json about 9"),
+    ):
+        file = write_json(tmp_path, "changed.json", {"questions": changed})
+        with pytest.raises(ValueError, match=message):
+            read_vqa(file, answers, NAME)
+    file = write_json(tmp_path, "changed.json", {"annotations": [*annotation, *annotation]})
+    with pytest.raises(ValueError, match=r"annotations\[1\]: question_id 9001 is there already"):
+        read_vqa(write_json(tmp_path, "one.json", {"questions": entries}), file, NAME)
+    for template in ("{id.__class__}.jpg", "{id:2000000000}.jpg", "{id!r}", "a.jpg", "{id}{name}"):
+        with pytest.raises(ValueError, match=r"must contain \{id\} or \{id:012\} and no other"):
+            read_vqa(questions, annotations, template)
     empty = write_json(
         tmp_path, "empty.json", {"annotations": [{"question_id": 9001, "answers": []}]}
     )

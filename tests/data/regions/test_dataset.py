@@ -1,15 +1,20 @@
 """Images with masks of objects: COCO annotations and mask folders."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from visattn.data.images.reader import read_image
+from visattn.data.images.resize import ResizeSpec
 from visattn.data.regions.dataset import (
+    AnnotatedImage,
+    check_photo_sizes,
     read_annotated_images,
     read_coco_images,
     read_images_with_masks,
@@ -71,19 +76,92 @@ def test_masks_of_a_category_are_joined(tmp_path: Path) -> None:
 def test_a_loaded_image_has_a_mask_and_a_box_for_each_object(tmp_path: Path) -> None:
     _, image = read_coco_images(written(tmp_path))
     sample = image.load()
-    assert np.array_equal(sample.masks.any(0), image.region_masks()[0])
+    assert np.array_equal(sample.object_masks.any(0), image.region_masks()[0])
     for mask, (left, top, right, bottom) in zip(
-        sample.masks, sample.boxes.int().tolist(), strict=True
+        sample.object_masks, sample.boxes.int().tolist(), strict=True
     ):
         assert mask[top:bottom, left:right].sum() == mask.sum() > 0
     assert np.array_equal(sample.image.permute(1, 2, 0), read_image(image.path).pixels)
 
 
-def test_invalid_segmentation_names_its_image(tmp_path: Path) -> None:
-    broken = {"image_id": 4, "category_id": 1, "bbox": [0, 0, 8, 6], "segmentation": [[1, 2]]}
-    [image] = read_coco_images(written(tmp_path, annotations=[broken]))
-    with pytest.raises(ValueError, match=r"a\.png, person: a polygon must be"):
-        image.region_masks()
+def of_one(folder: Path, segmentation: Any, box: tuple[float, ...] = (1, 1, 3, 2)) -> Path:
+    entry = {"image_id": 4, "category_id": 1, "bbox": box, "segmentation": segmentation}
+    return written(folder, annotations=[entry])
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "message"),
+    [
+        ([[1, 1, 4, 3]], "a polygon must be a list of x, y of at least three corners"),
+        (SQUARE[0], "a polygon must be a list of x, y of at least three corners, got 1.0"),
+        ({"size": [6, 7], "counts": [42]}, r"RLE of size \[6, 7\] does not match .* \[6, 8\]"),
+        ({"size": [6, 8], "counts": [47]}, "RLE counts must sum to 6 x 8 pixels, got 47"),
+        ([[9, 7, 12, 7, 12, 9]], "a polygon must lie on its image of 8 x 6 pixels, got x from 9"),
+        ([[2, 3, 30, 2, 5, 2]], "a polygon must lie on its image"),  # run lengths
+        ([[6, 4, 8, 4, 8, 6]], "the segmentation lies outside of bbox: x from 6 to 8"),
+    ],
+)
+def test_a_wrong_segmentation_is_refused_when_the_file_is_read(
+    segmentation: Any, message: str, tmp_path: Path
+) -> None:
+    file = of_one(tmp_path, segmentation)
+    with pytest.raises(ValueError, match=rf"some2031\.json is not .*: annotations\[0\]: {message}"):
+        read_coco_images(file)
+
+
+def test_points_and_lines_beside_a_polygon_are_left_out_and_counted(tmp_path: Path) -> None:
+    file = of_one(tmp_path, [[7.0, 5.0], *SQUARE, [1, 1, 4, 3]])
+    with pytest.warns(UserWarning, match=r"were left out of segmentations: 1 \(annotations\[0\]\)"):
+        [image] = read_coco_images(file)
+    assert image.objects[0].segmentation == SQUARE
+
+
+def test_boxes_beyond_their_images_are_clipped_if_there_are_few(tmp_path: Path) -> None:
+    inside = {"image_id": 4, "category_id": 1, "bbox": [1, 1, 3, 2]}
+    beyond = {"image_id": 3, "category_id": 17, "bbox": [-2, 3, 7, 5.5]}
+    with pytest.raises(ValueError, match=r"annotations\[9\]: bbox .*; 1 of 10 boxes exceed their"):
+        read_coco_images(written(tmp_path / "few", annotations=[*[inside] * 9, beyond]))
+    with pytest.warns(UserWarning, match=r"were clipped: 1 \(annotations\[99\]\)"):
+        _, image = read_coco_images(written(tmp_path, annotations=[*[inside] * 99, beyond]))
+    assert image.objects[0].box == (0, 3, 5, 6)
+
+
+def test_whole_numbers_may_be_floats_and_crowds_null(tmp_path: Path) -> None:
+    size = {"id": 4.0, "file_name": "a.png", "height": 6.0, "width": 8}
+    entry = {"id": 1.0, "image_id": 4, "category_id": 17.0, "bbox": [1, 1, 3, 2], "iscrowd": None}
+    categories = [{"id": 17, "name": "cat"}]
+    file = written(tmp_path, images=[size], annotations=[entry], categories=categories)
+    [image] = read_coco_images(file)
+    assert (image.size, image.objects[0].crowd) == ((6, 8), False)
+
+
+def test_a_photo_of_another_size_is_named_with_its_exif_orientation(tmp_path: Path) -> None:
+    for exif, annotated, message in (
+        (6, (6, 8), r"photo\.jpg is 6 x 8 pixels .* say 8 x 6; its EXIF orientation is 6"),
+        (1, (12, 16), r"photo\.jpg is 8 x 6 pixels \(width x height\), .* say 16 x 12$"),
+    ):
+        tags = Image.Exif()
+        tags[0x112] = exif
+        Image.new("RGB", (8, 6)).save(tmp_path / "photo.jpg", exif=tags)
+        image = AnnotatedImage("photo.jpg", tmp_path / "photo.jpg", annotated, ())
+        with pytest.raises(ValueError, match=message):
+            image.load()
+        with pytest.raises(ValueError, match=message):
+            check_photo_sizes([image])
+    good = AnnotatedImage("photo.jpg", tmp_path / "photo.jpg", (6, 8), ())
+    check_photo_sizes([good, replace(good, path=tmp_path / "none.jpg")])  # missing: said elsewhere
+    with pytest.raises(ValueError, match=r"say 16 x 12 \(2 of 3 photos\)"):
+        check_photo_sizes([image, good, image])
+
+
+def test_masks_at_the_input_size_are_those_of_the_resized_sample(tmp_path: Path) -> None:
+    _, image = read_coco_images(written(tmp_path))
+    for spec in (ResizeSpec((11, 13), "pad"), ResizeSpec((5, 3), "crop"), ResizeSpec((7, 17))):
+        late, early = image.load().resize(spec), image.load(spec)
+        assert torch.equal(early.object_masks, late.object_masks)
+        assert torch.equal(early.boxes, late.boxes)
+        assert torch.equal(early.image, late.image)
+        assert image.load(spec, masks=False).masks is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Samples for detection: boxes of pixels, transforms, crowds, and images without objects."""
 
 import json
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +11,12 @@ import torch
 from PIL import Image
 
 from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeSpec
-from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
+from visattn.data.regions import dataset as regions
+from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject, read_coco_images
 from visattn.data.regions.detection import AnnotatedObjects, SceneObjects, collate_detections
+from visattn.data.regions.segmentation import CocoSegmentation
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import center_to_corners
 from visattn.models.detection.queries import NO_OBJECT
@@ -44,10 +49,10 @@ def test_boxes_of_scenes_bound_the_pixels_of_the_objects() -> None:
         assert [dataset.class_names[label] for label in sample.labels] == [
             each.shape for each in dataset.scenes.world(index).objects
         ]
-        for mask, box in zip(sample.region.masks, sample.region.boxes.tolist(), strict=True):
+        for mask, box in zip(sample.region.object_masks, sample.region.boxes.tolist(), strict=True):
             rows, columns = mask.any(1).nonzero(), mask.any(0).nonzero()
             assert box == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-        assert torch.equal(sample.areas, sample.region.masks.sum((1, 2)).float())
+        assert torch.equal(sample.areas, sample.region.object_masks.sum((1, 2)).float())
 
 
 def test_boxes_are_relative_centers_and_sizes() -> None:
@@ -65,12 +70,12 @@ def test_coco_keeps_crowds_areas_and_images_without_objects(tmp_path: Path) -> N
     ]
     assert without.objects == ()
     dataset = AnnotatedObjects(
-        [with_objects, without], ("fence", "square"), ResizeSpec((30, 30), "pad")
+        [with_objects, without], ("fence", "square"), ResizeSpec((30, 30), "pad"), masks=True
     )
     sample, empty = dataset[0], dataset[1]
     assert sample.labels.tolist() == [1, 0]
     assert sample.areas.tolist() == [250.5, 800.0]
-    assert (empty.region.masks.shape, empty.labels.dtype) == ((0, 30, 30), torch.int64)
+    assert (empty.region.object_masks.shape, empty.labels.dtype) == ((0, 30, 30), torch.int64)
     batch = collate_detections([sample, empty])
     assert batch.labels.tolist() == [[1], [NO_OBJECT]]  # the crowd is no target
     assert batch.objects.tolist() == [[0], [0]]
@@ -83,21 +88,22 @@ def test_coco_keeps_crowds_areas_and_images_without_objects(tmp_path: Path) -> N
 
 def test_boxes_follow_random_transforms_which_depend_on_the_index(tmp_path: Path) -> None:
     images = write_photos(tmp_path)
-    transforms = JointTransforms(
-        ["RandomHorizontalFlip", {"RandomRotation": {"degrees": 9}}], mask_fill=0
-    )
+    zoom = {"RandomZoomOut": {"p": 1.0, "side_range": [1.0, 1.5]}}
+    transforms = JointTransforms(["RandomHorizontalFlip", zoom], mask_fill=0)
+    resize = ResizeSpec((80, 120), "pad")
     dataset = AnnotatedObjects(
-        images, ("fence", "square"), ResizeSpec((40, 60), "pad"), transforms=transforms
+        images, ("fence", "square"), resize, transforms=transforms, masks=True
     )
     flipped: set[bool] = set()
     for index in range(0, 16, 2):  # the first photo, in eight epochs
         sample = dataset[index]
-        rows, columns = sample.region.masks[0].nonzero().unbind(1)
+        rows, columns = sample.region.object_masks[0].nonzero().unbind(1)
         red = sample.region.image[0].int() - sample.region.image[1] > 100
-        assert float((red == sample.region.masks[0]).float().mean()) > 0.97
+        assert float((red == sample.region.object_masks[0]).float().mean()) > 0.97
         expected = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-        assert sample.region.boxes[0].tolist() == pytest.approx([float(x) for x in expected])
-        flipped.add(bool(sample.region.boxes[0, 0] > 25))
+        box = [float(x) for x in expected]
+        assert sample.region.boxes[0].tolist() == pytest.approx(box, abs=1.0)
+        flipped.add(bool(sample.region.boxes[0, 0] > sample.region.boxes[1, 0]))  # of the fence
         assert torch.equal(dataset[index].region.image, sample.region.image)
     assert flipped == {False, True}
 
@@ -114,3 +120,49 @@ def test_objects_outside_of_a_crop_are_no_targets(tmp_path: Path) -> None:
 def test_unknown_categories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="but fence are not"):
         AnnotatedObjects(write_photos(tmp_path), ("square",), ResizeSpec((30, 30)))
+
+
+BOX = {"image_id": 1, "category_id": 3, "bbox": [12, 8, 18, 16]}  # center 21 of 60, 16 of 40
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    ["absent", None, [], {}, [[12, 8, 30, 8, 12, 8]]],  # the last is a line: it has no pixel
+    ids=str,
+)
+def test_boxes_without_masks_are_targets_with_and_without_transforms(
+    segmentation: Any, tmp_path: Path
+) -> None:
+    write_photos(tmp_path)
+    content = json.loads((tmp_path / "instances.json").read_text())
+    entry = BOX if segmentation == "absent" else {**BOX, "segmentation": segmentation}
+    content["annotations"] = [entry]
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    images = read_coco_images(tmp_path / "instances.json", tmp_path)
+    for p, x in ((None, 21 / 60), (0.0, 21 / 60), (1.0, 39 / 60)):
+        flip = None if p is None else JointTransforms([{"RandomHorizontalFlip": {"p": p}}])
+        dataset = AnnotatedObjects(images, ["square"], ResizeSpec((40, 60)), transforms=flip)
+        batch = collate_detections([dataset[0]])
+        assert batch.labels.tolist() == [[0]], (segmentation, p)
+        assert batch.boxes[0, 0].tolist() == pytest.approx([x, 16 / 40, 18 / 60, 16 / 40])
+
+
+def test_masks_of_many_objects_need_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, count = 1201, 40
+    photo = LoadedImage(np.zeros((size, size, 3), np.uint8))
+    monkeypatch.setattr(regions, "read_image", lambda _: photo)
+    objects = tuple(
+        AnnotatedObject(
+            "square", [[k, 0, size, 0, size, size, k, size]], (float(k), 0.0, size, size)
+        )
+        for k in range(count)
+    )
+    image = AnnotatedImage("a.png", Path("a.png"), (size, size), objects)
+    dataset = AnnotatedObjects([image], ["square"], ResizeSpec((31, 37)), masks=True)
+    maps = CocoSegmentation([image], ["square"], ResizeSpec((31, 37)))
+    for load in (lambda: dataset[0].region.object_masks, lambda: maps[[0]].labels):
+        tracemalloc.start()
+        assert load().any()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < count * size * size / 2  # bytes; all masks at once have twice as many

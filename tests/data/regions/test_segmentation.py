@@ -150,6 +150,6 @@ def test_smaller_objects_cover_larger_ones() -> None:
     masks = torch.zeros(2, 3, 3, dtype=torch.bool)
     masks[0, 1, 1], masks[1] = True, True
     for order in ([0, 1], [1, 0]):
-        labels = label_map(masks[order], [(4, 9)[row] for row in order])
+        labels = label_map(((masks[row], (4, 9)[row], False) for row in order), (3, 3))
         assert labels[1, 1] == 4
         assert (labels == 9).sum() == 8

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.metrics.captioning.bleu import bleu_scores, ngram_counts
 from visattn.metrics.captioning.ptb_tokenizer import (
     REMOVED,
     ptb_tokenize,
@@ -148,3 +150,21 @@ def test_outline_of_plain_text_is_the_text(text: str) -> None:
 )
 def test_outlines_by_hand(text: str, shape: str) -> None:
     assert simplify_characters(text) == shape
+
+
+def test_beginnings_of_comments_take_linear_time() -> None:
+    start = time.monotonic()
+    ptb_tokenize("<!--" * 20_000)
+    assert time.monotonic() - start < 10  # it was a minute for 50,000
+
+
+def test_scripts_without_spaces_are_scored_by_character() -> None:
+    captions = ["一只狗在草地上跑", "一隻貓 ปลา", "いぬがはしる。"]
+    assert ptb_tokenize(captions[0]) == list(captions[0])
+    assert ptb_tokenize(captions[2]) == [*captions[2][:-1]]
+    vocabulary = Vocabulary.from_captions(captions)
+    for caption in captions:
+        decoded = vocabulary.decode(vocabulary.encode(caption))
+        assert ptb_tokenize(decoded) == ptb_tokenize(caption)
+    counts = [ngram_counts(ptb_tokenize(text)) for text in (captions[0], "一 只 狗 在 草 地 上 睡")]
+    assert bleu_scores([counts[1]], [[counts[0]]])[0][0] == pytest.approx(7 / 8)

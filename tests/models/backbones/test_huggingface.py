@@ -41,6 +41,14 @@ def test_local_directory_loads_as_model(folder: Path) -> None:
     assert (named.transform, named.weights, named.model.training) == (None, str(folder), False)
 
 
+def test_names_of_classes_with_holes_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "cat", "5": "dog", "9": "yak"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"must have the numbers 0 to 2, got \[0, 5, 9\]"):
+        load_huggingface_model(folder)
+
+
 def test_backbone_without_head_has_no_classes(tmp_path: Path) -> None:
     config = transformers.Dinov2Config(**SMALL, image_size=28, patch_size=14)
     transformers.Dinov2Model(config).save_pretrained(tmp_path)

@@ -129,3 +129,17 @@ def test_matching_weights_are_read(tmp_path: Path) -> None:
     save_file(dict(other.state_dict()), tmp_path / "w.safetensors")
     load_weights(model, tmp_path / "w.safetensors")
     assert torch.equal(model.weight, other.weight)
+
+
+def test_weights_of_another_kind_of_number_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 5)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        weights = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+        torch.save(weights, tmp_path / "w.pt")
+        load_weights(model, tmp_path / "w.pt")
+    for dtype in (torch.int8, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn):
+        weights = {name: tensor.detach().to(dtype) for name, tensor in model.named_parameters()}
+        torch.save(weights, tmp_path / "w.pt")
+        name = str(dtype).removeprefix("torch.")
+        with pytest.raises(ValueError, match=rf"holds \w+ as {name}, but the model has float32"):
+            load_weights(model, tmp_path / "w.pt")

@@ -1,12 +1,14 @@
 """AttentionLogger in LightningModules of others: first maps, interval, loggers, errors."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,22 +41,29 @@ class Foreign(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def loader() -> DataLoader[Any]:
+def loader(*, constant: bool = False) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(14, 3, 32, 32, generator=generator)
+    if constant:  # a run may resume anywhere
+        images = images[:2].repeat(7, 1, 1, 1)
     return DataLoader(TensorDataset(images, torch.arange(14) % 2), batch_size=2)
 
 
-def train(folder: Path, callback: AttentionLogger, **options: Any) -> Foreign:
+def train(
+    folder: Path,
+    callback: AttentionLogger,
+    more: Sequence[Callback] = (),
+    ckpt_path: str | None = None,
+    **options: Any,
+) -> Foreign:
     torch.manual_seed(0)
     module = Foreign()
-    options = {"max_epochs": 1, "logger": False, **options}
+    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, **options}
     Trainer(
-        accelerator="cpu", default_root_dir=folder, callbacks=[callback],
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        log_every_n_steps=1,
+        accelerator="cpu", default_root_dir=folder, callbacks=[callback, *more],
+        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
         **options,
-    ).fit(module, loader(), loader())  # fmt: skip
+    ).fit(module, loader(constant=bool(more)), loader(), ckpt_path=ckpt_path)  # fmt: skip
     return module
 
 
@@ -68,13 +77,23 @@ def logger(**options: Any) -> AttentionLogger:
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 class TestTrainings:
-    def test_maps_are_drawn_first_every_so_often_and_last(self, tmp_path: Path) -> None:
-        callback = logger(every_n_steps=3)
-        train(tmp_path, callback)
-        assert callback.history is not None
-        steps = [record.step for record in callback.history.records]
-        assert steps == [0, 3, 6, 7]
-        assert (tmp_path / "attention/index.html").is_file()
+    @pytest.mark.filterwarnings(
+        "ignore:Be aware that when using", "ignore:You.re resuming", "ignore:Checkpoint dir"
+    )
+    def test_a_resumed_run_continues_the_table(self, tmp_path: Path) -> None:
+        def run(folder: Path, stop: int, **options: Any) -> str:
+            save = ModelCheckpoint(folder, "{step}", every_n_train_steps=stop, save_top_k=-1)
+            options |= {"enable_checkpointing": True, "more": [save], "max_epochs": 2}
+            train(folder, logger(every_n_steps=3), **options)
+            return (folder / "attention/maps.csv").read_text()
+
+        whole = run(tmp_path / "whole", 99)
+        for stop in (4, 6):  # between two maps, and with one
+            folder = tmp_path / str(stop)
+            run(folder, stop, max_steps=10)  # 9 is drawn again
+            first = (folder / "attention/step-0000000/1-image.jpg").read_bytes()
+            assert run(folder, 99, ckpt_path=str(folder / f"step={stop}.ckpt")) == whole
+            assert (folder / "attention/step-0000000/1-image.jpg").read_bytes() == first
 
     def test_the_training_is_the_same_with_and_without(self, tmp_path: Path) -> None:
         with_maps = train(tmp_path, logger(every_n_steps=1)).state_dict()
@@ -135,14 +154,14 @@ class TestTrainings:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         callback = logger(every_n_steps=3)
-        started = callback.on_fit_start
+        started = callback.on_train_start
 
         def start(trainer: Trainer, pl_module: LightningModule) -> None:
             started(trainer, pl_module)
             assert callback.history is not None
             monkeypatch.setattr(callback.history, "log", _full)
 
-        monkeypatch.setattr(callback, "on_fit_start", start)
+        monkeypatch.setattr(callback, "on_train_start", start)
         warned: list[str] = []
         monkeypatch.setattr(attention_logging, "rank_zero_warn", warned.append)
         train(tmp_path, callback)

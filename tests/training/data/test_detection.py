@@ -55,7 +55,9 @@ def test_scenes_have_three_splits_and_boxes_of_their_pixels() -> None:
     tested = samples(data, "test")
     assert len(tested) == len({sample.id for sample in tested}) == 5
     region = tested[0].region
-    for mask, (left, top, right, bottom) in zip(region.masks, region.boxes.tolist(), strict=True):
+    for mask, (left, top, right, bottom) in zip(
+        region.object_masks, region.boxes.tolist(), strict=True
+    ):
         rows, columns = torch.where(mask)
         edges = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
         assert (left, top, right, bottom) == tuple(map(int, edges))

@@ -79,6 +79,7 @@ class MapRunner:
         )
         self.layers, self.heads = args.layers, args.heads
         name = args.target
+        check_target_number(name, self.explained.class_names)
         target = int(name) if name is not None and name.isdecimal() else name
         self.target = None if is_dense else resolve_target(target, self.explained)
         self.loaded_texts = bool(args.text)
@@ -298,3 +299,32 @@ def _default_method(supported: Sequence[str], *, layered: bool) -> str:
         preferred = ["legrad", "gradcam", *preferred]
     matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
     return matches[0] if matches else "gradcam"
+
+
+def check_target_number(text: str | None, class_names: Sequence[str]) -> None:
+    """Refuse a target that is the number of a class and the name of another one.
+
+    Args:
+        text: The option `--target`.
+        class_names: Names of the classes.
+
+    Raises:
+        ValueError: If both exist and differ.
+
+    Example:
+        >>> check_target_number("2", ["1", "10", "2"])
+        >>> check_target_number("2", ["1", "2", "3"])
+        Traceback (most recent call last):
+        ValueError: --target 2 is the number of class '3' and the name of class number 1: ...
+    """
+    if text is None or not text.isdecimal() or text not in class_names:
+        return
+    index = list(class_names).index(text)
+    if index != int(text):
+        number = int(text)
+        other = f"class {class_names[number]!r}" if number < len(class_names) else "no class"
+        raise ValueError(
+            f"--target {text} is the number of {other} and the name of class number {index}: give "
+            f"the classes other names (--classes FILE), or use va.explain(target={text!r} or "
+            f"target={number})"
+        )

@@ -6,18 +6,13 @@ from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.images import CaptionedImages
+from visattn.data.captions.sides import swap_sides
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.feature_cache.cache import FeatureCache
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.phrases.phrases import Phrase, phrases_to_input
 
-_SWAPPED_SIDES = {
-    "left": "right",
-    "right": "left",
-    "leftmost": "rightmost",
-    "rightmost": "leftmost",
-}
 Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]
 
 
@@ -130,18 +125,14 @@ def hflip_sample(sample: CaptionSample) -> CaptionSample:
         >>> sample = CaptionSample("a", None, ("Left ball .",), phrases=((ball,),))
         >>> flipped = hflip_sample(sample)
         >>> flipped.captions, flipped.phrases[0][0].text, flipped.phrases[0][0].boxes
-        (('right ball .',), 'right ball', ((0.75, 0.0, 1.0, 1.0),))
+        (('Right ball .',), 'right ball', ((0.75, 0.0, 1.0, 1.0),))
     """
     return sample._replace(
-        captions=tuple(map(_swap_sides, sample.captions)),
+        captions=tuple(map(swap_sides, sample.captions)),
         phrases=tuple(tuple(map(_flip_phrase, phrases)) for phrases in sample.phrases),
     )
 
 
-def _swap_sides(text: str) -> str:
-    return " ".join(_SWAPPED_SIDES.get(word.lower(), word) for word in text.split(" "))
-
-
 def _flip_phrase(phrase: Phrase) -> Phrase:
     boxes = tuple((1 - x1, y0, 1 - x0, y1) for x0, y0, x1, y1 in phrase.boxes)
-    return phrase._replace(boxes=boxes, text=_swap_sides(phrase.text))
+    return phrase._replace(boxes=boxes, text=swap_sides(phrase.text))

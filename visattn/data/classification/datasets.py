@@ -18,6 +18,7 @@ from visattn.data.images.resize import ResizeSpec, resize_rgb
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.path_list import PathList
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.io.messages import format_names
 
 _SEED_STREAM, _BATCH_SEED_STREAM = 1, 3  # separate random numbers with the same seed
 
@@ -290,12 +291,15 @@ def find_classes(folder: Path) -> list[str]:
     return classes
 
 
-def list_labeled_files(folder: Path, classes: Sequence[str]) -> tuple[PathList, Int[Tensor, " n"]]:
+def list_labeled_files(
+    folder: Path, classes: Sequence[str], *, allow_missing: bool = False
+) -> tuple[PathList, Int[Tensor, " n"]]:
     """Return the image files of a folder with one subfolder per class, and their class indices.
 
     Args:
         folder: Folder of a split.
         classes: Class names in the order of their indices.
+        allow_missing: Whether classes may have no folder or no photos.
 
     Raises:
         FileNotFoundError: If a class has no folder or no photos.
@@ -305,6 +309,19 @@ def list_labeled_files(folder: Path, classes: Sequence[str]) -> tuple[PathList, 
         raise ValueError(
             f"{folder} has classes that the training split lacks: {', '.join(unknown[:5])}"
         )
-    per_class = [PathList(find_images(folder / name)) for name in classes]
+    per_class: list[PathList] = []
+    missing: list[str] = []
+    for name in classes:
+        try:
+            per_class.append(PathList(find_images(folder / name)))
+        except FileNotFoundError:
+            per_class.append(PathList(()))
+            missing.append(name)
+    if missing and not (allow_missing and any(per_class)):
+        raise FileNotFoundError(
+            f"{folder} has no photos of {format_names(missing, 5)}; photos are expected as "
+            f"{folder / missing[0]}/PHOTO. For validation and test, allow_missing_classes: true "
+            "leaves out such classes"
+        )
     labels = [torch.full((len(files),), index) for index, files in enumerate(per_class)]
     return PathList(file for files in per_class for file in files), torch.cat(labels)

@@ -28,11 +28,12 @@ class RegionSample:
     """An image with the masks and boxes of its objects; transforms keep them aligned.
 
     Every transform returns a new sample. Objects are never dropped, so that their order stays that
-    of their labels: outside of the image a mask has no pixels and a box has no area.
+    of their labels: outside of the image a mask has no pixels and a box has no area. Boxes are
+    moved as boxes and masks as masks, so that neither depends on the other.
 
     Args:
         image: Upright RGB.
-        masks: One mask per object.
+        masks: One mask per object; None if they are not needed.
         boxes: Left, top, right, bottom of each object in pixels of `image`.
         geometry: Maps `image` to the original image.
 
@@ -50,7 +51,7 @@ class RegionSample:
     """
 
     image: UInt8[Tensor, "3 y x"]
-    masks: Bool[Tensor, "n y x"]
+    masks: Bool[Tensor, "n y x"] | None
     boxes: Float[Tensor, "n 4"]
     geometry: Geometry
 
@@ -62,21 +63,32 @@ class RegionSample:
             ("masks", self.masks, (len(self.boxes), *size)),
             ("boxes", self.boxes, (len(self.boxes), 4)),
         ):
-            if part.shape != shape:
+            if part is not None and part.shape != shape:
                 raise ValueError(f"{name} must be {shape}, got {tuple(part.shape)}")
+
+    @property
+    def object_masks(self) -> Bool[Tensor, "n y x"]:
+        """The mask of each object.
+
+        Raises:
+            ValueError: If the sample has no masks.
+        """
+        if self.masks is None:
+            raise ValueError("the sample has no masks; load it with masks=True")
+        return self.masks
 
     @classmethod
     def from_image(
         cls,
         image: LoadedImage,
-        masks: Bool[Tensor, "n y x"],
+        masks: Bool[Tensor, "n y x"] | None,
         boxes: Float[Tensor, "n 4"],
     ) -> Self:
         """Return the sample of an image at its own size.
 
         Args:
             image: The image, as `read_image` returns it.
-            masks: One mask per object.
+            masks: One mask per object, or None.
             boxes: Left, top, right, bottom of each object in pixels.
         """
         pixels = torch.tensor(image.pixels).permute(2, 0, 1)
@@ -111,22 +123,26 @@ class RegionSample:
         )
 
     def transform(self, transforms: "JointTransforms", seed: int) -> Self:
-        """Return the sample after random transforms, with the boxes of the transformed masks.
+        """Return the sample after random transforms.
 
-        A rotated box would bound the corners of the box before, not the object. The geometry of
-        the result starts at the transformed image.
+        A rotated box bounds the corners of the box before, which is larger than the object. The
+        geometry of the result starts at the transformed image.
 
         Args:
             transforms: Transforms of image and masks, with `mask_fill` 0.
             seed: Seed of the random numbers.
         """
-        image, masks = transforms(self.image, self.masks, seed)
+        image, masks, boxes = transforms.move(self.image, seed, masks=self.masks, boxes=self.boxes)
         geometry = Geometry.identity((image.shape[1], image.shape[2]))
-        return replace(self, image=image, masks=masks, geometry=geometry).with_mask_boxes()
+        return type(self)(image, masks, self.boxes if boxes is None else boxes, geometry)
 
     def with_mask_boxes(self) -> Self:
-        """Return the sample with the bounding boxes of the masks' pixels; zeros for empty masks."""
-        boxes = torch.from_numpy(mask_boxes(self.masks.numpy())).to(self.boxes)
+        """Return the sample with the bounding boxes of the masks' pixels; zeros for empty masks.
+
+        Raises:
+            ValueError: If it has no masks.
+        """
+        boxes = torch.from_numpy(mask_boxes(self.object_masks.numpy())).to(self.boxes)
         return replace(self, boxes=boxes)
 
     def _identity(self) -> Geometry:
@@ -136,7 +152,7 @@ class RegionSample:
         """Return the sample after a step, which `step` maps back to this sample."""
         height, width = step.input_size
         boxes = step.boxes_to_input(self.boxes) * self.boxes.new_tensor([width, height] * 2)
-        masks = sample_nearest(self.masks, step, fill=0)
+        masks = None if self.masks is None else sample_nearest(self.masks, step, fill=0)
         return type(self)(image, masks, boxes, self.geometry.then(step))
 
 
@@ -166,10 +182,10 @@ def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
 
 
 class JointTransforms:
-    """Random transforms of `torchvision.transforms.v2` that move an image and its masks together.
+    """Random transforms of `torchvision.transforms.v2` that move image, masks and boxes together.
 
-    Masks are resampled to the nearest pixel. Where a transform shows what is outside of the image,
-    the image is gray and the masks are `mask_fill`.
+    Masks are resampled to the nearest pixel, boxes are clipped at the image. Where a transform
+    shows what is outside of the image, the image is gray and the masks are `mask_fill`.
 
     Args:
         specs: Transforms in their order, each a name with its options if it has any, as in
@@ -205,24 +221,75 @@ class JointTransforms:
             TypeError: If a transform changes the type of image or masks.
             ValueError: If image and masks differ in size afterwards.
         """
-        inputs: Any = (tv_tensors.Image(image), tv_tensors.Mask(masks))
+        new_image, new_masks, _ = self.move(image, seed, masks=masks)
+        return new_image, masks if new_masks is None else new_masks
+
+    def move(
+        self,
+        image: UInt8[Tensor, "3 y x"],
+        seed: int,
+        *,
+        masks: Tensor | None = None,
+        boxes: Float[Tensor, "n 4"] | None = None,
+    ) -> tuple[UInt8[Tensor, "3 y2 x2"], Tensor | None, Float[Tensor, "n 4"] | None]:
+        """Return the transformed image, masks and boxes; what was not given stays None.
+
+        Args:
+            image: RGB.
+            seed: Seed of the random numbers.
+            masks: A label map [y, x], or a mask per object [n, y, x].
+            boxes: Left, top, right, bottom of each object in pixels.
+
+        Raises:
+            TypeError: If a transform changes the type of image or masks.
+            ValueError: If image and masks differ in size afterwards, or a transform drops boxes.
+
+        Example:
+            >>> flip = JointTransforms([{"RandomHorizontalFlip": {"p": 1.0}}])
+            >>> image = torch.zeros(3, 5, 7, dtype=torch.uint8)
+            >>> flip.move(image, 0, boxes=torch.tensor([[0.0, 1.0, 2.0, 3.0]]))[2]
+            tensor([[5., 1., 7., 3.]])
+        """
+        inputs: dict[str, Any] = {"image": tv_tensors.Image(image)}
+        if masks is not None:
+            inputs["masks"] = tv_tensors.Mask(masks)
+        if boxes is not None:
+            size = (image.shape[1], image.shape[2])
+            made: Any = tv_tensors.BoundingBoxes  # whose constructor has no types
+            inputs["boxes"] = made(boxes, format="XYXY", canvas_size=size)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             for transform in self.transforms:
-                inputs = transform(*inputs)
-        new_image, new_masks = inputs
-        if new_image.dtype != torch.uint8 or not isinstance(new_masks, tv_tensors.Mask):
-            raise TypeError(
-                f"joint transforms must return a uint8 image and its masks, got {new_image.dtype} "
-                f"and {type(new_masks).__name__}; the model normalizes its input, so remove such "
-                "transforms"
-            )
-        if new_image.shape[-2:] != new_masks.shape[-2:]:
-            raise ValueError(
-                f"image and masks must keep one size, got {tuple(new_image.shape[-2:])} and "
-                f"{tuple(new_masks.shape[-2:])}"
-            )
-        return new_image.as_subclass(Tensor), new_masks.as_subclass(Tensor)
+                inputs = transform(inputs)
+        new_image, new_masks = inputs["image"], inputs.get("masks")
+        _check_moved(new_image, new_masks)
+        new_boxes = inputs.get("boxes")
+        if boxes is not None and new_boxes is not None:
+            if len(new_boxes) != len(boxes):
+                raise ValueError(
+                    f"joint transforms must keep the {len(boxes)} boxes of an image, got "
+                    f"{len(new_boxes)}: remove SanitizeBoundingBoxes and the like; objects outside "
+                    "of the image are no targets"
+                )
+            clipped = v2.functional.clamp_bounding_boxes(new_boxes)
+            new_boxes = clipped.as_subclass(Tensor)
+        new_masks = None if new_masks is None else new_masks.as_subclass(Tensor)
+        return new_image.as_subclass(Tensor), new_masks, new_boxes
+
+
+def _check_moved(image: Tensor, masks: Tensor | None) -> None:
+    """Refuse transforms that change the type of image or masks, or only the size of one."""
+    if image.dtype != torch.uint8 or not isinstance(masks, tv_tensors.Mask | None):
+        raise TypeError(
+            f"joint transforms must return a uint8 image and its masks, got {image.dtype} "
+            f"and {type(masks).__name__}; the model normalizes its input, so remove such "
+            "transforms"
+        )
+    if masks is not None and image.shape[-2:] != masks.shape[-2:]:
+        raise ValueError(
+            f"image and masks must keep one size, got {tuple(image.shape[-2:])} and "
+            f"{tuple(masks.shape[-2:])}"
+        )
 
 
 def _build_transform(spec: AugmentationSpec, mask_fill: int) -> v2.Transform:

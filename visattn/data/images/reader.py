@@ -221,16 +221,57 @@ def read_size(
         ((5, 7), 1)
     """
     try:
-        image = _open_image(source, max_bytes)
-        orientation = _exif_orientation(image)
+        return _upright_size(_open_image(source, max_bytes))
     except Exception as error:
         raise ImageError(
             f"{printable_name(_source_name(source))}: {printable_name(_error_reason(error))}"
         ) from error
-    width, height = image.size
-    # Pillow reports the size of a TIFF upright already.
-    transposed = orientation >= 5 and image.format != "TIFF"
-    return (width, height) if transposed else (height, width), orientation
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What the beginning of an image file says.
+
+    Args:
+        size: Height and width of the upright image.
+        orientation: EXIF orientation of the stored image, 1 to 8.
+        mode: Kind of pixels, as Pillow names it: `RGB`, `L`, `P`.
+    """
+
+    size: tuple[int, int]
+    orientation: int
+    mode: str
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether `read_label_image` reads images of this mode."""
+        return self.mode in _LABEL_MODES
+
+
+def read_header(path: PathLike) -> ImageHeader:
+    """Return the header of an image file, of which only the beginning is read.
+
+    Args:
+        path: An image file.
+
+    Raises:
+        ImageError: If it is no image file. The pixels may still be damaged.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.png"
+        >>> Image.new("RGB", (7, 5)).save(file)
+        >>> read_header(file)
+        ImageHeader(size=(5, 7), orientation=1, mode='RGB')
+    """
+    try:
+        with open_regular_file(path) as file:
+            with _WARNINGS_LOCK, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                image = Image.open(file, formats=FORMATS)
+            return ImageHeader(*_upright_size(image), image.mode)
+    except Exception as error:
+        name = printable_name(_source_name(path))
+        raise ImageError(f"{name}: {printable_name(_error_reason(error))}") from error
 
 
 def find_images(
@@ -324,6 +365,14 @@ def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: 
     if image.format in ("JPEG", "MPO") and count_jpeg_scans(content) > MAX_SCANS:
         raise ImageError(f"a JPEG with more than {MAX_SCANS} scans")
     return image
+
+
+def _upright_size(image: Image.Image) -> tuple[tuple[int, int], int]:
+    """Return height and width of the upright image, and the EXIF orientation of the stored one."""
+    orientation, (width, height) = _exif_orientation(image), image.size
+    # Pillow reports the size of a TIFF upright already.
+    transposed = orientation >= 5 and image.format != "TIFF"
+    return (width, height) if transposed else (height, width), orientation
 
 
 def _read_bytes(path: PathLike, max_bytes: int) -> bytes:

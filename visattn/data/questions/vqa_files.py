@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch.utils.data import Dataset
 
+from visattn.data.captions.vocabulary import split_words
 from visattn.data.images.reader import read_image
 from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.loading.fallback import ReadFallback
@@ -17,6 +18,7 @@ from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded, sh
 
 QuestionFormat = Literal["vqa", "gqa"]
 _MAX_BYTES = 4 << 30  # the questions of GQA are over a gigabyte
+_TEMPLATE_FIELD = re.compile(r"\{id(?::0?\d{1,2})?\}")  # a width of at most 99
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _DIGITS = {"zero": "0", **{word: str(number) for number, word in enumerate(_NUMBERS)}}
@@ -51,14 +53,27 @@ def read_vqa(questions: Path, annotations: Path, image_name: str) -> list[Questi
     """
     answered: dict[Any, dict[str, Any]] = {}
     for location, entry in _entries(annotations, "annotations"):
-        answered[_field(entry, "question_id", (int, str), location)] = entry
+        number = _field(entry, "question_id", (int, str), location)
+        _check_new(number, answered, location)
+        answered[number] = entry
     photos: dict[str, list[Question]] = {}
+    read_ids: set[int | str] = set()
     for location, entry in _entries(questions, "questions"):
         text = _field(entry, "question", (str,), location)
         number = _field(entry, "question_id", (int, str), location)
         if number not in answered:
             raise ValueError(f"{location}: {annotations} has no answers to question {number}")
-        file = _file_name(image_name, _field(entry, "image_id", (int, str), location), location)
+        _check_new(number, read_ids, location)
+        read_ids.add(number)
+        image = _field(entry, "image_id", (int, str), location)
+        file = _file_name(image_name, image, location)
+        other = answered[number].get("image_id", image)
+        if other != image:
+            raise ValueError(
+                f"{location}: question {short_repr(number)} is about image {short_repr(image)}, "
+                f"but in {annotations} about {short_repr(other)}"
+            )
+        _check_words(text, location)
         question = _vqa_question(text, answered[number], f"answers to question {number}")
         photos.setdefault(file, []).append(question)
     return [QuestionPhoto(file, tuple(group)) for file, group in photos.items()]
@@ -88,8 +103,10 @@ def read_gqa(questions: Path, image_name: str) -> list[QuestionPhoto]:
             raise ValueError(f"{location} must be an object, got {short_repr(entry)}")  # noqa: TRY004
         types = entry.get("types")
         type_ = types.get("structural") if isinstance(types, dict) else None
+        text = _field(entry, "question", (str,), location)
+        _check_words(text, location)
         question = Question(
-            _field(entry, "question", (str,), location),
+            text,
             _field(entry, "answer", (str,), location).lower().strip(),
             type_ if isinstance(type_, str) else "other",
         )
@@ -125,6 +142,8 @@ def normalize_answer(answer: str) -> str:
 def frequent_answers(photos: Iterable[QuestionPhoto], max_answers: int) -> tuple[str, ...]:
     """Return the most frequent answers, ties in alphabetical order.
 
+    An answer of which nothing is left after normalization, such as the letter a, is none of them.
+
     Args:
         photos: Photos of the training split only.
         max_answers: Maximum number of answers.
@@ -138,6 +157,7 @@ def frequent_answers(photos: Iterable[QuestionPhoto], max_answers: int) -> tuple
         ('red', '2')
     """
     counts = Counter(question.answer for photo in photos for question in photo.questions)
+    del counts[""]
     if max_answers < 2 or len(counts) < 2:
         raise ValueError(
             f"max_answers must be at least 2, and so must the number of different answers in the "
@@ -195,12 +215,28 @@ def _vqa_question(text: str, entry: dict[str, Any], location: str) -> Question:
     return Question(text, answer, type_ if isinstance(type_, str) else "other", answers=normalized)
 
 
+def _check_new(number: int | str, known: Collection[int | str], location: str) -> None:
+    if number in known:
+        raise ValueError(f"{location}: question_id {short_repr(number)} is there already")
+
+
+def _check_words(text: str, location: str) -> None:
+    if not split_words(text):
+        raise ValueError(f"{location}: a question must have a word, got {short_repr(text)}")
+
+
 def _most_frequent(answers: Sequence[str]) -> str:
     return Counter(answers).most_common(1)[0][0]
 
 
 def _file_name(template: str, number: int | str, location: str) -> str:
     """Return the name of the photo of an image id."""
+    rest, count = _TEMPLATE_FIELD.subn("", template)
+    if not count or "{" in rest or "}" in rest:
+        raise ValueError(
+            "the name of photos must contain {id} or {id:012} and no other field, got "
+            f"{short_repr(template)}"
+        )
     padded = "{id:" in template
     value = int(number) if padded and isinstance(number, str) and number.isdecimal() else number
     try:

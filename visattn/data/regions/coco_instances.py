@@ -1,22 +1,27 @@
 """COCO instance annotations, with every field validated."""
 
 import math
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from visattn.data.regions.masks import check_polygons, check_rle
 from visattn.geometry.affine import Box
+from visattn.io.messages import format_names
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import (
     CONTROL_CHARACTERS,
     decode_utf8,
     parse_json,
+    paused_garbage_collection,
     read_bytes_bounded,
     short_repr,
 )
 
 MAX_PIXELS = 64_000_000  # of an image whose masks are rasterized
 _BOX_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
+_MAX_CLIPPED = 0.01  # share of boxes beyond it; more of them are boxes of another format
 
 
 class CocoObject(NamedTuple):
@@ -24,7 +29,7 @@ class CocoObject(NamedTuple):
 
     category: str
     segmentation: Any
-    """Polygons or run-length encoding (RLE), as in the file."""
+    """Polygons or run-length encoding (RLE), as in the file; None without one."""
     box: Box
     """Left, top, right, bottom in pixels."""
     crowd: bool = False
@@ -46,12 +51,17 @@ class CocoImage(NamedTuple):
 def read_instance_file(path: Path) -> list[CocoImage]:
     """Read a COCO instances file: all images in its order, also those without objects.
 
+    Everything is checked here, the polygons too, so that no annotation ends a training later. A
+    segmentation may be missing: absent, null, `[]` or `{}`. Single points and lines beside a
+    polygon are left out and boxes are clipped at the image, with a warning that counts them.
+
     Args:
         path: JSON with `images`, `annotations` and `categories`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If its content is invalid; the message names the key.
+        ValueError: If its content is invalid; the message names the key. If more than 1 % of the
+            boxes exceed their images.
 
     Example:
         >>> file = getfixture("tmp_path") / "instances.json"
@@ -64,10 +74,18 @@ def read_instance_file(path: Path) -> list[CocoImage]:
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
     document = _read_document(path)
+    repairs = _Repairs({}, {})
     try:
-        return _attach_objects(_parse_images(document), _parse_categories(document), document)
+        with paused_garbage_collection():
+            categories = _parse_categories(document)
+            result = _attach_objects(_parse_images(document), categories, document, repairs)
     except ValueError as error:
         raise ValueError(f"{path} is not a COCO instances file: {error}") from None
+    for places, what in zip(repairs, _REPAIRS, strict=True):
+        if places:
+            names = f"{len(places):,} ({format_names(list(places), 3)})"
+            warnings.warn(f"{path}: {what} {names}", UserWarning, stacklevel=2)
+    return result
 
 
 def read_category_names(path: Path) -> list[str]:
@@ -127,51 +145,107 @@ def _parse_categories(document: dict[str, Any]) -> dict[int | str, str]:
     return names
 
 
+class _Repairs(NamedTuple):
+    """Places of annotations that were repaired, with what was wrong."""
+
+    clipped: dict[str, str]
+    without_parts: dict[str, str]
+
+
+_REPAIRS = (
+    "boxes that exceed their images were clipped:",
+    "points and lines beside a polygon, which have no area, were left out of segmentations:",
+)
+
+
 def _attach_objects(
-    images: dict[int | str, CocoImage], categories: dict[int | str, str], document: dict[str, Any]
+    images: dict[int | str, CocoImage],
+    categories: dict[int | str, str],
+    document: dict[str, Any],
+    repairs: _Repairs,
 ) -> list[CocoImage]:
     objects: dict[int | str, list[CocoObject]] = {image_id: [] for image_id in images}
     ids: set[int | str] = set()
-    for location, entry in _list_entries(document, "annotations"):
+    entries = _list_entries(document, "annotations")
+    for location, entry in entries:
         image_id = _reference(entry, "image_id", images, location)
         category = categories[_reference(entry, "category_id", categories, location)]
         if "id" in entry:
             object_id = _parse_id(entry, "id", location)
             _check_unique(object_id, ids, location)
             ids.add(object_id)
-        segmentation = entry.get("segmentation")
-        if not isinstance(segmentation, (list, dict)):
-            raise ValueError(  # noqa: TRY004 (a file's fault)
-                f"{location}: segmentation must be polygons or run-length encoding (RLE), "
-                f"got {short_repr(segmentation)}"
-            )
-        box = _parse_box(entry.get("bbox"), location, images[image_id].size)
+        size = images[image_id].size
+        box, fault = _parse_box(entry.get("bbox"), location, size)
+        if fault:
+            repairs.clipped[location] = fault
+        try:
+            segmentation = _parse_segmentation(entry.get("segmentation"), size, box)
+        except ValueError as error:
+            raise ValueError(f"{location}: {error}") from None
+        if isinstance(segmentation, list) and len(segmentation) < len(entry["segmentation"]):
+            repairs.without_parts[location] = "a part without an area"
         crowd, area = _parse_crowd(entry, location), _parse_area(entry, location)
         objects[image_id].append(CocoObject(category, segmentation, box, crowd, area))
+    _check_clipped(repairs.clipped, len(entries))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 
 
-def _parse_box(value: Any, location: str, size: tuple[int, int]) -> Box:
-    """Return left, top, right, bottom from left, top, width, height."""
+def _parse_segmentation(value: Any, size: tuple[int, int], box: Box) -> Any:
+    """Return polygons or RLE, or None if there is neither."""
+    if value is None or value in ([], {}):
+        return None
+    if not isinstance(value, list):
+        check_rle(value, size)
+        return value
+    polygons, around = check_polygons(value, size)
+    if around is not None and not _overlap(around, box):
+        raise ValueError(
+            f"the segmentation lies outside of bbox: x from {around[0]:g} to {around[2]:g} and y "
+            f"from {around[1]:g} to {around[3]:g}, got the box {short_repr(list(box))} (left, top, "
+            "right, bottom)"
+        )
+    return value if len(polygons) == len(value) else polygons
+
+
+def _overlap(first: Box, second: Box) -> bool:
+    """Return whether two boxes have a point in common, with the tolerance of rounding."""
+    return all(
+        max(first[side], second[side]) <= min(first[side + 2], second[side + 2]) + _BOX_TOLERANCE
+        for side in (0, 1)
+    )
+
+
+def _parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, str]:
+    """Return left, top, right, bottom from left, top, width, height, and why it was clipped."""
     numbers = value if isinstance(value, list) and len(value) == 4 else [math.nan]
     if not all(map(_is_number, numbers)):
         raise ValueError(f"{location}: bbox must be four finite numbers, got {short_repr(value)}")
     x, y, width, height = map(float, numbers)
-    right, bottom = size[1] + _BOX_TOLERANCE, size[0] + _BOX_TOLERANCE
-    inside = (
-        -_BOX_TOLERANCE <= x <= x + width <= right and -_BOX_TOLERANCE <= y <= y + height <= bottom
+    right, bottom = x + width, y + height
+    excess = max(-x, -y, right - size[1], bottom - size[0])
+    if excess <= _BOX_TOLERANCE and min(width, height) >= 0:
+        return (x, y, right, bottom), ""
+    fault = (
+        f"{location}: bbox must be left, top, width, height inside of an image of {size[1]} x "
+        f"{size[0]} pixels, got {short_repr(value)}"
     )
-    if not inside:
+    if min(width, height, right, bottom) < 0 or x > size[1] or y > size[0]:
+        raise ValueError(fault)
+    return (max(x, 0.0), max(y, 0.0), min(right, size[1]), min(bottom, size[0])), fault
+
+
+def _check_clipped(faults: dict[str, str], total: int) -> None:
+    """Raise if boxes exceed their images so often that they must be meant otherwise."""
+    if len(faults) > _MAX_CLIPPED * total:
         raise ValueError(
-            f"{location}: bbox must be left, top, width, height inside of an image of {size[1]} x "
-            f"{size[0]} pixels, got {short_repr(value)}"
+            f"{next(iter(faults.values()))}; {len(faults):,} of {total:,} boxes exceed their "
+            "images: are they corners, relative coordinates, or those of another image size?"
         )
-    return x, y, x + width, y + height
 
 
 def _parse_crowd(entry: dict[str, Any], location: str) -> bool:
-    value = entry.get("iscrowd", 0)
-    if value not in (0, 1):
+    value = entry.get("iscrowd")
+    if value not in (None, 0, 1):
         raise ValueError(f"{location}: iscrowd must be 0 or 1, got {short_repr(value)}")
     return bool(value)
 
@@ -186,8 +260,7 @@ def _parse_area(entry: dict[str, Any], location: str) -> float | None:
 
 
 def _parse_size(entry: dict[str, Any], location: str) -> tuple[int, int]:
-    height: Any = entry.get("height")
-    width: Any = entry.get("width")
+    height, width = (_as_integer(entry.get(side)) for side in ("height", "width"))
     integers = type(height) is int and type(width) is int  # bool is a subclass of int
     if not integers or min(height, width) < 1 or height * width > MAX_PIXELS:
         raise ValueError(
@@ -206,7 +279,7 @@ def _list_entries(document: dict[str, Any], key: str) -> list[tuple[str, dict[st
 
 
 def _parse_id(entry: dict[str, Any], key: str, location: str) -> int | str:
-    value = entry.get(key)
+    value = _as_integer(entry.get(key))
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(  # noqa: TRY004 (a file's fault)
             f"{location}: {key} must be an integer or a string, got {short_repr(value)}"
@@ -235,6 +308,11 @@ def _reference(
 def _check_unique(value: int | str, previous: Collection[int | str], location: str) -> None:
     if value in previous:
         raise ValueError(f"{location}: duplicate {short_repr(value)}")
+
+
+def _as_integer(value: Any) -> Any:
+    """Return 7 for 7.0, as some tools write whole numbers; anything else as it is."""
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _is_number(value: Any) -> bool:

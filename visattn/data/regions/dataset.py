@@ -1,22 +1,34 @@
 """Images with annotated objects: COCO instances, or a folder of masks."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from visattn.data.images.joint_transforms import RegionSample
-from visattn.data.images.reader import ImageError, find_images, read_image, read_size
+from visattn.data.images.joint_transforms import RegionSample, sample_nearest
+from visattn.data.images.reader import (
+    ImageError,
+    LoadedImage,
+    find_images,
+    read_header,
+    read_image,
+    read_size,
+)
+from visattn.data.images.resize import ResizeSpec
 from visattn.data.regions.coco_instances import CocoImage, read_instance_file
 from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
 from visattn.geometry.affine import Box
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
+
+_SIZE_THREADS = 8  # that wait for headers of photos
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,7 @@ class AnnotatedObject:
     Args:
         category: Category name; "" if unknown.
         segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
-            brighter than half of its maximum; None for the box.
+            brighter than half of its maximum; None without a mask: the region is the box.
         box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
         crowd: Whether it is a group of objects, as COCO annotates them.
         area: Area in pixels as annotated; None for that of the mask.
@@ -76,31 +88,97 @@ class AnnotatedImage:
             raise ValueError(f"{self.path} has no {category or 'object'}")
         mask, boxes = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
         for obj in selected:
-            object_mask, box = self._object_region(obj)
+            object_mask = self._mask(obj)
+            box = _bounding_box(object_mask) if obj.box is None else obj.box
             mask |= object_mask
             boxes |= boxes_mask([box] if box is not None else [], self.size)
         return mask, boxes
 
-    def load(self) -> RegionSample:
+    def load(self, resize: ResizeSpec | None = None, *, masks: bool = True) -> RegionSample:
         """Return the image with the mask and the box of each object, in the order of `objects`.
+
+        The mask of an object without one is its box.
+
+        Args:
+            resize: Resizing of the result; None for the size of the image. With it, only one mask
+                at a time is held at the size of the image.
+            masks: Whether to return masks.
 
         Raises:
             ImageError: If the image cannot be read.
-            ValueError: If a segmentation is invalid; the message names the file.
+            ValueError: If the image has another size than the annotations say, or a segmentation is
+                invalid; the message names the file.
         """
-        regions = [self._object_region(obj) for obj in self.objects]
-        masks = np.array([mask for mask, _ in regions], dtype=bool).reshape(-1, *self.size)
-        boxes = torch.tensor([box or (0.0, 0.0, 0.0, 0.0) for _, box in regions]).view(-1, 4)
-        return RegionSample.from_image(read_image(self.path), torch.from_numpy(masks), boxes)
+        sample = RegionSample.from_image(self.read(), None, self.boxes())
+        if resize is not None:
+            sample = sample.resize(resize)
+        if not masks:
+            return sample
+        geometry = sample.geometry
+        stacked = torch.zeros(len(self.objects), *geometry.input_size, dtype=torch.bool)
+        for row, mask in zip(stacked, self.masks(), strict=True):
+            row.copy_(mask if resize is None else sample_nearest(mask, geometry, fill=0))
+        return replace(sample, masks=stacked)
 
-    def _object_region(self, obj: AnnotatedObject) -> tuple[Bool[np.ndarray, "y x"], Box | None]:
+    def read(self) -> LoadedImage:
+        """Return the image.
+
+        Raises:
+            ImageError: If it cannot be read.
+            ValueError: If its size is not that of the annotations.
+        """
+        image = read_image(self.path)
+        self.check_size(image.size, image.orientation)
+        return image
+
+    def check_size(self, size: tuple[int, int], orientation: int) -> None:
+        """Refuse an image of another size than the annotations say.
+
+        Args:
+            size: Height and width of the upright image.
+            orientation: Its EXIF orientation.
+
+        Raises:
+            ValueError: If the sizes differ.
+        """
+        if size == self.size:
+            return
+        turned = (
+            f"; its EXIF orientation is {orientation}, and annotations are in the pixels of the "
+            "upright image: turn the pixels or the annotations"
+            if orientation != 1
+            else ""
+        )
+        raise ValueError(
+            f"{self.path} is {size[1]} x {size[0]} pixels (width x height), but its annotations "
+            f"say {self.size[1]} x {self.size[0]}{turned}"
+        )
+
+    def masks(self) -> Iterator[Bool[Tensor, "y x"]]:
+        """Yield the mask of each object at the size of the image, one at a time."""
+        return (torch.from_numpy(self._mask(obj)) for obj in self.objects)
+
+    def boxes(self) -> Float[Tensor, "n 4"]:
+        """Return left, top, right, bottom of each object in pixels; zeros for an empty mask."""
+        boxes = [
+            _bounding_box(self._mask(obj)) if obj.box is None else obj.box for obj in self.objects
+        ]
+        corners = [box or (0.0, 0.0, 0.0, 0.0) for box in boxes]
+        return torch.tensor(corners, dtype=torch.float32).view(-1, 4)
+
+    def areas(self) -> list[float]:
+        """Return the area of each object in pixels, as annotated or that of its mask."""
+        return [
+            float(self._mask(obj).sum()) if obj.area is None else obj.area for obj in self.objects
+        ]
+
+    def _mask(self, obj: AnnotatedObject) -> Bool[np.ndarray, "y x"]:
         if obj.segmentation is None and obj.box is not None:
-            return boxes_mask([obj.box], self.size), obj.box
+            return boxes_mask([obj.box], self.size)
         try:
-            mask = _load_mask(obj.segmentation, self.size)
+            return _load_mask(obj.segmentation, self.size)
         except ValueError as error:
             raise ValueError(f"{self.path}, {obj.category or 'mask'}: {error}") from error
-        return mask, _bounding_box(mask) if obj.box is None else obj.box
 
 
 def read_annotated_images(
@@ -263,6 +341,35 @@ def read_images_with_masks(
         name = path.relative_to(folder).as_posix()
         annotated.append(AnnotatedImage(name, path, size, (AnnotatedObject("", mask),)))
     return sorted(annotated, key=lambda image: image.path)
+
+
+def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
+    """Compare the size of each photo, from its header, with that of the annotations.
+
+    Photos that cannot be read are left to `read_image`, whose errors training may tolerate.
+
+    Args:
+        images: Annotated images.
+
+    Raises:
+        ValueError: If sizes differ; the message names the first photo and counts the others.
+    """
+
+    def fault(image: AnnotatedImage) -> str:
+        try:
+            header = read_header(image.path)
+            image.check_size(header.size, header.orientation)
+        except ImageError:
+            return ""
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(_SIZE_THREADS) as threads:
+        faults = [text for text in threads.map(fault, images) if text]
+    if faults:
+        others = f" ({len(faults):,} of {len(images):,} photos)" if len(faults) > 1 else ""
+        raise ValueError(f"{faults[0]}{others}")
 
 
 def _annotated_image(image: CocoImage, folder: SafeDirectory) -> AnnotatedImage:

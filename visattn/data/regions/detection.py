@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple, Self
 
 import torch
@@ -16,7 +17,7 @@ from visattn.data.loading.sample_seed import mix_seed
 from visattn.data.regions.dataset import AnnotatedImage
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center
-from visattn.geometry.affine import Geometry
+from visattn.geometry.affine import Box, Geometry
 from visattn.models.detection.queries import NO_OBJECT
 
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed
@@ -28,7 +29,7 @@ class DetectionSample:
 
     Args:
         id: Unique name.
-        region: Image, masks and boxes at the input size.
+        region: Image, boxes, and masks if they are needed, at the input size.
         labels: Class of each object.
         crowd: Whether each is a group of objects.
         true_boxes: Left, top, right, bottom of each in pixels of the original image.
@@ -189,11 +190,14 @@ class SceneObjects(DetectionDataset):
 class AnnotatedObjects(DetectionDataset):
     """Annotated photos, such as those of COCO, resized to the input of a detector.
 
+    Their masks are not needed for training; samples have them if `masks` is set.
+
     Args:
         images: The photos.
         class_names: Names of the classes, in the order of the labels.
         resize: Size and mode of the input.
-        transforms: Random transforms of image and masks, with `mask_fill` 0.
+        transforms: Random transforms of image and boxes.
+        masks: Whether samples have the masks of the objects.
         seed: Seed of the random transforms.
 
     Raises:
@@ -207,10 +211,12 @@ class AnnotatedObjects(DetectionDataset):
         resize: ResizeSpec,
         *,
         transforms: JointTransforms | None = None,
+        masks: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__(class_names, transforms=transforms, resize=resize, seed=seed)
-        self.images = tuple(images)
+        later = None if transforms is None else resize  # without transforms, photos load resized
+        super().__init__(class_names, transforms=transforms, resize=later, seed=seed)
+        self.images, self.input_size, self.masks = tuple(images), resize, masks
         names = {name for image in images for name in image.categories}
         if unknown := sorted(names - set(class_names)):
             raise ValueError(
@@ -222,21 +228,109 @@ class AnnotatedObjects(DetectionDataset):
         return len(self.images)
 
     def load(self, index: int) -> DetectionSample:
-        """Return a photo at its own size; raises what `AnnotatedImage.load` raises."""
+        """Return a photo; raises what `AnnotatedImage.load` raises.
+
+        It has its own size if it is transformed, else that of the input.
+        """
         image = self.images[index]
-        region = image.load()
-        areas = [
-            float(mask.sum()) if each.area is None else each.area
-            for each, mask in zip(image.objects, region.masks, strict=True)
-        ]
         return DetectionSample(
             image.name,
-            region,
+            image.load(self.input_size if self.transforms is None else None, masks=self.masks),
             torch.tensor(
                 [self.class_names.index(each.category) for each in image.objects],
                 dtype=torch.int64,
             ),
             torch.tensor([each.crowd for each in image.objects], dtype=torch.bool),
-            region.boxes,
-            torch.tensor(areas, dtype=torch.float32),
+            image.boxes(),
+            torch.tensor(image.areas(), dtype=torch.float32),
         )
+
+
+@dataclass(frozen=True)
+class BoxCounts:
+    """How many annotated boxes are targets, and why others are not.
+
+    Args:
+        classes: Number of targets of each class.
+        largest: Largest number of targets in an image.
+        empty: Number of images without targets.
+        crowds: Number of groups of objects.
+        flat: Number of boxes without an area.
+        outside: Number of boxes outside of the part of the image that the network sees.
+        examples: Indices of a few images with targets.
+    """
+
+    classes: dict[str, int]
+    largest: int
+    empty: int
+    crowds: int
+    flat: int
+    outside: int
+    examples: tuple[int, ...]
+
+    def remarks(self) -> list[str]:
+        """Return a sentence for each kind of object that is no target."""
+        reasons = (
+            (self.empty, "images without an object, which are kept: nothing is to be found there"),
+            (self.crowds, "crowds (iscrowd), which are no targets"),
+            (self.flat, "objects whose boxes have no area, which are left out: correct bbox"),
+            (
+                self.outside,
+                "objects outside of the center crop, which are left out: resize_mode: pad has them",
+            ),
+        )
+        return [f"{count:,} {reason}" for count, reason in reasons if count]
+
+
+_NUM_EXAMPLES = 16
+
+
+def count_boxes(
+    images: Sequence[AnnotatedImage], class_names: Sequence[str], resize: ResizeSpec
+) -> BoxCounts:
+    """Return how many annotated boxes are targets of a detector.
+
+    Args:
+        images: Annotated images.
+        class_names: Names of the classes.
+        resize: Size and mode of the input.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from visattn.data.regions.dataset import AnnotatedObject
+        >>> cat = AnnotatedObject("cat", None, (1.0, 1.0, 3.0, 2.0))
+        >>> group = replace(cat, crowd=True)
+        >>> image = AnnotatedImage("a.jpg", Path("a.jpg"), (5, 7), (cat, group))
+        >>> counts = count_boxes([image], ["cat", "dog"], ResizeSpec((11, 13), "pad"))
+        >>> counts.classes, counts.remarks()
+        ({'cat': 1, 'dog': 0}, ['1 crowds (iscrowd), which are no targets'])
+    """
+    classes = dict.fromkeys(class_names, 0)
+    reasons = {"crowds": 0, "flat": 0, "outside": 0}
+    numbers: list[int] = []
+    region_of = cache(lambda size: resize.geometry(size).region)
+    for image in images:
+        region, number = region_of(image.size), 0
+        for each in image.objects:
+            reason = "crowds" if each.crowd else _no_target(each.box, region)
+            if reason:
+                reasons[reason] += 1
+            else:
+                classes[each.category] += 1
+                number += 1
+        numbers.append(number)
+    filled = [index for index, number in enumerate(numbers) if number]
+    examples = tuple(filled[:: max(1, len(filled) // _NUM_EXAMPLES)][:_NUM_EXAMPLES])
+    largest, empty = max(numbers, default=0), len(numbers) - len(filled)
+    return BoxCounts(classes, largest, empty, examples=examples, **reasons)
+
+
+def _no_target(box: Box | None, region: Box) -> str:
+    """Return why a box is no target, or nothing if it is one."""
+    left, top, right, bottom = box or (0.0, 0.0, 0.0, 0.0)
+    if not (right > left and bottom > top):
+        return "flat"
+    visible = min(right, region[2]) > max(left, region[0]) and min(bottom, region[3]) > max(
+        top, region[1]
+    )
+    return "" if visible else "outside"

@@ -1,10 +1,11 @@
 """Rasterization of annotations: polygons, COCO run-length encoding (RLE) and boxes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from visattn.geometry.affine import Box
 from visattn.io.safe_text import short_repr
@@ -42,8 +43,8 @@ def polygon_mask(
     """
     mask = np.zeros(size, dtype=bool)
     for polygon in polygons:
-        corners = _polygon_coordinates(polygon)
-        mask |= _fill_polygon(corners.reshape(-1, 2), size)
+        _check_corners(polygon)
+        mask |= _fill_polygon(np.asarray(polygon, dtype=float).reshape(-1, 2), size)
     return mask
 
 
@@ -93,9 +94,7 @@ def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndar
                [1, 0, 0]])
     """
     height, width = size
-    lengths = _decompress_counts(counts) if isinstance(counts, str) else list(counts)
-    if any(length < 0 for length in lengths) or sum(lengths) != height * width:
-        raise ValueError(f"RLE counts must sum to {height} x {width} pixels, got {sum(lengths)}")
+    lengths = _run_lengths(counts, size)
     inside = np.arange(len(lengths)) % 2 == 1
     return np.repeat(inside, lengths).reshape(width, height).T
 
@@ -168,9 +167,56 @@ def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarr
         np.int64(2)
     """
     if isinstance(segmentation, list):
-        for polygon in segmentation:
-            _polygon_coordinates(polygon)
-        return polygon_mask(segmentation, size)
+        return polygon_mask(check_polygons(segmentation, size)[0], size)
+    return rle_mask(check_rle(segmentation, size), size)
+
+
+def check_polygons(
+    polygons: Sequence[Any], size: tuple[int, int]
+) -> tuple[list[Sequence[float]], Box | None]:
+    """Return the polygons of a COCO segmentation that have corners, and the box around them.
+
+    Annotation tools leave single points and lines beside a polygon; these have no area.
+
+    Args:
+        polygons: As in the file.
+        size: Height and width of the image.
+
+    Returns:
+        The polygons of at least three corners; and left, top, right, bottom around them, None
+        without a polygon.
+
+    Raises:
+        ValueError: If none of them has three corners, or one is not on the image.
+
+    Example:
+        >>> check_polygons([[7, 5], [0, 0, 3, 0, 0, 2]], (5, 7))
+        ([[0, 0, 3, 0, 0, 2]], (0, 0, 3, 2))
+    """
+    kept = [part for part in polygons if not _is_point_or_line(part)]
+    if not kept and polygons:
+        _check_corners(polygons[0])
+    edges = [_polygon_box(part, size) for part in kept]
+    if not edges:
+        return kept, None
+    left, top, right, bottom = zip(*edges, strict=True)
+    return kept, (min(left), min(top), max(right), max(bottom))
+
+
+def check_rle(segmentation: Any, size: tuple[int, int]) -> list[int] | str:
+    """Return the counts of a COCO segmentation as RLE after checking everything.
+
+    Args:
+        segmentation: As in the file.
+        size: Height and width of the image.
+
+    Raises:
+        ValueError: If it is no RLE, or belongs to an image of another size.
+
+    Example:
+        >>> check_rle({"size": [2, 3], "counts": [1, 2, 3]}, (2, 3))
+        [1, 2, 3]
+    """
     if not isinstance(segmentation, dict) or not {"size", "counts"} <= set(segmentation):
         raise ValueError(
             "a segmentation must be a list of polygons or an object with size and counts, "
@@ -179,13 +225,15 @@ def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarr
     rle_size, counts = segmentation["size"], segmentation["counts"]
     if not isinstance(rle_size, (list, tuple)) or list(rle_size) != list(size):
         raise ValueError(
-            f"RLE of size {short_repr(rle_size)} does not match an image of {list(size)}"
+            f"RLE of size {short_repr(rle_size)} does not match an image of {list(size)} (height, "
+            "width)"
         )
     counts = counts.decode() if isinstance(counts, bytes) else counts
-    integers = isinstance(counts, list) and all(type(count) is int for count in counts)
+    integers = isinstance(counts, list) and set(map(type, counts)) <= {int}
     if not integers and not isinstance(counts, str):
         raise ValueError(f"RLE counts must be integers or a string, got {short_repr(counts)}")
-    return rle_mask(counts, size)
+    _run_lengths(counts, size)
+    return counts
 
 
 def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
@@ -207,20 +255,42 @@ def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, 
     return mask
 
 
-def _polygon_coordinates(polygon: Any) -> Float[np.ndarray, " n"]:
-    """Return the validated coordinates of a polygon."""
-    if not isinstance(polygon, Sequence) or len(polygon) < 6 or len(polygon) % 2:
+def _is_point_or_line(polygon: Any) -> bool:
+    return isinstance(polygon, (list, tuple)) and len(polygon) in (2, 4)
+
+
+def _check_corners(polygon: Any) -> None:
+    """Raise if this is not a list of the coordinates of at least three corners."""
+    if not isinstance(polygon, (list, tuple)) or len(polygon) < 6 or len(polygon) % 2:
         raise ValueError(
             f"a polygon must be a list of x, y of at least three corners, got {short_repr(polygon)}"
         )
-    if not all(
-        isinstance(n, (int, float)) and abs(n) < _MAX_COORDINATE for n in polygon
-    ):  # not NaN
+    if not (
+        set(map(type, polygon)) <= {int, float}
+        and -_MAX_COORDINATE < min(polygon) <= max(polygon) < _MAX_COORDINATE
+        and math.isfinite(sum(polygon))  # comparisons do not find NaN
+    ):
         raise ValueError(
             f"polygon coordinates must be finite numbers below {_MAX_COORDINATE:,}, "
             f"got {short_repr(polygon)}"
         )
-    return np.asarray(polygon, dtype=float)
+
+
+def _polygon_box(polygon: Any, size: tuple[int, int]) -> Box:
+    """Return the box around a polygon after checking that it is one, and on the image."""
+    _check_corners(polygon)
+    x, y = polygon[::2], polygon[1::2]
+    left, top, right, bottom = min(x), min(y), max(x), max(y)
+    height, width = size
+    overlaps = left <= width and right >= 0 and top <= height and bottom >= 0
+    # Run lengths that a tool has written as a polygon have coordinates far outside.
+    near = -width <= left and right <= 2 * width and -height <= top and bottom <= 2 * height
+    if not (overlaps and near):
+        raise ValueError(
+            f"a polygon must lie on its image of {width} x {height} pixels, got x from {left:g} to "
+            f"{right:g} and y from {top:g} to {bottom:g} in {short_repr(polygon)}"
+        )
+    return left, top, right, bottom
 
 
 def _fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
@@ -254,24 +324,35 @@ def _compress_count(number: int) -> str:
             return text
 
 
-def _decompress_counts(text: str) -> list[int]:
-    """Decompress COCO's RLE string: 5 bits per character, differences from the third count on."""
-    lengths: list[int] = []
-    value, shift = 0, 0
-    for letter in text:
-        bits = ord(letter) - 48
-        if not 0 <= bits < 64:
-            raise ValueError(f"characters of an RLE string must be 0 to o, got {letter!r}")
-        value |= (bits & 31) << shift
-        shift += 5
-        if shift > 60:  # no image is so large, and longer numbers would take too long
-            raise ValueError("counts of an RLE string must be below 2^60")
-        if bits & 32:
-            continue
-        if bits & 16:
-            value -= 1 << shift
-        lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
-        value, shift = 0, 0
-    if shift:
+def _run_lengths(counts: Sequence[int] | str, size: tuple[int, int]) -> Int[np.ndarray, " n"]:
+    """Return the run lengths of RLE after checking that they fill the image exactly."""
+    is_text = isinstance(counts, str)
+    lengths = _decompress_counts(counts) if is_text else np.array(counts, dtype=object)
+    total = int(lengths.sum()) if len(lengths) else 0
+    if total == size[0] * size[1] and lengths.min() >= 0:
+        return lengths.astype(np.int64)
+    raise ValueError(f"RLE counts must sum to {size[0]} x {size[1]} pixels, got {total}")
+
+
+def _decompress_counts(text: str) -> Int[np.ndarray, " n"]:
+    """Decompress COCO's RLE string: 5 bits per character, differences from the fourth count on."""
+    bits = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64) - 48
+    if not len(bits):
+        return bits
+    if len(wrong := np.flatnonzero((bits < 0) | (bits > 63))):
+        raise ValueError(f"characters of an RLE string must be 0 to o, got {text[wrong[0]]!r}")
+    (ends,) = np.nonzero(bits < 32)  # the bit 32 says that more characters follow
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else np.zeros(1, np.int64)
+    if np.diff(starts, append=len(bits)).max() > 8:  # no image is so large
+        raise ValueError("counts of an RLE string must be below 2^40")
+    if not len(ends) or ends[-1] < len(bits) - 1:
         raise ValueError("the RLE string ends in the middle of a number: it is truncated")
-    return lengths
+    places = np.arange(len(bits)) - np.repeat(starts, ends - starts + 1)
+    values = np.add.reduceat((bits & 31) << (5 * places), starts)
+    values -= np.where(bits[ends] & 16, 1 << (5 * (ends - starts + 1)), 0)  # two's complement
+    lengths = values.astype(np.float64)  # exact below 2^53, and does not wrap around
+    for first in (1, 2):
+        lengths[first::2] = lengths[first::2].cumsum()
+    if np.abs(lengths).max() >= 2**40:
+        raise ValueError("counts of an RLE string must be below 2^40")
+    return lengths.astype(np.int64)

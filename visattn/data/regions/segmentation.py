@@ -1,24 +1,37 @@
 """Segmentation data sets: images with the class of each pixel, as batches."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms, sample_nearest
-from visattn.data.images.reader import LoadedImage, find_images, read_image, read_label_image
+from visattn.data.images.reader import (
+    ImageError,
+    LoadedImage,
+    find_images,
+    read_header,
+    read_image,
+    read_label_image,
+)
 from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
 from visattn.data.scenes.dataset import Scenes
 
+_MASK_THREADS = 8  # that wait for files
+_MIN_MASKS = 500  # that are read to count classes
+_NUM_EXAMPLES = 16
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed
 
 
@@ -142,7 +155,9 @@ class SceneSegmentation(SegmentationImages):
         """Return a rendered scene with its label map."""
         objects = self.scenes.world(index).objects
         numbers = [self.scenes.config.shapes.index(item.shape) + 1 for item in objects]
-        labels = label_map(self.scenes.masks(index), numbers)
+        shapes = zip(self.scenes.masks(index), numbers, strict=True)
+        size = (self.scenes.size, self.scenes.size)
+        labels = label_map(((mask, number, False) for mask, number in shapes), size)
         return SegmentationSample(self.scenes.image(index), labels)
 
 
@@ -198,10 +213,80 @@ class MaskFolder(SegmentationImages):
         """
         file, mask_file = self.files[index]
         image, numbers = read_image(file), read_label_image(mask_file)
-        if numbers.shape != image.size:
-            raise ValueError(
-                f"the mask {mask_file} is {numbers.shape}, the upright image {image.size}"
+        self._check_size(mask_file, numbers.shape, image.size)
+        pixels = torch.tensor(image.pixels).permute(2, 0, 1)
+        return SegmentationSample(pixels, torch.from_numpy(self._classes(numbers, mask_file)))
+
+    def count_pixels(self) -> "PixelCounts":
+        """Return how many pixels each class has in masks.
+
+        The headers of all files are read, and as many masks as it takes to find each class, at
+        least 500.
+
+        Raises:
+            ImageError: If a mask cannot be read or has several channels, unless there is a
+                fallback.
+            ValueError: If a mask has another size than its image, or an unknown number.
+        """
+        numbers, read = np.zeros(256, dtype=np.int64), 0
+        classes = np.unique(self._table[(self._table >= 0) & (self._table != IGNORE_CLASS)])
+        filled: list[int] = []
+        order = torch.randperm(len(self.files), generator=torch.Generator().manual_seed(0))
+        with ThreadPoolExecutor(_MASK_THREADS) as threads:
+            deque(threads.map(self._check_header, self.files), maxlen=0)  # raises the first error
+            for chunk in map(Tensor.tolist, order.split(_MIN_MASKS)):
+                for index, part in zip(chunk, threads.map(self._count_numbers, chunk), strict=True):
+                    numbers += part
+                    filled += [index] if self._per_class(part)[1:IGNORE_CLASS].any() else []
+                read += len(chunk)
+                if self._per_class(numbers)[classes].all():
+                    break
+        counts = tuple(self._per_class(numbers).tolist())
+        present = tuple(np.flatnonzero(numbers).tolist())
+        return PixelCounts(counts, present, read, tuple(filled[:_NUM_EXAMPLES]))
+
+    def _per_class(self, numbers: Int[np.ndarray, "256"]) -> Int[np.ndarray, "256"]:
+        """Return the pixels of each class from those of each number; 255 is ignored."""
+        counts = np.zeros(256, dtype=np.int64)
+        known = self._table >= 0
+        np.add.at(counts, self._table[known], numbers[known])
+        return counts
+
+    def _count_numbers(self, index: int) -> Int[np.ndarray, "256"]:
+        """Return how many pixels of a mask have each number."""
+        file = self.files[index][1]
+        try:
+            numbers = read_label_image(file)
+        except ImageError:
+            if self.fallback is None:
+                raise
+            return np.zeros(256, dtype=np.int64)
+        self._classes(numbers, file)
+        return np.bincount(numbers.reshape(-1), minlength=256)
+
+    def _check_header(self, files: tuple[Path, Path]) -> None:
+        """Compare the sizes of an image and its mask, and the channels of the mask."""
+        try:
+            image, mask = map(read_header, files)
+        except ImageError:
+            if self.fallback is None:
+                raise
+            return
+        if not mask.has_numbers:
+            raise ImageError(
+                f"{files[1]}: a mask of class numbers has one channel, got {mask.mode}: save it as "
+                "a gray or palette PNG"
             )
+        self._check_size(files[1], mask.size, image.size)
+
+    def _check_size(self, file: Path, mask: tuple[int, ...], image: tuple[int, int]) -> None:
+        if mask != image:
+            raise ValueError(f"the mask {file} is {mask}, the upright image {image}")
+
+    def _classes(
+        self, numbers: UInt8[np.ndarray, "y x"], mask_file: Path
+    ) -> UInt8[np.ndarray, "y x"]:
+        """Return the classes of the numbers of a mask."""
         labels = self._table[numbers]
         if labels.min() < 0:
             unknown = sorted(set(numbers[labels < 0].tolist()))
@@ -210,14 +295,31 @@ class MaskFolder(SegmentationImages):
                 f"{mask_file} has the numbers {unknown[:5]}, which are no classes; known are "
                 f"{known[:5]}{' ...' if len(known) > 5 else ''}: correct class_names or class_map"
             )
-        pixels = torch.tensor(image.pixels).permute(2, 0, 1)
-        return SegmentationSample(pixels, torch.from_numpy(labels.astype(np.uint8)))
+        return labels.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class PixelCounts:
+    """Pixels of each class in masks.
+
+    Args:
+        classes: Number of pixels of each class, 0 to 255; 255 is ignored.
+        numbers: The numbers that occur in the masks.
+        read: Number of masks that were read.
+        examples: Indices of a few images with other classes than 0.
+    """
+
+    classes: tuple[int, ...]
+    numbers: tuple[int, ...]
+    read: int
+    examples: tuple[int, ...]
 
 
 class CocoSegmentation(SegmentationImages):
     """COCO images; the class of a pixel is the category of the smallest object that covers it.
 
-    Crowds (groups that are not separated) are ignored, unless another object covers them.
+    Crowds (groups that are not separated) and the boxes of objects without a mask are ignored,
+    unless another object covers them.
 
     Args:
         images: Images with annotated objects.
@@ -250,35 +352,45 @@ class CocoSegmentation(SegmentationImages):
     def load(self, index: int) -> SegmentationSample:
         """Return an image at its own size with its label map."""
         annotated = self.images[index]
-        sample = annotated.load()
-        known = [row for row, obj in enumerate(annotated.objects) if obj.category in self.numbers]
-        objects = [annotated.objects[row] for row in known]
-        numbers = [IGNORE_CLASS if o.crowd else self.numbers[o.category] for o in objects]
-        crowds = [obj.crowd for obj in objects]
-        return SegmentationSample(sample.image, label_map(sample.masks[known], numbers, crowds))
+        image = annotated.read()
+        objects = [self._class(obj) for obj in annotated.objects]
+        known = ((mask, *obj) for mask, obj in zip(annotated.masks(), objects, strict=True) if obj)
+        labels = label_map(known, annotated.size)
+        return SegmentationSample(torch.tensor(image.pixels).permute(2, 0, 1), labels)
+
+    def _class(self, obj: AnnotatedObject) -> tuple[int, bool] | None:
+        """Return the class of an object and whether others cover it; None if it is background."""
+        if obj.category not in self.numbers:
+            return None
+        ignored = obj.crowd or obj.segmentation is None
+        return IGNORE_CLASS if ignored else self.numbers[obj.category], ignored
 
 
 def label_map(
-    masks: Bool[Tensor, "n y x"], numbers: Sequence[int], below: Sequence[bool] | None = None
+    objects: Iterable[tuple[Bool[Tensor, "y x"], int, bool]], size: tuple[int, int]
 ) -> UInt8[Tensor, "y x"]:
-    """Return the class number of each pixel; 0 where there is no mask.
+    """Return the class number of each pixel; 0 where there is no object.
+
+    Smaller objects cover larger ones, and a later object one of the same size. Only one mask has to
+    be held at a time.
 
     Args:
-        masks: One mask per object.
-        numbers: Class number of each object, 1 to 255.
-        below: Whether an object lies below those that are not; among equals, smaller ones cover
-            larger ones.
+        objects: For each the mask, the class number, 1 to 255, and whether it lies below those for
+            which this is false.
+        size: Height and width.
 
     Example:
-        >>> masks = torch.tensor([[[True, False, False]], [[True, True, False]]])
-        >>> label_map(masks, [7, 3])
+        >>> small, large = torch.tensor([[[True, False, False]], [[True, True, False]]])
+        >>> label_map([(small, 7, False), (large, 3, False)], (1, 3))
         tensor([[7, 3, 0]], dtype=torch.uint8)
     """
-    areas = masks.sum((1, 2)).tolist()
-    lowest = [False] * len(areas) if below is None else list(below)
-    labels = torch.zeros(masks.shape[1:], dtype=torch.uint8)
-    for row in sorted(range(len(areas)), key=lambda row: (not lowest[row], -areas[row])):
-        labels[masks[row]] = numbers[row]
+    labels = torch.zeros(size, dtype=torch.uint8)
+    nothing = 2 * labels.numel() + 1
+    rank = torch.full(size, nothing)  # of the object that covers a pixel; lower ones cover higher
+    for mask, number, below in objects:
+        own = int(mask.sum()) + (labels.numel() if below else 0)
+        covered = mask & (rank >= own)
+        labels[covered], rank[covered] = number, own
     return labels
 
 

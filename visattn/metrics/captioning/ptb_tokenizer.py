@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from visattn.metrics.captioning.writing_systems import separate_unspaced
+
 # Abbreviations that keep their period unless a letter follows directly: mr.x is a single token.
 TITLES = """
 adj adm adv alex assoc asst attys atty ave brig capt cf cie cmdr col comdr cpl dept det dr drs
@@ -175,7 +177,7 @@ _REST = [
     rf"[-+]{_NUMBER}|{_NUMBER}",
     r"\([0-9]{2,3}\) ?[0-9]{3,4}[- ]?[0-9]{3,5}",  # a telephone
     r"</?[!?]?[A-Za-z][A-Za-z0-9.:@_-]*(?: +[A-Za-z:_-]+(?: *= *(?:\"[^\"]*\"|'[^']*'))?)*"
-    r" ?[/?]?>|<!--[^>]*-->",  # an HTML tag
+    r" ?[/?]?>|<!--[^>]{0,1000}-->",  # an HTML tag; bounded, as each <!-- may begin one
     r"@[A-Za-z_][A-Za-z0-9_]*|#[A-Za-zé]+|@+|#+",
     r"(?:\. ){2,4}\.|\.{3,5}",
     r"-{5,}|-{2,4}|[!?]+|\*+|_+|<<|>>|\\\*",
@@ -263,7 +265,9 @@ def ptb_tokenize(caption: str) -> list[str]:
     COCO evaluation code, on all of 35,400 captions of Flickr8k and COCO. Its peculiarities are
     kept: brackets are words, and so are two exclamation marks. A mixed number such as 5 1/2 is a
     single token that contains a no-break space. Text that is rare in captions, such as HTML
-    entities and rare scripts, may be tokenized differently.
+    entities and rare scripts, may be tokenized differently. In scripts without spaces between
+    words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) each letter is a token, so that scores
+    compare characters; the official tokenizer takes a whole sentence for one token.
 
     Args:
         caption: Raw text. Line breaks and emoji count as spaces.
@@ -276,7 +280,7 @@ def ptb_tokenize(caption: str) -> list[str]:
     Source:
         Chen et al. 2015, arXiv:1504.00325, section 3.1.
     """
-    text = caption.replace("\xad", "")  # soft hyphens are invisible
+    text = separate_unspaced(caption.replace("\xad", ""))  # soft hyphens are invisible
     shape = text if text.isascii() and text.isprintable() else simplify_characters(text)
     if shape is text and not _SPANS_SPACES.search(text):
         return [token for chunk in text.split() for token in _chunk_tokens(chunk)]

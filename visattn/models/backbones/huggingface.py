@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torchvision.transforms import InterpolationMode, v2
 
+from visattn.io.safe_text import short_repr
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.pretrained import unique_names
 from visattn.models.serialization.state_dicts import read_state_dict
@@ -150,7 +151,14 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
     names = [str(labels[index]) for index in sorted(labels)]
     has_names = all(not name.startswith("LABEL_") for name in names)
     has_classes = any(task in type(model).__name__ for task in _CLASS_TASKS)
-    return unique_names(names) if has_names and has_classes else ()
+    if not (has_names and has_classes):
+        return ()
+    if sorted(labels) != list(range(len(labels))):
+        raise ValueError(
+            f"id2label in config.json must have the numbers 0 to {len(labels) - 1}, got "
+            f"{short_repr(sorted(labels))}: names would be given to other classes"
+        )
+    return unique_names(names)
 
 
 def huggingface_preprocessing(

@@ -11,6 +11,7 @@ from torch import nn
 
 from visattn.io.hub import plain_download_errors
 from visattn.io.messages import did_you_mean
+from visattn.models.serialization.finite_weights import check_weight_types
 from visattn.models.serialization.state_dicts import TensorDict, read_state_dict, strip_prefix
 from visattn.models.serialization.weight_files import Shapes, check_loaded_weights
 
@@ -110,6 +111,7 @@ def load_weights(
     if _mismatch(expected, shapes):
         raise ValueError(_mismatch_message(model, expected, shapes, file))
     weights = {name: tensors[name] for name in shapes}
+    check_weight_types(model.state_dict(), weights, file)
     model.load_state_dict(weights, strict=False)
     check_loaded_weights(model, file)
     return notes

@@ -30,6 +30,7 @@ from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.segmentation.unet import UNet
+from visattn.models.serialization.finite_weights import check_weight_types
 from visattn.models.serialization.meta_shapes import check_forward_memory, weight_shapes
 from visattn.models.serialization.weight_files import Shapes
 from visattn.models.swin.swin_transformer import SwinTransformer
@@ -223,6 +224,7 @@ def build_with_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor])
         (3, 3)
     """
     model = build_model(config)
+    check_weight_types(model.state_dict(), weights, "the file of weights")
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -45,6 +45,47 @@ def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] =
     ]
 
 
+def check_weight_types(
+    expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: object
+) -> None:
+    """Refuse weights of another kind of number, which loading would cast without a word.
+
+    Floating-point numbers of 16, 32 and 64 bits are cast to each other. Integers are quantized
+    weights, complex numbers would lose a part, and numbers of 8 bits need their scale.
+
+    Args:
+        expected: Weights and buffers of the model.
+        weights: Those to be loaded.
+        source: Name of the file, for the message.
+
+    Raises:
+        ValueError: If the kinds differ.
+
+    Example:
+        >>> check_weight_types({"w": torch.ones(3)}, {"w": torch.ones(3, dtype=torch.int8)}, "a")
+        Traceback (most recent call last):
+        ValueError: a holds w as int8, but the model has float32 there: quantized weights ...
+    """
+    for name, tensor in weights.items():
+        own = expected.get(name)
+        if own is None or _kind(own) == _kind(tensor):
+            continue
+        types = [str(each.dtype).removeprefix("torch.") for each in (tensor, own)]
+        raise ValueError(
+            f"{source} holds {name} as {types[0]}, but the model has {types[1]} there: quantized "
+            "weights need their scales; convert them to floating-point numbers first"
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    """Return `float` for numbers that may be cast to each other, else the kind of number."""
+    if tensor.is_floating_point():
+        return "float" if tensor.element_size() > 1 else str(tensor.dtype)
+    if tensor.is_complex():
+        return "complex"
+    return "bool" if tensor.dtype == torch.bool else "integer"
+
+
 def check_weights_before_saving(
     state: Mapping[str, Tensor],
     parameters: Collection[str],

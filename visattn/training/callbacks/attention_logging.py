@@ -75,9 +75,21 @@ class AttentionLogger(Callback):
         self.every_n_steps, self.folder, self.module = every_n_steps, folder, module
         self.max_cost, self.options = max_cost, options
         self.history: AttentionHistory | None = None
+        self._restored: dict[str, torch.Tensor] = {}
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the images and draw the first maps."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last maps, with which the next ones are compared."""
+        return {} if self.history is None else {"last_maps": dict(self.history.last_maps)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the last maps for the history, which begins with the training."""
+        self._restored = state_dict["last_maps"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read the images and draw the first maps; a resumed run continues its table.
+
+        In `on_fit_start` a resumed run has its weights already, but still counts from step 0.
+        """
         require_whole_model(trainer, type(self).__name__)
         if not trainer.is_global_zero:
             return
@@ -87,7 +99,11 @@ class AttentionLogger(Callback):
             target=self.target, every_n_steps=self.every_n_steps or sys.maxsize,
             max_cost=self.max_cost, **self.options,
         )  # fmt: skip
-        self._log(trainer, pl_module, force=True, strict=True)
+        if set(self._restored) == set(self.history.names):
+            self.history.last_maps = self._restored
+            self.history.check(self._network(pl_module))
+        else:
+            self._log(trainer, pl_module, force=True, strict=True)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

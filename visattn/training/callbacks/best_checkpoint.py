@@ -36,11 +36,6 @@ class BestCheckpoint(ModelCheckpoint):
         self.run = folder.parent
         self.file = Path(self.format_checkpoint_name({}))
 
-    @property
-    def state_key(self) -> str:
-        """Key of the state in a checkpoint: that of Lightning's `ModelCheckpoint`."""
-        return super().state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Ignore the saved state; `on_fit_start` reads `best.ckpt` instead."""
 
@@ -72,7 +67,10 @@ class BestCheckpoint(ModelCheckpoint):
         """Return the score of the best checkpoint in the folder; None without one."""
         if not self.file.is_file():
             return None
-        score = read_recorded_score(self.file, self.state_key)
+        # Runs of visattn 0.1 have the state under the key of Lightning's class.
+        earlier = self.state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
+        scores = (read_recorded_score(self.file, key) for key in (self.state_key, earlier))
+        score = next((score for score in scores if score is not None), None)
         if score is None:
             set_aside([self.file], self.run, f".step-{read_progress(self.file).step}")
         return score

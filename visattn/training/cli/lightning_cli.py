@@ -47,6 +47,7 @@ from visattn.models.serialization.checkpoint import read_checkpoint, read_progre
 from visattn.training.base import DataModule, Task
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
+from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
 from visattn.training.callbacks.monitor import MonitorFallback, check_monitor
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
 from visattn.training.callbacks.progress import PROGRESS_SECONDS, progress_callback
@@ -326,10 +327,10 @@ class TrainingCLI(LightningCLI):
         progress = progress_callback(options, seconds=config.progress_seconds)
         callbacks = [ScoreWriter(self.run_dir), SameDataCheck(), *([progress] if progress else [])]
         if fitting:
-            callbacks += [
-                SkipNonFiniteSteps(config.max_nonfinite_steps),
-                *(options.callbacks or []),
-            ]
+            named = options.callbacks or []
+            prepare_callbacks(named, self.model, self.run_dir / "checkpoints")
+            skipping = SkipNonFiniteSteps(config.max_nonfinite_steps)
+            callbacks += [TrainingMetricCheck(named), skipping, *named]
             callbacks += [] if options.enable_checkpointing is False else self._checkpoints()
         else:
             callbacks += [ExitOnSignal()]

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ import yaml
 from jsonargparse import Namespace, get_loader, set_loader, set_parsing_settings
 from lightning import Callback
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.trainer.connectors import checkpoint_connector
 
@@ -37,6 +39,7 @@ _UNKNOWN = {
     "option": r"Option '([\w.]+)' is not accepted",
     "argument": r"unrecognized arguments: (--[\w.]+)",
 }
+_CALLBACKS = Path(lightning_callbacks.__file__).parent
 _yaml_loader = get_loader("yaml")
 _trusted_before: set[str] = set()
 
@@ -65,6 +68,12 @@ def configure_jsonargparse() -> None:
         config_read_mode_fsspec_enabled=False,
     )
     set_loader("yaml", _load_yaml, (yaml.YAMLError,))
+    # Defaults of Lightning that are members of an enumeration, such as the interval of Timer.
+    yaml.SafeDumper.add_multi_representer(Enum, _represent_text)
+
+
+def _represent_text(dumper: yaml.SafeDumper, member: Enum) -> yaml.Node:
+    return dumper.represent_str(str(member.value))
 
 
 def _load_yaml(text: str) -> Any:
@@ -135,9 +144,14 @@ def report_user_errors() -> Iterator[None]:
         raise ValueError(message) from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
         files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        if Path(files[-1]).parent == _CALLBACKS and not is_peer_lost(error):
+            raise ValueError(
+                f"the callback in {Path(files[-1]).name} of Lightning failed ({reason}); correct "
+                "its options in trainer.callbacks, or remove it"
+            ) from error
         if checkpoint_connector.__file__ not in files or is_peer_lost(error):
             raise
-        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise ValueError(
             "the checkpoint cannot be restored: it was written by a run with other callbacks or "
             f"another optimizer, or it is damaged ({reason})"

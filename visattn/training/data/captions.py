@@ -1,7 +1,7 @@
 """Data modules of photos with captions, with cached encoder features."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from visattn.data.captions.files import (
 )
 from visattn.data.captions.formats import CaptionFormat
 from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.vocabulary import Vocabulary, WordCounts, count_words
 from visattn.data.feature_cache.cache import FeatureCache, Photos
 from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError, ReadFallback
@@ -30,6 +30,7 @@ from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_opti
 from visattn.data.phrases.phrases import read_phrases
 from visattn.models.encoder import ImageEncoder
 from visattn.training.data.fallback import ReadFallbackDataModule
+from visattn.training.targets import TargetCounts
 
 Loader = DataLoader[CaptionSample]
 _EVAL_BATCH_SIZE = 64
@@ -58,6 +59,8 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
 
     entries: Mapping[Split, Sequence[CaptionEntry]]
     """The photos of each split with their captions."""
+    max_counted = 200_000
+    """Photos whose captions are counted before training."""
 
     def __init__(
         self,
@@ -193,6 +196,45 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
             split: FeatureCache(folder, ids=[entry.id for entry in entries], views=views)
             for split, entries in self.entries.items()
         }
+
+    def count_targets(self, split: Split) -> TargetCounts | None:
+        """Return the number of captions, and what is cut or lost of them.
+
+        Raises:
+            ValueError: If `phrases` fit no caption.
+        """
+        if split not in self.datasets:
+            return None
+        entries = self.entries[split]
+        step = max(1, len(entries) // self.max_counted)
+        texts = (text for entry in entries[::step] for text in entry.captions)
+        counts = count_words(texts, self.max_words)
+        remarks = list(self._caption_remarks(split, counts))
+        if step > 1:
+            remarks.append(f"the captions of every {step}th photo were counted")
+        if self.phrases:
+            coverage = self.datasets[split].phrase_coverage()
+            remarks.append(f"{coverage:.1%} of the captions have phrases with boxes")
+        learned = counts.captions - counts.empty
+        cure = "check the captions file"
+        return TargetCounts(
+            len(entries), "captions", learned, largest=counts.longest, remarks=remarks, cure=cure
+        )
+
+    def _caption_remarks(self, split: Split, counts: WordCounts) -> Iterator[str]:
+        if counts.too_long and split == "train":
+            yield (
+                f"{counts.too_long:,} captions have more than {self.max_words} words and are cut, "
+                f"without an end: max_words: {counts.longest} keeps all words"
+            )
+        if counts.empty:
+            yield f"{counts.empty:,} captions have no word, only symbols: remove them"
+        if 2 * counts.single > counts.captions:
+            yield (
+                f"{counts.single:,} captions are one word each, which cannot be learned as words: "
+                "put spaces between the words. Only Chinese, Japanese, Thai, Lao, Burmese and "
+                "Khmer are split by letters"
+            )
 
     def train_dataloader(self) -> Loader:
         """Return random batches of training photos, each with all of its captions."""

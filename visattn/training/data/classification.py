@@ -23,6 +23,7 @@ from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
 from visattn.training.data.fallback import ReadFallbackDataModule
+from visattn.training.targets import TargetCounts
 
 Loader = DataLoader[LabeledBatch]
 Split = Literal["train", "validation", "test"]
@@ -79,6 +80,16 @@ class ClassificationDataModule(ReadFallbackDataModule):
         for split in stages.get(stage, ("validation",)):
             if split not in self.datasets:
                 self.datasets[split] = self.open_dataset(split)
+
+    def count_targets(self, split: Split) -> TargetCounts | None:
+        """Return the number of images of each class."""
+        labels, names = self.datasets[split].labels, self.data_info["class_names"]
+        if labels.ndim != 1:
+            return None  # sequences
+        counts = labels.bincount(minlength=len(names)).tolist()
+        cure = "remove the class, or add images of it"
+        classes = dict(zip(names, counts, strict=True))
+        return TargetCounts(len(labels), "labels", sum(counts), classes, cure=cure)
 
     def train_dataloader(self) -> Loader:
         """Return random batches of training images."""

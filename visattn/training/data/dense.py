@@ -1,7 +1,7 @@
 """Base class of the data modules of segmentation and detection."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader
@@ -59,6 +59,27 @@ class DenseDataModule(ReadFallbackDataModule):
     @abstractmethod
     def open_dataset(self, split: Split) -> Sized:
         """Return the images of a split."""
+
+    def count_in_samples(self, split: Split, indices: list[int]) -> int:
+        """Return the number of targets that the loss reads of some images, transformed."""
+        raise NotImplementedError
+
+    def check_samples(self, split: Split, indices: Sequence[int]) -> None:
+        """Refuse transforms after which nothing is left of the targets of images.
+
+        Args:
+            split: A split that is open.
+            indices: Images with targets.
+
+        Raises:
+            ValueError: If none of them has a target when the loss reads it.
+        """
+        if indices and not self.count_in_samples(split, list(indices)):
+            options = "train_transforms and resize_mode" if split == "train" else "resize_mode"
+            raise ValueError(
+                f"no target is left in {len(indices)} images of the {split} split that have some: "
+                f"{options} move them out of the image"
+            )
 
     @property
     def test_splits(self) -> tuple[Split, ...]:

@@ -6,16 +6,19 @@ from typing import Any
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
 from visattn.data.images.resize import ResizeMode
-from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
+from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
 from visattn.data.regions.detection import (
     AnnotatedObjects,
     DetectionDataset,
     SceneObjects,
     collate_detections,
+    count_boxes,
 )
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.models.detection.queries import NO_OBJECT
 from visattn.training.data.dense import DenseDataModule
+from visattn.training.targets import TargetCounts
 
 
 class DetectionDataModule(DenseDataModule):
@@ -46,6 +49,11 @@ class DetectionDataModule(DenseDataModule):
     @abstractmethod
     def open_dataset(self, split: Split) -> DetectionDataset:
         """Return the images of a split."""
+
+    def count_in_samples(self, split: Split, indices: list[int]) -> int:
+        """Return the number of objects that the loss reads of some images."""
+        batch = collate_detections([self.datasets[split][index] for index in indices])
+        return int((batch.labels != NO_OBJECT).sum())
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as RGB arrays."""
@@ -111,8 +119,9 @@ class ScenesDetectionDataModule(DetectionDataModule):
 class CocoDetectionDataModule(DetectionDataModule):
     """Photos with COCO instances; the classes are the categories of the training file.
 
-    Crowds are no targets of the training, and score as COCO defines it. Images without objects are
-    kept.
+    Boxes are enough; the masks of objects, if the file has them, score the maps of queries in
+    `validate` and `test` (without a mask, the box of the object does). Crowds are no targets of the
+    training, and score as COCO defines it. Images without objects are kept.
 
     Args:
         train: The training instances file, JSON.
@@ -160,6 +169,32 @@ class CocoDetectionDataModule(DetectionDataModule):
         self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
         names = {name for image in self._read("train") for name in image.categories}
         self.class_names = tuple(sorted(names))
+
+    def setup(self, stage: str) -> None:
+        """Open the splits of a stage; only scores of maps need masks, which `fit` does not have."""
+        super().setup(stage)
+        for dataset in self.datasets.values():
+            dataset.masks = stage != "fit"
+
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of objects of each class; sizes of photos are compared first.
+
+        Raises:
+            ValueError: If photos have other sizes than the file says.
+        """
+        images = self._read(split)
+        check_photo_sizes(images)
+        counts = count_boxes(images, self.class_names, self.resize)
+        self.check_samples(split, counts.examples)
+        return TargetCounts(
+            len(images),
+            "objects",
+            sum(counts.classes.values()),
+            counts.classes,
+            counts.largest,
+            counts.remarks(),
+            "check the annotations and resize_mode, or remove the category from the file",
+        )
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
         """Return the photos of a split, resized to the input of the network."""

@@ -30,6 +30,8 @@ class FolderDataModule(ClassificationDataModule):
         val_fraction: The fraction of the training photos that is taken then, the same in every
             class.
         test: The test folder; by default the validation photos.
+        allow_missing_classes: Whether validation and test may lack photos of classes of the
+            training; scores then leave these classes out.
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `squash` ignores the aspect ratio, `pad` adds margins.
         train_transforms: Augmentations of training photos, in this order, each with its options if
@@ -58,6 +60,7 @@ class FolderDataModule(ClassificationDataModule):
         val: str | None = "val",
         val_fraction: float = 0.1,
         test: str | None = None,
+        allow_missing_classes: bool = False,
         resize_mode: ResizeMode = "crop",
         train_transforms: list[AugmentationSpec] | None = None,
         batch_transforms: list[AugmentationSpec] | None = None,
@@ -77,7 +80,7 @@ class FolderDataModule(ClassificationDataModule):
         self.on_error: OnError = on_error
         if not 0 < val_fraction < 1:
             raise ValueError(f"val_fraction must lie between 0 and 1, got {val_fraction}")
-        self.root = Path(root)
+        self.root, self.allow_missing_classes = Path(root), allow_missing_classes
         self.folders: dict[Split, str | None] = {
             "train": train,
             "validation": val,
@@ -95,7 +98,10 @@ class FolderDataModule(ClassificationDataModule):
     def open_dataset(self, split: Split) -> LabeledImages:
         """Return the photos of a split, resized to the input of the network."""
         folder = self.folders[split] or str(self.folders["train"])
-        files, labels = list_labeled_files(self.root / folder, self.class_names)
+        allowed = self.allow_missing_classes and folder != self.folders["train"]
+        files, labels = list_labeled_files(
+            self.root / folder, self.class_names, allow_missing=allowed
+        )
         if self.folders["validation"] is None and folder == self.folders["train"]:
             keep = self._validation_mask(labels) ^ (split == "train")
             files = PathList(itertools.compress(files, keep.tolist()))

@@ -1,17 +1,18 @@
 """Data modules of segmentation: rendered scenes, folders of masks, COCO instances."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from visattn.data.images.augment import AugmentationSpec
-from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms
 from visattn.data.images.resize import ResizeMode
 from visattn.data.loading.fallback import OnError
 from visattn.data.regions.coco_instances import read_category_names
-from visattn.data.regions.dataset import AnnotatedImage, read_coco_images
+from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,
     MaskFolder,
@@ -24,6 +25,9 @@ from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.models.dense import BACKGROUND
 from visattn.training.data.dense import DenseDataModule
+from visattn.training.targets import TargetCounts
+
+_NUM_EXAMPLES = 16
 
 
 class SegmentationDataModule(DenseDataModule):
@@ -56,6 +60,11 @@ class SegmentationDataModule(DenseDataModule):
     @abstractmethod
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the images of a split."""
+
+    def count_in_samples(self, split: Split, indices: list[int]) -> int:
+        """Return the number of pixels of classes besides the first that the loss reads."""
+        labels = self.datasets[split][indices].labels
+        return int(((labels != 0) & (labels != IGNORE_CLASS)).sum())
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as RGB arrays."""
@@ -220,6 +229,33 @@ class MaskFolderDataModule(SegmentationDataModule):
             fallback=fallback,
         )
 
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of pixels of each class.
+
+        Raises:
+            ImageError: If a mask cannot be read, unless training tolerates it.
+            ValueError: If a mask has another size than its photo or unknown numbers, or only the
+                first class has pixels.
+        """
+        dataset = self.datasets[split]
+        pixels = dataset.count_pixels()
+        classes = dict(zip(self.class_names, pixels.classes, strict=False))
+        ignored, total = pixels.classes[IGNORE_CLASS], sum(pixels.classes)
+        numbers = _listed(pixels.numbers)
+        cure = f"correct class_names or class_map; the masks have the numbers {numbers}"
+        if set(pixels.numbers) <= {0, IGNORE_CLASS} and self.class_map is None:
+            cure = (
+                "the masks have the numbers 0 and 255 only, and 255 is ignored by default: set "
+                "class_map: {0: 0, 255: 1}"
+            )
+        remarks = [f"{ignored / total:.1%} of the pixels are ignored (255)"] if ignored else []
+        if pixels.read < len(dataset):
+            remarks.append(f"pixels were counted in {pixels.read:,} of {len(dataset):,} masks")
+        self.check_samples(split, pixels.examples)
+        learned = sum(pixels.classes[1 : len(self.class_names)])
+        unit = f"pixels of classes besides {self.class_names[0]}"
+        return TargetCounts(len(dataset), unit, learned, classes, remarks=remarks, cure=cure)
+
     def _files(self, split: Split) -> list[tuple[Path, Path]]:
         folder = {"train": "train", "validation": "val"}.get(split, self.test)
         files = pair_masks(*(Path(p.replace("{split}", folder)) for p in (self.images, self.masks)))
@@ -235,6 +271,9 @@ class MaskFolderDataModule(SegmentationDataModule):
 
 class CocoSegmentationDataModule(SegmentationDataModule):
     """COCO instances; the class of a pixel is the category of the smallest object on it.
+
+    Photos without objects are all background. Crowds, and the boxes of objects without a mask, are
+    ignored pixels.
 
     Args:
         annotations: Instances file; `{split}` in it becomes `train` or `val`, as in
@@ -293,7 +332,51 @@ class CocoSegmentationDataModule(SegmentationDataModule):
             fallback=fallback,
         )
 
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of objects of each category; sizes of photos are compared first.
+
+        Raises:
+            ValueError: If photos have other sizes than the file says, or there is no object with a
+                mask.
+        """
+        images: list[AnnotatedImage] = self.datasets[split].images
+        check_photo_sizes(images)
+        classes = dict.fromkeys(self.class_names[1:], 0)
+        crowds = bare = others = 0
+        filled: list[int] = []
+        for index, image in enumerate(images):
+            for each in image.objects:
+                known = each.category in classes
+                others += not known
+                crowds += known and each.crowd
+                bare += known and not each.crowd and each.segmentation is None
+                if known and not each.crowd and each.segmentation is not None:
+                    classes[each.category] += 1
+                    filled.append(index)
+        reasons = (
+            (others, "objects of other categories are background: name them in categories"),
+            (crowds, "crowds (iscrowd), whose pixels are ignored"),
+            (
+                bare,
+                "objects without a mask, whose boxes are ignored: add segmentation",
+            ),
+        )
+        self.check_samples(split, list(dict.fromkeys(filled))[:_NUM_EXAMPLES])
+        return TargetCounts(
+            len(images),
+            "objects with a mask",
+            sum(classes.values()),
+            classes,
+            remarks=[f"{count:,} {reason}" for count, reason in reasons if count],
+            cure="name categories that have masks, or add their segmentation",
+        )
+
     def _images(self, split: Split) -> list[AnnotatedImage]:
         name = "train" if split == "train" else "val"
         folder = None if self.images is None else self.images.replace("{split}", name)
-        return read_coco_images(self.annotations.replace("{split}", name), folder)
+        file = self.annotations.replace("{split}", name)
+        return read_coco_images(file, folder, keep_empty=True)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:8]))}{', ...' if len(numbers) > 8 else ''}"

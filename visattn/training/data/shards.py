@@ -53,6 +53,7 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
     """
 
     opens_train_split = True
+    max_counted = 1000  # each is read from a shard
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Data module of photos with questions: VQA v2 and GQA."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from visattn.data.questions.vqa_files import (
 from visattn.data.scenes.dataset import Split
 from visattn.training.data.fallback import ReadFallbackDataModule
 from visattn.training.data.questions import QuestionDataModule
+from visattn.training.targets import TargetCounts
 
 
 class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
@@ -102,6 +104,27 @@ class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
         folder = Path(self.images.replace("{split}", name))
         resize = ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
         return QuestionPhotos(photos, folder, resize, fallback=fallback)
+
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of questions whose answer the model can give, by their type."""
+        photos, known = self._photos["train" if split == "train" else "val"], set(self.answers)
+        questions = [question for photo in photos for question in photo.questions]
+        learned = Counter(question.type for question in questions if question.answer in known)
+        remarks: list[str] = []
+        if rest := len(questions) - learned.total():
+            effect = "are not trained on" if split == "train" else "count as wrong"
+            remarks.append(
+                f"{rest:,} of {len(questions):,} questions have another answer than the "
+                f"{len(known):,} of the model and {effect}: a larger max_answers has more of them"
+            )
+        unknown = self.vocabulary.unknown_fraction(question.text for question in questions)
+        if unknown:
+            remarks.append(f"{unknown:.1%} of the words of the questions are unknown to the model")
+        classes = {type_: learned[type_] for type_ in self.types}
+        cure = "check the annotations of these questions, or raise max_answers"
+        return TargetCounts(
+            len(photos), "questions", learned.total(), classes, remarks=remarks, cure=cure
+        )
 
     def training_questions(self) -> Iterable[str]:
         """Return all questions of the training."""

@@ -22,7 +22,8 @@ class SegmentationScores(Metric):
 
     All states are integer counts, a confusion matrix among them, so that the result is exact for
     any batch size and any number of processes. Classes that are neither predicted nor true anywhere
-    are left out of all means. Pixels of the class 255 are left out.
+    are left out of all means; if only one class is left, `miou` is NaN, since there was nothing to
+    tell apart. Pixels of the class 255 are left out.
 
     Args:
         num_classes: Number of classes.
@@ -79,8 +80,9 @@ class SegmentationScores(Metric):
         """Return all metrics by name; NaN without pixels."""
         first = int(self.background)
         iou = self.per_class_iou()
+        several = bool(iou.isfinite().sum() > 1)
         metrics = {
-            "miou": iou.nanmean(),
+            "miou": iou.nanmean() if several else torch.full_like(iou[0], torch.nan),
             "dice": (2 * iou / (1 + iou))[first:].nanmean(),
             "boundary_iou": (self.boundary[0] / self.boundary[1])[first:].nanmean(),
             "pixel_accuracy": self.confusion.diag().sum() / self.confusion.sum(),

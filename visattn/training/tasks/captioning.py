@@ -32,6 +32,7 @@ from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.distributed.accumulation import GradientAccumulation
 from visattn.training.distributed.reduce import ddp_loss_scale, world_size
 from visattn.training.optim import OptimizerFactory, OptimizerGroup, Schedule, trapezoid
+from visattn.training.targets import TargetCounts
 from visattn.training.tasks.caption_eval import CaptionEvalTask
 from visattn.training.tasks.caption_generation import teacher_force_batch
 
@@ -143,6 +144,25 @@ class CaptioningTask(CaptionEvalTask):
                 "hard attention has no gradient without sampled places: train it with "
                 "HardAttentionTask, or set attention: soft"
             )
+
+    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
+        """Refuse captions that are longer than the positions of the model.
+
+        Raises:
+            ValueError: If a caption has more words.
+        """
+        limit = getattr(self.model, "max_length", None)
+        data = getattr(self.trainer, "datamodule", None)
+        most = getattr(data, "max_words", counts.largest + 1) if split == "train" else None
+        needed = counts.largest + 1 if most is None else min(counts.largest + 1, most)
+        if limit is None or needed <= limit:
+            return []
+        name = "training" if split == "train" else "validation"
+        raise ValueError(
+            f"the longest {name} caption needs {needed} positions, {counts.largest} words and the "
+            f"start token, but the model has {limit}: set max_length of the captioner to at least "
+            f"{needed}, or shorten the captions"
+        )
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Weight the accumulated batches by their words or captions, as one batch would."""

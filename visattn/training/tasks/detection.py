@@ -26,6 +26,7 @@ from visattn.training.optim import (
     trapezoid,
     weight_decay_groups,
 )
+from visattn.training.targets import TargetCounts
 from visattn.training.tasks.detection_losses import SetCriterion
 
 _ADAMW = partial(AdamW, lr=5e-4, weight_decay=1e-4)
@@ -99,6 +100,15 @@ class DetectionTask(Task):
         """The input of the detector."""
         return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
+    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
+        """Return whether images have more objects than the model has queries."""
+        if counts.largest <= self.model.num_queries:
+            return []
+        return [
+            f"an image has {counts.largest:,} objects, but the model {self.model.num_queries:,} "
+            f"queries: objects beyond them are not learned; set num_queries to {counts.largest:,}"
+        ]
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that were trained for other classes, even if there are as many."""
         super().on_load_checkpoint(checkpoint)
@@ -165,10 +175,11 @@ class DetectionTask(Task):
         for index, sample in enumerate(batch.samples):
             own = matches.image == index
             objects = batch.objects[index, matches.object[own]].cpu()
-            if not len(objects) or not bool(sample.region.masks[objects].any((1, 2)).all()):
+            masks = sample.region.masks
+            if masks is None or not len(objects) or not bool(masks[objects].any((1, 2)).all()):
                 continue
             maps = attention.maps[index, matches.query[own]].cpu()
-            self._score_maps(maps, sample.region.masks[objects])
+            self._score_maps(maps, masks[objects])
 
     def _score_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:
         """Score the map of each object of an image."""

@@ -1,0 +1,156 @@
+"""Callbacks of Lightning in a config: refused before the first step where they cannot work."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    EarlyStopping,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.utilities import rank_zero_warn
+
+from visattn.training.base import Task
+from visattn.training.callbacks.monitor import monitor_with_mode
+
+REFUSED: dict[type[Callback], str] = {
+    LearningRateFinder: (
+        "it sets one learning rate for all parameters, which have their own here: set "
+        "model.optimizer.lr"
+    ),
+    BatchSizeFinder: (
+        "a run resumes only with the batch size that it began with: set data.batch_size"
+    ),
+    BackboneFinetuning: (
+        "it needs a module called backbone and its own schedule: set the learning rate of the "
+        "pretrained part (encoder_lr_mult, backbone_lr_mult) or freeze it (unfreeze_from_stage)"
+    ),
+    StochasticWeightAveraging: (
+        "its averages are made after the last checkpoint is written, so they would be lost: use "
+        "EMA of visattn, or WeightAveraging"
+    ),
+    ModelPruning: (
+        "it replaces parameters that checkpoints of visattn describe: prune after training"
+    ),
+}
+"""Callbacks that a config may not name, with the reason and what to use instead."""
+_RESERVED = ("best", "last")
+
+
+def prepare_callbacks(callbacks: Sequence[Callback], task: Task, folder: Path) -> None:
+    """Refuse callbacks of a config that would fail, or lose their result, during training.
+
+    `EarlyStopping` and `ModelCheckpoint` are set to act right after a validation, not at the end of
+    the epoch: `last.ckpt` is written between the two, and a run that resumes from there has no
+    scores.
+
+    Args:
+        callbacks: Callbacks of the config.
+        task: The task, which lists the metrics of its validation.
+        folder: Folder of the checkpoints of the run.
+
+    Raises:
+        ValueError: If a callback cannot work here, monitors a metric that is not logged, or writes
+            files of other names than its own.
+
+    Example:
+        >>> prepare_callbacks([LearningRateFinder()], None, Path("checkpoints"))
+        Traceback (most recent call last):
+        ValueError: trainer.callbacks must not have LearningRateFinder: it sets one learning ...
+    """
+    keys: set[str] = set()
+    for callback in callbacks:
+        for kind, reason in REFUSED.items():
+            if isinstance(callback, kind):
+                name = kind.__name__
+                raise ValueError(f"trainer.callbacks must not have {name}: {reason}")  # noqa: TRY004
+        if isinstance(callback, EarlyStopping | ModelCheckpoint):
+            _check_metric(callback, task)
+            _act_after_validation(callback)
+        if isinstance(callback, ModelCheckpoint):
+            _check_files(callback, folder)
+        if callback.state_key in keys and type(callback).state_dict is not Callback.state_dict:
+            name = type(callback).__name__
+            raise ValueError(
+                f"trainer.callbacks has two {name} that a checkpoint cannot tell apart: "
+                f"{callback.state_key}; give them other options (for ModelCheckpoint the metric, "
+                "mode or interval), or keep one"
+            )
+        keys.add(callback.state_key)
+
+
+def _check_metric(callback: EarlyStopping | ModelCheckpoint, task: Task) -> None:
+    """Refuse metrics that validation does not log; warn of the wrong direction."""
+    metric, logged, name = callback.monitor, task.val_scores, type(callback).__name__
+    if metric is None:
+        return
+    if logged and metric not in logged and not metric.startswith("train/"):
+        raise ValueError(
+            f"{name}: monitor must name a validation metric, or one of the training (train/loss), "
+            f"got {metric!r}; with these data {type(task).__name__} logs {', '.join(logged)}"
+        )
+    better = monitor_with_mode(metric)[1]
+    if callback.mode != better and metric in logged:
+        rank_zero_warn(
+            f"{name} takes the {callback.mode} of {metric} for its best value, but it is the "
+            f"{better}: set mode: {better}"
+        )
+
+
+def _act_after_validation(callback: EarlyStopping | ModelCheckpoint) -> None:
+    if isinstance(callback, ModelCheckpoint):
+        if callback.monitor is not None and callback._save_on_train_epoch_end is None:  # noqa: SLF001
+            callback._save_on_train_epoch_end = False  # noqa: SLF001
+        return
+    if callback._check_on_train_epoch_end is None:  # noqa: SLF001
+        callback._check_on_train_epoch_end = False  # noqa: SLF001
+    if callback.monitor.startswith("train/"):
+        callback.strict = False  # it is missing if a resumed run begins with a validation
+
+
+def _check_files(callback: ModelCheckpoint, folder: Path) -> None:
+    """Refuse the file names of the checkpoints that visattn writes."""
+    own = callback.dirpath is None or Path(callback.dirpath).resolve() == folder.resolve()
+    if own and callback.filename in _RESERVED:
+        raise ValueError(
+            f"ModelCheckpoint: filename must not be {callback.filename!r}, since visattn writes "
+            f"{folder / callback.filename}.ckpt; choose another name, or another dirpath"
+        )
+
+
+class TrainingMetricCheck(Callback):
+    """Refuse metrics of the training that are not logged, after the first batch.
+
+    Lightning would do it after the first epoch.
+
+    Args:
+        callbacks: Callbacks of the config.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        monitors = (getattr(callback, "monitor", None) for callback in callbacks)
+        self.metrics = [m for m in monitors if isinstance(m, str) and m.startswith("train/")]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look up the metrics once.
+
+        Raises:
+            ValueError: If one is not logged.
+        """
+        logged, metrics = trainer.callback_metrics, self.metrics
+        self.metrics = []
+        for metric in metrics:
+            if metric not in logged:
+                names = ", ".join(name for name in logged if name.startswith("train/"))
+                raise ValueError(
+                    f"monitor must name a metric that is logged, got {metric!r}; training logs "
+                    f"{names or 'none'}"
+                )
