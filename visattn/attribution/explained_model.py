@@ -42,6 +42,7 @@ _POOLING_NAMES: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
     "attention": "attention", "sequence": "attention", "prr": "attention",
 }  # fmt: skip
+_NOT_MEASURED = "its output tells no tokens that are read, so names and conventions decide"
 _CACHE: WeakKeyDictionary[nn.Module, dict[Any, tuple[ProbeResult, ModelInfo]]] = WeakKeyDictionary()
 
 
@@ -170,19 +171,22 @@ def _model_info(
     pooled: PooledFeatures,
 ) -> ModelInfo:
     layers, unsupported = tuple(result.attention_layers), tuple(result.unsupported_layers)
-    attention_error = ""
+    attention_error, reading = "", pooled.reading
     if not layers:
         attention_error = NO_ATTENTION
         if unsupported:
             attention_error = f"{unsupported[0][0] or 'the model'}: {unsupported[0][1]}"
+    unread = () if reading is None else reading.unread
+    rows = None if reading is None else reading.rows
+    assumed = "" if rows or not layers else _NOT_MEASURED
     return ModelInfo(
         defaults.name,
         defaults.library,
         size,
         defaults.mean,
         defaults.std,
-        _pooling(model, result, pooled.read_tokens),
-        layers,
+        rows.pooling if rows else _conventional_pooling(model, result),
+        tuple(layer for layer in layers if layer.site not in unread),
         () if resizes_images(model) else pooled.layers,
         attention_error,
         unsupported,
@@ -191,6 +195,10 @@ def _model_info(
         isinstance(model, TextScorer),
         model_operations(model, forward_function(model), size, len(defaults.mean)),
         mean_color=defaults.mean_color,
+        read_rows=rows,
+        pooling_assumed=assumed,
+        unread_layers=tuple(layer for layer in layers if layer.site in unread),
+        parallel_layers=() if reading is None else reading.parallel,
     )
 
 
@@ -209,7 +217,8 @@ def _output_layout(
     )
 
 
-def _pooling(model: nn.Module, result: ProbeResult, read_tokens: tuple[int, ...] | None) -> Pooling:
+def _conventional_pooling(model: nn.Module, result: ProbeResult) -> Pooling:
+    """Return what a head usually classifies, by the names in a model."""
     if not result.attention_layers:
         return "none"
     prefix_tokens = result.prefix_tokens
@@ -219,15 +228,12 @@ def _pooling(model: nn.Module, result: ProbeResult, read_tokens: tuple[int, ...]
             pooling = _POOLING_NAMES[name]
             distilled = pooling == "class" and "distillation" in prefix_tokens
             return "distilled" if distilled else pooling
-    if any(
-        layer.single_query and "class" not in layer.prefix_tokens
-        for layer in result.attention_layers
-    ):
+    last = result.attention_layers[-1]
+    if last.single_query and "class" not in last.prefix_tokens:
         return "attention"
-    if "class" not in prefix_tokens or (read_tokens and min(read_tokens) >= len(prefix_tokens)):
+    if "class" not in prefix_tokens:
         return "mean"
-    class_only = type(model).__name__ == "DeiTForImageClassification"
-    return "class" if class_only or "distillation" not in prefix_tokens else "distilled"
+    return "distilled" if "distillation" in prefix_tokens else "class"
 
 
 def _model_defaults(model: nn.Module) -> _ModelDefaults:

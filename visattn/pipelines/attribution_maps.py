@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from visattn.attribution.dense_targets import DenseTarget
-from visattn.attribution.layer_weights import resolve_attention_layer
+from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.geometry.placement import Placement, align_of
@@ -18,6 +18,7 @@ from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
 
 _ON_GRID = ("tokens", "texts", "features", "positive_features")
+_UNREAD = "no score depends on the attention of this layer"
 
 
 def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_function: bool) -> None:
@@ -123,8 +124,9 @@ def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> di
     if layer is None:
         return {}
     if method.needs == "tokens":
-        index = resolve_attention_layer(explained.info, layer)
-        return {"layer": explained.info.attention_layers[index].site}
+        chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
+        unread = chosen in explained.info.unread_layers
+        return {"layer": chosen.site, **({"unread": _UNREAD} if unread else {})}
     resolved = resolve_feature_layer(explained, layer)
     return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
 
@@ -161,6 +163,8 @@ def _common_metadata(
         **_layer_metadata(explained, method, options.get("layer")),
         **({"warning": method.warning} if method.warning else {}),
     }
+    if method.needs == "tokens" and options.get("queries") is None:
+        common["rows"] = describe_read_rows(explained.info)
     if explained.info.output.key and method.needs_target and is_class:
         common["scores"] = explained.info.output.key
     return common

@@ -24,9 +24,18 @@ from visattn.recording.model_info import FeatureLayer
 from visattn.recording.model_outputs import class_scores, detect_output_layout
 from visattn.recording.module_calls import probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult
+from visattn.recording.read_rows import (
+    AttentionTracer,
+    GradientEverywhere,
+    Layouts,
+    Reading,
+    RowReader,
+    TracedCall,
+)
 from visattn.recording.token_grid import fits
 
 _MAX_TESTED = 4  # last outputs that may carry all positions
+_IMAGE_VECTORS = ("image_embeds", "pooler_output")
 _VECTOR_POSITIONS = 3  # positions of a pooled vector: several pools, or prefix tokens
 
 
@@ -40,11 +49,14 @@ class PooledFeatures:
         error: Why it could not be determined.
         read_tokens: Indices of the tokens that the scores are computed from, if the last layer has
             tokens.
+        reading: What the scores read of the attention of the model; None if that was not asked,
+            the output has no scores, or they depend on no attention.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
     error: str = ""
     read_tokens: tuple[int, ...] | None = None
+    reading: Reading | None = None
 
 
 @dataclass(eq=False)
@@ -80,12 +92,16 @@ class GradientRun:
         outputs: Outputs of modules that are called once, in order.
         attention: Edges of the inputs and of the outputs of each attention module.
         scores: The scores.
+        pooled: The scores, or else a vector that stands for the image; empty if there are neither.
+        calls: Attention calls, in order.
     """
 
     image_size: tuple[int, int]
     outputs: list[RecordedOutput] = field(default_factory=list)
     attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
+    pooled: list[Tensor] = field(default_factory=list)
+    calls: list[TracedCall] = field(default_factory=list)
 
 
 def run_with_gradients(
@@ -93,6 +109,8 @@ def run_with_gradients(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    *,
+    trace_attention: bool = False,
 ) -> GradientRun:
     """Run a model on an image that requires a gradient, and return its module outputs and scores.
 
@@ -101,22 +119,42 @@ def run_with_gradients(
         image: A batch of one normalized image that requires a gradient.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        trace_attention: Whether to collect the attention calls.
     """
     run = GradientRun((image.shape[2], image.shape[3]))
+    tracer = AttentionTracer(model, lambda: len(run.outputs))
     with ExitStack() as stack:
+        if trace_attention:
+            stack.enter_context(tracer.tracing())
         for site, module in model.named_modules():
             hook = _output_hook(site, run, quadrants)
             handle = module.register_forward_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         output = forward(image)
+    run.calls, has_scores = tracer.calls, True
     if not detect_output_layout(output, len(image)).error:
         output = class_scores(output, len(image))
     elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
         output = output["out"] if "out" in output else output["logits"]
-    run.scores = [
+        has_scores = output.ndim == 4
+    else:
+        has_scores = isinstance(output, Tensor) and output.ndim == 4
+    run.scores = _differentiable(output)
+    run.pooled = run.scores if has_scores else _differentiable(_image_vector(output))
+    return run
+
+
+def _differentiable(output: Any) -> list[Tensor]:
+    return [
         tensor for tensor in _tensors(output) if tensor.requires_grad and tensor.is_floating_point()
     ]
-    return run
+
+
+def _image_vector(output: Any) -> Any:
+    """Return the vector that stands for the image in the output of an encoder; () if none."""
+    names = _IMAGE_VECTORS if isinstance(output, dict) else ()
+    vectors = (output[name] for name in names if name in output)
+    return next((each for each in vectors if isinstance(each, Tensor) and each.ndim == 2), ())
 
 
 def _output_hook(
@@ -152,6 +190,7 @@ def find_pooled_features(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    layouts: Layouts | None = None,
 ) -> PooledFeatures:
     """Return the last features before pooling, from one run of the model with gradients.
 
@@ -165,12 +204,93 @@ def find_pooled_features(
         image: A batch of one normalized image.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        layouts: Positions of the tokens of its attention, to find what the scores read of it.
     """
+    trace = bool(layouts)
     with frozen(model), probing():
-        run = run_with_gradients(model, with_grad(image), forward, quadrants)
-        if not run.scores:
-            return PooledFeatures(error="its scores have no gradient with respect to the image")
-        return _PoolingSearch(run, quadrants).search()
+        run = run_with_gradients(
+            model, with_grad(image), forward, quadrants, trace_attention=trace
+        )
+        if run.scores:
+            search = _PoolingSearch(run, quadrants)
+            result, graph = search.search(), search.graph
+        else:
+            result = PooledFeatures(error="its scores have no gradient with respect to the image")
+            graph = None
+        if layouts:
+            result.reading = _reading(run, layouts, graph)
+
+            def run_again(variant: Tensor) -> Reading | None:
+                with GradientEverywhere():
+                    again = run_with_gradients(
+                        model, with_grad(variant), forward, quadrants, trace_attention=True
+                    )
+                return _reading(again, layouts)
+
+            result.reading = _confirmed(result.reading, image, run_again)
+    return result
+
+
+def _reading(
+    run: GradientRun, layouts: Layouts, graph: GradientGraph | None = None
+) -> Reading | None:
+    """Return what the scores of a run read of its attention."""
+    if not run.pooled:
+        return None
+    if graph is None or run.pooled is not run.scores:
+        graph = GradientGraph([gradient_edge(tensor) for tensor in run.pooled])
+    weights = _random_weights(run.pooled)
+    reader = RowReader(
+        run.calls,
+        [output.edge for output in run.outputs],
+        graph,
+        lambda edges: _gradients(run.pooled, weights, edges),
+        layouts,
+    )
+    reading = reader.read()
+    if reading is None:
+        graph.unblock_zero_gradients()
+        reading = reader.read()
+    return reading
+
+
+def _confirmed(
+    reading: Reading | None, image: Tensor, run_again: Callable[[Tensor], Reading | None]
+) -> Reading | None:
+    """Return a reading after runs that also follow what a model detaches, where it may do so.
+
+    Args:
+        reading: Of the run on the image.
+        image: The image.
+        run_again: Returns the reading of such a run.
+    """
+    if reading is None or reading.unread:
+        reading = run_again(image) or reading
+    if reading is None or reading.rows is None or not reading.ambiguous:
+        return reading
+    others = [run_again(variant) for variant in (image.flip(-1), -image.flip(-2))]
+    if any(other is None or not reading.same_cells(other) for other in others):
+        # a maximum: which patches it takes depends on the image
+        return replace(reading, rows=replace(reading.rows, cells=()))
+    return reading
+
+
+def _random_weights(tensors: Sequence[Tensor]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(each.shape, generator=generator).to(each) for each in tensors]
+
+
+def _gradients(
+    outputs: Sequence[Tensor], weights: Sequence[Tensor], edges: Sequence[Edge]
+) -> list[Tensor | None]:
+    """Return gradients of a weighted sum of outputs with respect to tensors of the graph."""
+    if not edges:
+        return []
+    inputs = [GradientEdge(*edge) for edge in edges]
+    gradients = torch.autograd.grad(
+        list(outputs), inputs, list(weights), retain_graph=True, allow_unused=True
+    )
+    return list(gradients)
 
 
 class _PoolingSearch:
@@ -189,10 +309,7 @@ class _PoolingSearch:
         for inputs, outputs in run.attention:
             self.inside_attention |= self.graph.between(outputs, inputs)
         self.dense = run.scores[0].ndim == 4  # scores for each position
-        generator = torch.Generator().manual_seed(1)
-        self.weights = [
-            torch.randn(scores.shape, generator=generator).to(scores) for scores in run.scores
-        ]
+        self.weights = _random_weights(run.scores)
 
     def search(self) -> PooledFeatures:
         """Return the features before pooling and those of earlier stages."""
@@ -219,13 +336,7 @@ class _PoolingSearch:
 
     def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
         """Return gradients of a random weighted sum of the scores with respect to tensors."""
-        if not edges:
-            return []
-        inputs = [GradientEdge(*edge) for edge in edges]
-        gradients = torch.autograd.grad(
-            self.run.scores, inputs, self.weights, retain_graph=True, allow_unused=True
-        )
-        return list(gradients)
+        return _gradients(self.run.scores, self.weights, edges)
 
     def _is_spatial(self, gradient: Tensor | None) -> bool:
         return gradient is not None and num_positions(gradient) > self.vector_positions
