@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import grad
 
+from visattn.attribution.layer_weights import with_query_axis
 from visattn.attribution.residual_blocks import (
     block_names,
     copies_for_head,
@@ -66,7 +67,7 @@ def legrad(
     def stack(tokens: list[Tensor]) -> Tensor:
         if pooled:
             return torch.cat(tokens)
-        return copies_for_head(torch.cat([each.mean(1) for each in tokens]), num_prefix)
+        return copies_for_head(torch.cat([each.mean(1) for each in tokens]), tokens[0].shape[1])
 
     with frozen(explained.model):
         with torch.no_grad():
@@ -90,7 +91,7 @@ def _relevance(
     for site, gradient in zip(sites, gradients, strict=True):
         if gradient is None:
             raise ValueError(f"the target must depend on the attention of {site}, but it does not")
-        clipped = gradient.clamp(min=0).flatten(1, -2).mean(1)
+        clipped = with_query_axis(gradient).clamp(min=0).mean((1, 2))
         clipped = clipped.unflatten(0, (-1, count)).sum(0)
         total = clipped if total is None else total + clipped
     if total is None:
@@ -126,7 +127,7 @@ def similarity(
     prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
 
     def each_patch(tokens: list[Tensor]) -> Tensor:
-        return copies_for_head(tokens[-1][:, prefix:].transpose(0, 1).flatten(0, 1), prefix)
+        return copies_for_head(tokens[-1][:, prefix:].transpose(0, 1).flatten(0, 1), prefix + 1)
 
     names = block_names(explained.info)[-1:]
     with frozen(model), torch.no_grad():

@@ -149,7 +149,8 @@ def replaced_last_block(
         for name in names:
             module = modules[name]
             hooks.callback(module.register_forward_pre_hook(chain.enter, with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(chain.leave).remove)
+            # before the hooks of others, which may collect the outputs of the blocks
+            hooks.callback(module.register_forward_hook(chain.leave, prepend=True).remove)
         yield chain
     if len(chain.tokens) != len(names):
         raise ValueError(
@@ -176,18 +177,19 @@ def _same_tokens(hidden: Any, tokens: Tensor, count: int) -> bool:
     return hidden.shape == tokens.shape and torch.equal(hidden.detach(), tokens.detach())
 
 
-def copies_for_head(tokens: Float[Tensor, "s d"], num_prefix_tokens: int) -> Float[Tensor, "s m d"]:
+def copies_for_head(tokens: Float[Tensor, "s d"], num_tokens: int) -> Float[Tensor, "s m d"]:
     """Return each token as a sequence of equal tokens, of which any pooling gives this token.
 
     Args:
         tokens: One for each sequence.
-        num_prefix_tokens: Tokens that a pooling of patches leaves out.
+        num_tokens: Length of a sequence: all tokens of a block for a head that knows how many there
+            are, or the tokens that a pooling of patches leaves out and one more.
 
     Example:
-        >>> copies_for_head(torch.ones(5, 3), 1).shape
+        >>> copies_for_head(torch.ones(5, 3), 2).shape
         torch.Size([5, 2, 3])
     """
-    return tokens[:, None].expand(-1, num_prefix_tokens + 1, -1)
+    return tokens[:, None].expand(-1, num_tokens, -1)
 
 
 def split_output(output: Any, count: int) -> Iterator[Any]:

@@ -31,6 +31,7 @@ from visattn.recording.read_rows import (
     Reading,
     RowReader,
     TracedCall,
+    mean_of_images,
 )
 from visattn.recording.token_grid import fits
 
@@ -269,10 +270,11 @@ def _confirmed(
     if reading is None or reading.rows is None or not reading.ambiguous:
         return reading
     others = [run_again(variant) for variant in (image.flip(-1), -image.flip(-2))]
-    if any(other is None or not reading.same_cells(other) for other in others):
-        # a maximum: which patches it takes depends on the image
-        return replace(reading, rows=replace(reading.rows, cells=()))
-    return reading
+    found = [other.rows for other in others if other is not None and other.rows is not None]
+    if all(map(reading.rows.same_cells, found)):
+        return reading
+    # a maximum: which tokens it takes depends on the image
+    return replace(reading, rows=mean_of_images([reading.rows, *found]))
 
 
 def _random_weights(tensors: Sequence[Tensor]) -> list[Tensor]:

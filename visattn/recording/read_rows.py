@@ -69,15 +69,6 @@ class Reading:
     ambiguous: bool = False
     parallel: tuple[str, ...] = ()
 
-    def same_cells(self, other: "Reading") -> bool:
-        """Whether both read the same patches."""
-        if self.rows is None or other.rows is None:
-            return False
-        cells, others = (
-            [[share > 0 for share in row] for row in rows.cells] for rows in (self.rows, other.rows)
-        )
-        return cells == others
-
 
 class GradientEverywhere(TorchFunctionMode):
     """Keeps what a model detaches, or computes without gradients, in the autograd graph."""
@@ -254,7 +245,7 @@ def shares_of_rows(
         >>> shares_of_rows(torch.stack([4 * other, other, other, other]), 1)
         tensor([0.5714, 0.1429, 0.1429, 0.1429])
         >>> shares_of_rows(torch.stack([8 * other, mean, mean, torch.zeros(3)]), 1)[:2]
-        tensor([0.9659, 0.0170])
+        tensor([0.9685, 0.0158])
     """
     gradients = gradients.detach().double().nan_to_num()
     norms = gradients.norm(dim=1)
@@ -281,6 +272,25 @@ def shares_of_rows(
             prefix = (prefix > 0).double()
     result = torch.cat((prefix, cells))
     return (result / result.sum()).float()
+
+
+def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
+    """Return the shares of tokens of which those that are read depend on the image.
+
+    Patches have equal shares.
+
+    Args:
+        readings: Of several images.
+
+    Example:
+        >>> first, second = ReadRows((), 1.0, ((1.0, 0.0),)), ReadRows((), 1.0, ((0.0, 1.0),))
+        >>> mean_of_images([first, second])
+        ReadRows(prefix=(), patches=1.0, cells=(), kinds=(), pool=False)
+    """
+    count = len(readings)
+    prefix = [sum(shares) / count for shares in zip(*(each.prefix for each in readings), strict=True)]
+    patches = sum(each.patches for each in readings) / count
+    return ReadRows(tuple(prefix), patches, kinds=readings[0].kinds)
 
 
 def _are_alike(values: Tensor, other: Tensor, limits: Tensor) -> Tensor:
