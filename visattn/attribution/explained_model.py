@@ -1,5 +1,6 @@
 """Analysis of any model for attribution: input size, normalization, layers, classes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 from weakref import WeakKeyDictionary
@@ -20,7 +21,14 @@ from visattn.recording.model_config import (
     vision_config,
     vision_tower,
 )
-from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling, TextScorer
+from visattn.recording.model_info import (
+    AttentionLayer,
+    ExplainedModel,
+    Library,
+    ModelInfo,
+    Pooling,
+    TextScorer,
+)
 from visattn.recording.model_outputs import OutputLayout
 from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
@@ -170,23 +178,26 @@ def _model_info(
     result: ProbeResult,
     pooled: PooledFeatures,
 ) -> ModelInfo:
-    layers, unsupported = tuple(result.attention_layers), tuple(result.unsupported_layers)
-    attention_error, reading = "", pooled.reading
-    if not layers:
-        attention_error = NO_ATTENTION
-        if unsupported:
-            attention_error = f"{unsupported[0][0] or 'the model'}: {unsupported[0][1]}"
-    unread = () if reading is None else reading.unread
+    reading = pooled.reading
     rows = None if reading is None else reading.rows
-    assumed = "" if rows or not layers else _NOT_MEASURED
+    unread = () if reading is None else reading.unread
+    found = tuple(result.attention_layers)
+    layers = tuple(layer for layer in found if layer.site not in unread)
+    unsupported = tuple(pair for pair in result.unsupported_layers if pair[0] not in unread)
+    attention_error = ""
+    if not layers and unsupported:
+        attention_error = f"{unsupported[0][0] or 'the model'}: {unsupported[0][1]}"
+    elif not layers:
+        names = ", ".join(layer.site for layer in found[:3])
+        attention_error = f"no score depends on its attention ({names})" if found else NO_ATTENTION
     return ModelInfo(
         defaults.name,
         defaults.library,
         size,
         defaults.mean,
         defaults.std,
-        rows.pooling if rows else _conventional_pooling(model, result),
-        tuple(layer for layer in layers if layer.site not in unread),
+        rows.pooling if rows else _conventional_pooling(model, layers, result.prefix_tokens),
+        layers,
         () if resizes_images(model) else pooled.layers,
         attention_error,
         unsupported,
@@ -196,8 +207,8 @@ def _model_info(
         model_operations(model, forward_function(model), size, len(defaults.mean)),
         mean_color=defaults.mean_color,
         read_rows=rows,
-        pooling_assumed=assumed,
-        unread_layers=tuple(layer for layer in layers if layer.site in unread),
+        pooling_assumed="" if rows or not layers else _NOT_MEASURED,
+        unread_layers=tuple(layer for layer in found if layer.site in unread),
         parallel_layers=() if reading is None else reading.parallel,
     )
 
@@ -217,19 +228,19 @@ def _output_layout(
     )
 
 
-def _conventional_pooling(model: nn.Module, result: ProbeResult) -> Pooling:
+def _conventional_pooling(
+    model: nn.Module, layers: Sequence[AttentionLayer], prefix_tokens: tuple[str, ...]
+) -> Pooling:
     """Return what a head usually classifies, by the names in a model."""
-    if not result.attention_layers:
+    if not layers:
         return "none"
-    prefix_tokens = result.prefix_tokens
     for module in (model, getattr(model, "backbone", None)):
         name = getattr(module, "global_pool", None) or getattr(module, "pool", None)
         if isinstance(name, str) and name in _POOLING_NAMES:
             pooling = _POOLING_NAMES[name]
             distilled = pooling == "class" and "distillation" in prefix_tokens
             return "distilled" if distilled else pooling
-    last = result.attention_layers[-1]
-    if last.single_query and "class" not in last.prefix_tokens:
+    if layers[-1].single_query and "class" not in layers[-1].prefix_tokens:
         return "attention"
     if "class" not in prefix_tokens:
         return "mean"

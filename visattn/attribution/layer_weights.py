@@ -266,6 +266,7 @@ def weights_and_gradients(
         with record(explained.model, layers=sites, differentiable=True) as recording:
             values = target_values(explained, with_grad(images), target)
         _check_one_call_each(info, recording, layers)
+        check_have_gradients([values, *recording.weights], info)
         gradients = torch.autograd.grad(values.sum(), recording.weights, allow_unused=True)
     results: list[tuple[LayerWeights, Tensor]] = []
     by_site = {layer.site: layer for layer in layers}
@@ -279,6 +280,24 @@ def weights_and_gradients(
         entry = _layer_weights(by_site[attention_map.site], attention_map, weights.detach())
         results.append((entry, gradient.view_as(entry.weights)))
     return results
+
+
+def check_have_gradients(tensors: Sequence[Tensor], info: ModelInfo) -> None:
+    """Check that a target and the attention of a model are computed with gradients.
+
+    Args:
+        tensors: Values of the target, and attention weights.
+        info: Metadata of the model.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    if not all(tensor.requires_grad for tensor in tensors):
+        raise ValueError(
+            f"{info.name} must compute its scores and its attention with gradients, but it detaches "
+            "tensors or runs layers inside torch.no_grad(); remove that, or use a method without "
+            "gradients such as attention or rollout"
+        )
 
 
 def _check_one_call_each(

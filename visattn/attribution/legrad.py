@@ -1,14 +1,16 @@
 """LeGrad: gradients of attention, layer by layer; and the similarity of patches with a text."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import grad
 
-from visattn.attribution.layer_weights import with_query_axis
+from visattn.attribution.layer_weights import check_have_gradients, with_query_axis
 from visattn.attribution.residual_blocks import (
+    BlockChain,
     block_names,
     copies_for_head,
     replaced_last_block,
@@ -73,14 +75,34 @@ def legrad(
         with torch.no_grad():
             target(explained.forward(images))  # the predicted class is that of the whole model
         with (
-            replaced_last_block(explained, names, stack, cut=True, num_images=len(images)),
+            replaced_last_block(
+                explained, names, stack, cut=True, num_images=len(images)
+            ) as chain,
             record(explained.model, layers=sites, differentiable=True) as recording,
         ):
-            output = explained.forward(images.repeat(len(names), 1, 1, 1))
-        scores = torch.stack([target(part) for part in split_output(output, len(names))])
-        gradients = grad(scores.sum(), recording.weights, allow_unused=True)
+            output = _run_head(explained, images, chain)
+        scores = torch.stack([target(part) for part in split_output(output, len(names))]).sum()
+        check_have_gradients([scores, *recording.weights], info)
+        chain.check_only_last_is_read(scores)
+        gradients = grad(scores, recording.weights, allow_unused=True)
     rows = _relevance(gradients, [each.site for each in recording.maps], len(images))
     return rows[:, num_prefix:].unflatten(1, layers[0].grid)
+
+
+def _run_head(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], chain: BlockChain
+) -> Any:
+    """Return the output of a model whose last layers run on the tokens of each block."""
+    try:
+        return explained.forward(images.repeat(len(chain.names), 1, 1, 1))
+    except RuntimeError as error:
+        if chain.replaced is None:
+            raise
+        raise ValueError(
+            f"the layers of {explained.info.name} after {chain.names[-1]} must run on the tokens "
+            f"of each block in place of its output, as LeGrad needs it, but they do not ({error}); "
+            "use relevance or gradient_rollout"
+        ) from error
 
 
 def _relevance(

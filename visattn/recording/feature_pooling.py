@@ -209,9 +209,10 @@ def find_pooled_features(
     """
     trace = bool(layouts)
     with frozen(model), probing():
-        run = run_with_gradients(
-            model, with_grad(image), forward, quadrants, trace_attention=trace
-        )
+        with GradientEverywhere(keep=False) as detached:
+            run = run_with_gradients(
+                model, with_grad(image), forward, quadrants, trace_attention=trace
+            )
         if run.scores:
             search = _PoolingSearch(run, quadrants)
             result, graph = search.search(), search.graph
@@ -222,12 +223,14 @@ def find_pooled_features(
             result.reading = _reading(run, layouts, graph)
 
             def run_again(variant: Tensor) -> Reading | None:
-                with GradientEverywhere():
+                with GradientEverywhere(keep=True):
                     again = run_with_gradients(
                         model, with_grad(variant), forward, quadrants, trace_attention=True
                     )
                 return _reading(again, layouts)
 
+            if detached.found:  # what is read without gradients is read, too
+                result.reading = run_again(image) or result.reading
             result.reading = _confirmed(result.reading, image, run_again)
     return result
 
@@ -258,15 +261,13 @@ def _reading(
 def _confirmed(
     reading: Reading | None, image: Tensor, run_again: Callable[[Tensor], Reading | None]
 ) -> Reading | None:
-    """Return a reading after runs that also follow what a model detaches, where it may do so.
+    """Return a reading, with runs on other images if it may depend on the image.
 
     Args:
         reading: Of the run on the image.
         image: The image.
-        run_again: Returns the reading of such a run.
+        run_again: Returns the reading of a run on another image.
     """
-    if reading is None or reading.unread:
-        reading = run_again(image) or reading
     if reading is None or reading.rows is None or not reading.ambiguous:
         return reading
     others = [run_again(variant) for variant in (image.flip(-1), -image.flip(-2))]

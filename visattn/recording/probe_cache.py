@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
 from visattn.io.messages import user_code_location
+from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, find_pooled_features
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.model_outputs import detect_output_layout
@@ -133,6 +134,9 @@ def probe_pooled_features(
         pooled = _pooled_features(
             model, input_size, channels, forward_function(model), quadrants, result.layouts
         )
+        if pooled.reading is None and result.attention_layers and not result.output.error:
+            image = quadrant_images(channels, input_size, _first_weight(model))[:1]
+            pooled.reading = read_by_change(model, image, forward_function(model), result.layouts)
         if pooled.layers:
             last = pooled.layers[-1]
             end = quadrants.position(last.site)

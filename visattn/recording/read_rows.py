@@ -71,16 +71,30 @@ class Reading:
 
 
 class GradientEverywhere(TorchFunctionMode):
-    """Keeps what a model detaches, or computes without gradients, in the autograd graph."""
+    """Notes what a model detaches, or computes without gradients, or keeps it in the graph.
+
+    Args:
+        keep: Whether to keep it in the autograd graph.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        super().__init__()
+        self.keep, self.found = keep, False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a torch function."""
-        if func is torch._C._set_grad_enabled and args and not args[0]:  # noqa: SLF001
-            return None
-        if func in (Tensor.detach, torch.detach):
-            return args[0]
+        detaches = func in (Tensor.detach, torch.detach)
+        if self.keep:
+            if detaches:
+                return args[0]
+            if func is torch._C._set_grad_enabled and args and not args[0]:  # noqa: SLF001
+                return None
+        elif detaches or not torch.is_grad_enabled():
+            self.found = self.found or any(
+                isinstance(each, Tensor) and each.requires_grad for each in args
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -172,18 +186,19 @@ class RowReader:
 
     def read(self) -> Reading | None:
         """Return what the scores read; None if they depend on no attention."""
-        traced: list[tuple[TracedCall, ObservedTokens, Tensor | None]] = []
         gradients = self.gradients([call.edge for call in self.calls])
+        sites = {call.site: False for call in self.calls}
+        read: list[tuple[TracedCall, ObservedTokens, Tensor | None]] = []
         for call, gradient in zip(self.calls, gradients, strict=True):
-            layouts = self.layouts.get(call.site) or ("it did not run",)
-            layout = layouts[call.index % len(layouts)]
-            if isinstance(layout, ObservedTokens):
-                traced.append((call, layout, gradient))
-        read = [entry for entry in traced if _is_nonzero(entry[2])]
+            if _is_nonzero(gradient):
+                sites[call.site] = True
+                layouts = self.layouts.get(call.site) or ("it did not run",)
+                layout = layouts[call.index % len(layouts)]
+                if isinstance(layout, ObservedTokens):
+                    read.append((call, layout, gradient))
         if not read:
             return None
-        sites = {call.site for call, _, _ in read}
-        unread = tuple(dict.fromkeys(call.site for call, _, _ in traced if call.site not in sites))
+        unread = tuple(site for site, is_read in sites.items() if not is_read)
         reading = Reading(unread, parallel=self._parallel([call for call, _, _ in read]))
         call, layout, gradient = read[-1]
         if layout.layer.single_query:
@@ -193,7 +208,7 @@ class RowReader:
             return reading
         num_prefix = len(layout.layer.prefix_tokens)
         cells = rows[num_prefix:]
-        shares = _as_read_rows(self._weights(call, rows, num_prefix), layout)
+        shares = as_read_rows(self._weights(call, rows, num_prefix), layout)
         ambiguous = bool(cells.any()) and not bool(cells.all())
         return replace(reading, rows=shares, ambiguous=ambiguous)
 
@@ -329,7 +344,13 @@ def _read_rows(
     return dense
 
 
-def _as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens) -> ReadRows:
+def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens) -> ReadRows:
+    """Return the shares of the tokens of a layer by kind.
+
+    Args:
+        weights: Share of each token.
+        layout: Positions of the tokens.
+    """
     num_prefix, (rows, columns) = len(layout.layer.prefix_tokens), layout.layer.grid
     prefix, cells = weights[:num_prefix], weights[num_prefix:]
     total = float(cells.sum())
