@@ -1,6 +1,7 @@
 """Attention-based methods: single layers, rollout, gradient rollout, relevance propagation."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -10,7 +11,6 @@ from torch.nn.functional import pad
 
 from visattn.attribution.layer_weights import (
     LayerWeights,
-    mean_of_read_rows,
     read_shares,
     record_weights,
     resolve_attention_layer,
@@ -62,9 +62,9 @@ def attention(
     selected = tuple(rows.tolist()) if queries is None else queries
     [recorded] = record_weights(explained, images, target, [chosen], queries=selected)
     matrix = _fuse_or_select_heads(recorded.weights, heads)
-    if queries is not None or recorded.single_query:
+    if queries is not None or chosen.single_query:
         return recorded.to_grid(matrix.mean(1))
-    return recorded.to_grid(torch.einsum("n,bnm->bm", shares[rows].to(matrix), matrix))
+    return recorded.to_grid(replace(recorded, shares=shares[rows]).mean_of_read_rows(matrix))
 
 
 def rollout(
@@ -133,7 +133,7 @@ def gradient_attention(
     chosen = resolve_attention_layer(explained.info, layer)
     [(recorded, gradients)] = weights_and_gradients(explained, images, target, [chosen])
     weighted = positive_grad_times_attention(recorded.weights, gradients)
-    return recorded.to_grid(mean_of_read_rows(explained.info, recorded, weighted))
+    return recorded.to_grid(recorded.mean_of_read_rows(weighted))
 
 
 def gradient_rollout(
@@ -257,7 +257,7 @@ def combine_layers(
     else:
         matrix = remaining[-1]
         identity = torch.eye(matrix.shape[1]).to(matrix).expand_as(matrix)
-        rows = mean_of_read_rows(explained.info, last, identity).unsqueeze(1)
+        rows = last.mean_of_read_rows(identity).unsqueeze(1)
     # prefix tokens that are added by a later layer get no attention in earlier ones
     missing_tokens = [most - len(layer.prefix_tokens) for layer in layers]
     remaining = [

@@ -28,16 +28,28 @@ class LayerWeights:
         prefix_tokens: Kinds of the tokens before the grid.
         grid: Rows and columns of the other tokens.
         single_query: Whether it is attention pooling or class attention, with a single query.
+        shares: Share of each query in what the scores read (see `read_shares`).
     """
 
     weights: Float[Tensor, "b h n m"]
     prefix_tokens: tuple[str, ...]
     grid: tuple[int, int]
-    single_query: bool = False
+    single_query: bool
+    shares: Float[Tensor, " q"]
 
     def to_grid(self, rows: Float[Tensor, "b m"]) -> Float[Tensor, "b gy gx"]:
         """Return values of tokens as a map, without prefix tokens."""
         return rows[:, len(self.prefix_tokens) :].unflatten(1, self.grid)
+
+    def mean_of_read_rows(self, matrix: Float[Tensor, "b n m"]) -> Float[Tensor, "b m"]:
+        """Return the mean of the rows that the scores read, by their shares.
+
+        Args:
+            matrix: All rows of the layer.
+        """
+        if self.single_query:
+            return matrix.mean(1)
+        return torch.einsum("n,bnm->bm", self.shares.to(matrix), matrix)
 
 
 def resolve_attention_layer(
@@ -191,22 +203,6 @@ def describe_read_rows(info: ModelInfo) -> str:
     return f"{info.read_rows or info.pooling}{assumed}"
 
 
-def mean_of_read_rows(
-    info: ModelInfo, layer: LayerWeights, matrix: Float[Tensor, "b n m"]
-) -> Float[Tensor, "b m"]:
-    """Return the mean of the rows of a layer that the scores read, by their shares.
-
-    Args:
-        info: Metadata of the model.
-        layer: The layer.
-        matrix: All its rows.
-    """
-    if layer.single_query:
-        return matrix.mean(1)
-    shares = read_shares(info, layer.prefix_tokens, layer.grid)
-    return torch.einsum("n,bnm->bm", shares.to(matrix), matrix)
-
-
 def record_weights(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -238,7 +234,10 @@ def record_weights(
     _check_one_call_each(explained.info, recording, layers)
     by_site = {layer.site: layer for layer in layers}
     recorded = zip(recording.maps, recording.weights, strict=True)
-    return [_layer_weights(by_site[item.site], item, weights) for item, weights in recorded]
+    return [
+        _layer_weights(explained.info, by_site[item.site], item, weights)
+        for item, weights in recorded
+    ]
 
 
 def weights_and_gradients(
@@ -277,7 +276,8 @@ def weights_and_gradients(
                 "the target must depend on the attention of each layer, but it does not depend on "
                 f"{attention_map.site}; choose another layer or start_layer"
             )
-        entry = _layer_weights(by_site[attention_map.site], attention_map, weights.detach())
+        layer = by_site[attention_map.site]
+        entry = _layer_weights(info, layer, attention_map, weights.detach())
         results.append((entry, gradient.view_as(entry.weights)))
     return results
 
@@ -312,13 +312,14 @@ def _check_one_call_each(
 
 
 def _layer_weights(
-    layer: AttentionLayer, attention_map: AttentionMap, weights: Tensor
+    info: ModelInfo, layer: AttentionLayer, attention_map: AttentionMap, weights: Tensor
 ) -> LayerWeights:
     """Return recorded weights with axes of heads and queries, also for a single query."""
     grid = (attention_map.values.shape[-2], attention_map.values.shape[-1])
     weights = with_query_axis(weights)
     prefix_tokens = tuple(attention_map.metadata.get("prefix_tokens", ()))
-    return LayerWeights(weights, prefix_tokens, grid, layer.single_query)
+    shares = read_shares(info, layer.prefix_tokens, layer.grid)
+    return LayerWeights(weights, prefix_tokens, grid, layer.single_query, shares)
 
 
 def with_query_axis(weights: Float[Tensor, "b *axes m"]) -> Float[Tensor, "b h n m"]:

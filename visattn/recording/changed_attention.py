@@ -169,7 +169,7 @@ def read_by_change(
         return None
     if not isinstance(layout, ObservedTokens) or not bool(rows.any()):
         return Reading(unread)
-    return Reading(unread, as_read_rows(rows.float() / rows.sum(), layout))
+    return Reading(unread, as_read_rows(rows.float() / rows.sum(), layout, linear=int(rows.sum()) == 1))
 
 
 @dataclass(eq=False)

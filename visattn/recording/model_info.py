@@ -63,6 +63,8 @@ class ReadRows:
         cells: Share of each patch in `patches`, by rows of the grid; () if they are equal.
         kinds: Kinds of the tokens before the patches.
         pool: Whether the last layer is the pool, with a single query.
+        linear: Whether the shares are linear weights of the pooling. Otherwise patches are pooled in
+            another way (maximum, power mean), or only which are read is known: they count equally.
 
     Example:
         >>> print(ReadRows((0.5, 0.0), 0.5, kinds=("class", "register")))
@@ -74,6 +76,7 @@ class ReadRows:
     cells: tuple[tuple[float, ...], ...] = ()
     kinds: tuple[str, ...] = ()
     pool: bool = False
+    linear: bool = True
 
     @property
     def pooling(self) -> Pooling:
@@ -103,7 +106,8 @@ class ReadRows:
         patches = "patches with weights of their own" if self.cells else "patches"
         shares[patches] = self.patches
         read = {kind: share for kind, share in shares.items() if share}
-        return next(iter(read)) if len(read) == 1 else _format_shares(read)
+        text = next(iter(read)) if len(read) == 1 else _format_shares(read)
+        return text if self.linear else f"{text} (patches counted equally: no linear pooling)"
 
 
 @dataclass(frozen=True)

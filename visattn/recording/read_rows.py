@@ -187,11 +187,11 @@ class RowReader:
     def read(self) -> Reading | None:
         """Return what the scores read; None if they depend on no attention."""
         gradients = self.gradients([call.edge for call in self.calls])
-        sites = {call.site: False for call in self.calls}
+        sites, last = {call.site: False for call in self.calls}, None
         read: list[tuple[TracedCall, ObservedTokens, Tensor | None]] = []
         for call, gradient in zip(self.calls, gradients, strict=True):
             if _is_nonzero(gradient):
-                sites[call.site] = True
+                sites[call.site], last = True, call
                 layouts = self.layouts.get(call.site) or ("it did not run",)
                 layout = layouts[call.index % len(layouts)]
                 if isinstance(layout, ObservedTokens):
@@ -208,9 +208,12 @@ class RowReader:
             return reading
         num_prefix = len(layout.layer.prefix_tokens)
         cells = rows[num_prefix:]
-        shares = as_read_rows(self._weights(call, rows, num_prefix), layout)
+        if last != call and num_prefix:  # a later layer that cannot be recorded mixes tokens again
+            return reading
+        shares, linear = self._weights(call, rows, num_prefix)
         ambiguous = bool(cells.any()) and not bool(cells.all())
-        return replace(reading, rows=shares, ambiguous=ambiguous)
+        found = as_read_rows(shares, layout, linear=linear)
+        return replace(reading, rows=found, ambiguous=ambiguous)
 
     def _parallel(self, calls: Sequence[TracedCall]) -> tuple[str, ...]:
         """Return two consecutive layers of which the later is not computed from the earlier."""
@@ -222,8 +225,8 @@ class RowReader:
 
     def _weights(
         self, call: TracedCall, rows: Bool[Tensor, " n"], num_prefix: int
-    ) -> Float[Tensor, " n"]:
-        """Return the share of each row, from the gradients of what is pooled if it is found."""
+    ) -> tuple[Float[Tensor, " n"], bool]:
+        """Return the share of each row and whether these are linear weights."""
         count = len(rows)
         edges = [
             edge
@@ -234,13 +237,13 @@ class RowReader:
             for gradient in reversed(list(self.gradients(edges)) if edges else []):
                 if gradient is not None and torch.equal(gradient[0].ne(0).any(-1), rows):
                     return shares_of_rows(gradient[0], num_prefix)
-        return rows.float() / rows.sum()
+        return rows.float() / rows.sum(), int(rows.sum()) == 1
 
 
 def shares_of_rows(
     gradients: Float[Tensor, "n c"], num_prefix_tokens: int
-) -> Float[Tensor, " n"]:
-    """Return the share that each token has in what is read, from its gradient; they sum to 1.
+) -> tuple[Float[Tensor, " n"], bool]:
+    """Return the share that each token has in what is read, and whether it is a linear weight.
 
     Tokens with parallel gradients are read by the same linear weights, each times a factor, as in a
     mean: their shares are in proportion to these factors. Where the gradients of patches are not
@@ -256,19 +259,19 @@ def shares_of_rows(
     Example:
         >>> mean, other = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([-1.0, 2.5, 1.0])
         >>> shares_of_rows(torch.stack([mean, mean, mean]), 1)
-        tensor([0.3333, 0.3333, 0.3333])
+        (tensor([0.3333, 0.3333, 0.3333]), True)
         >>> shares_of_rows(torch.stack([4 * other, other, other, other]), 1)
-        tensor([0.5714, 0.1429, 0.1429, 0.1429])
-        >>> shares_of_rows(torch.stack([8 * other, mean, mean, torch.zeros(3)]), 1)[:2]
-        tensor([0.9685, 0.0158])
+        (tensor([0.5714, 0.1429, 0.1429, 0.1429]), True)
+        >>> shares_of_rows(torch.stack([8 * other, mean, mean, torch.zeros(3)]), 1)
+        (tensor([0.9685, 0.0158, 0.0158, 0.0000]), True)
     """
     gradients = gradients.detach().double().nan_to_num()
     norms = gradients.norm(dim=1)
     prefix, cells = norms[:num_prefix_tokens], norms[num_prefix_tokens:]
-    patches = gradients[num_prefix_tokens:]
+    patches, parallel = gradients[num_prefix_tokens:], True
     if bool(cells.any()):
         first = patches[cells.argmax()]
-        parallel = _cosines(patches[cells > 0], first).abs().min() > _PARALLEL
+        parallel = bool(_cosines(patches[cells > 0], first).abs().min() > _PARALLEL)
         if parallel and float(cells.amax() / cells[cells > 0].amin()) > _EQUAL:
             shares = cells
         elif parallel:
@@ -277,7 +280,7 @@ def shares_of_rows(
             shares = (cells > 0) * patches.sum(0).norm() / (cells > 0).sum()
         same = _cosines(gradients[:num_prefix_tokens], first).abs() > _PARALLEL
         mean = shares[shares > 0].mean()
-        limits = torch.where(same & parallel, _EQUAL, _ALIKE)
+        limits = torch.where(same, _EQUAL, _ALIKE) if parallel else _ALIKE
         for whole in (mean, shares.sum()):
             prefix = torch.where(_are_alike(prefix, whole, limits), whole, prefix)
         cells = shares
@@ -286,7 +289,7 @@ def shares_of_rows(
         if float(read.amax() / read.amin()) < _ALIKE:
             prefix = (prefix > 0).double()
     result = torch.cat((prefix, cells))
-    return (result / result.sum()).float()
+    return (result / result.sum()).float(), parallel
 
 
 def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
@@ -300,15 +303,15 @@ def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
     Example:
         >>> first, second = ReadRows((), 1.0, ((1.0, 0.0),)), ReadRows((), 1.0, ((0.0, 1.0),))
         >>> mean_of_images([first, second])
-        ReadRows(prefix=(), patches=1.0, cells=(), kinds=(), pool=False)
+        ReadRows(prefix=(), patches=1.0, cells=(), kinds=(), pool=False, linear=False)
     """
     count = len(readings)
     prefix = [sum(shares) / count for shares in zip(*(each.prefix for each in readings), strict=True)]
     patches = sum(each.patches for each in readings) / count
-    return ReadRows(tuple(prefix), patches, kinds=readings[0].kinds)
+    return ReadRows(tuple(prefix), patches, kinds=readings[0].kinds, linear=False)
 
 
-def _are_alike(values: Tensor, other: Tensor, limits: Tensor) -> Tensor:
+def _are_alike(values: Tensor, other: Tensor, limits: Tensor | float) -> Tensor:
     ratio = values / other
     return (ratio < limits) & (ratio > 1 / limits)
 
@@ -344,12 +347,15 @@ def _read_rows(
     return dense
 
 
-def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens) -> ReadRows:
+def as_read_rows(
+    weights: Float[Tensor, " n"], layout: ObservedTokens, *, linear: bool
+) -> ReadRows:
     """Return the shares of the tokens of a layer by kind.
 
     Args:
         weights: Share of each token.
         layout: Positions of the tokens.
+        linear: Whether they are linear weights.
     """
     num_prefix, (rows, columns) = len(layout.layer.prefix_tokens), layout.layer.grid
     prefix, cells = weights[:num_prefix], weights[num_prefix:]
@@ -358,4 +364,5 @@ def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens) -> ReadRo
     grid: tuple[tuple[float, ...], ...] = ()
     if not equal:
         grid = tuple(map(tuple, (cells / total).view(rows, columns).tolist()))
-    return ReadRows(tuple(prefix.tolist()), total, grid, kinds=layout.layer.prefix_tokens)
+    kinds = layout.layer.prefix_tokens
+    return ReadRows(tuple(prefix.tolist()), total, grid, kinds=kinds, linear=linear)
