@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from visattn.attribution.dense_targets import DenseTarget
+from visattn.attribution.explained_model import read_by_target
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
@@ -79,6 +80,8 @@ def compute_maps(
         resolved: DescribedTarget = target.bind(explained, batch.geometries)
     else:
         resolved = resolve_target(target, explained)
+    if method.needs == "tokens":
+        explained = _read_by_target(explained, batch, target)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
     is_class = not (callable(target) or isinstance(target, DenseTarget))
@@ -108,6 +111,18 @@ def compute_maps(
         )
         for index, (value, geometry, image) in enumerate(rows)
     ]
+
+
+def _read_by_target(
+    explained: ExplainedModel, batch: PreparedImages, target: TargetLike | DenseTarget
+) -> ExplainedModel:
+    """Return a model with the rows that a target reads, which may be others than the scores read."""
+    output = explained.info.output
+    if not (output.error or output.key):
+        return explained  # one tensor of scores: every function of it reads the same
+    if isinstance(target, DenseTarget):
+        return read_by_target(explained, batch.inputs, target.bind(explained, batch.geometries))
+    return read_by_target(explained, batch.inputs, target) if callable(target) else explained
 
 
 def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> dict[str, Any]:

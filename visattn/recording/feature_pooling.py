@@ -220,19 +220,61 @@ def find_pooled_features(
             result = PooledFeatures(error="its scores have no gradient with respect to the image")
             graph = None
         if layouts:
-            result.reading = _reading(run, layouts, graph)
 
-            def run_again(variant: Tensor) -> Reading | None:
-                with GradientEverywhere(keep=True):
-                    again = run_with_gradients(
-                        model, with_grad(variant), forward, quadrants, trace_attention=True
-                    )
-                return _reading(again, layouts)
+            def read(variant: Tensor) -> Reading | None:
+                return read_attention(model, variant, forward, quadrants, layouts)
 
-            if detached.found:  # what is read without gradients is read, too
-                result.reading = run_again(image) or result.reading
-            result.reading = _confirmed(result.reading, image, run_again)
+            # what is read without gradients is read, too
+            first = None if detached.found else _reading(run, layouts, graph)
+            result.reading = _confirmed(first or read(image), image, read)
     return result
+
+
+def find_reading(
+    model: nn.Module,
+    image: Tensor,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
+    layouts: Layouts,
+) -> Reading | None:
+    """Return what the scores of a model read of its attention; None if they depend on none.
+
+    Args:
+        model: The model.
+        image: A batch of one normalized image.
+        forward: Calls the model, and returns scores.
+        quadrants: Result of its run on quadrant images.
+        layouts: Positions of the tokens of its attention.
+    """
+
+    def read(variant: Tensor) -> Reading | None:
+        return read_attention(model, variant, forward, quadrants, layouts)
+
+    return _confirmed(read(image), image, read)
+
+
+def read_attention(
+    model: nn.Module,
+    image: Tensor,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
+    layouts: Layouts,
+) -> Reading | None:
+    """Return what scores read of attention on one image, also of what the model detaches.
+
+    Args:
+        model: The model.
+        image: A batch of one normalized image.
+        forward: Calls the model, and returns scores.
+        quadrants: Result of its run on quadrant images.
+        layouts: Positions of the tokens of its attention.
+    """
+    with frozen(model), probing():
+        with GradientEverywhere(keep=True):
+            run = run_with_gradients(
+                model, with_grad(image), forward, quadrants, trace_attention=True
+            )
+        return _reading(run, layouts)
 
 
 def _reading(
@@ -259,18 +301,18 @@ def _reading(
 
 
 def _confirmed(
-    reading: Reading | None, image: Tensor, run_again: Callable[[Tensor], Reading | None]
+    reading: Reading | None, image: Tensor, read: Callable[[Tensor], Reading | None]
 ) -> Reading | None:
     """Return a reading, with runs on other images if it may depend on the image.
 
     Args:
         reading: Of the run on the image.
         image: The image.
-        run_again: Returns the reading of a run on another image.
+        read: Returns the reading of a run on another image.
     """
     if reading is None or reading.rows is None or not reading.ambiguous:
         return reading
-    others = [run_again(variant) for variant in (image.flip(-1), -image.flip(-2))]
+    others = [read(variant) for variant in (image.flip(-1), -image.flip(-2))]
     found = [other.rows for other in others if other is not None and other.rows is not None]
     if all(map(reading.rows.same_cells, found)):
         return reading

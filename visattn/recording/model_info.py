@@ -96,6 +96,13 @@ class ReadRows:
         cells, others = ([[share > 0 for share in row] for row in e.cells] for e in (self, other))
         return cells == others
 
+    def _patches_text(self) -> str:
+        cells = [share for row in self.cells for share in row]
+        read = sum(share > 0 for share in cells)
+        if read < len(cells):
+            return f"{read} of {len(cells)} patches"
+        return "patches with weights of their own" if cells else "patches"
+
     def __str__(self) -> str:
         """Return the kinds of tokens with their shares."""
         if self.pool:
@@ -103,8 +110,7 @@ class ReadRows:
         shares: dict[str, float] = {}
         for kind, share in zip(self.kinds, self.prefix, strict=True):
             shares[kind] = shares.get(kind, 0.0) + share
-        patches = "patches with weights of their own" if self.cells else "patches"
-        shares[patches] = self.patches
+        shares[self._patches_text()] = self.patches
         read = {kind: share for kind, share in shares.items() if share}
         text = next(iter(read)) if len(read) == 1 else _format_shares(read)
         return text if self.linear else f"{text} (patches counted equally: no linear pooling)"

@@ -30,7 +30,6 @@ Gradients = Callable[[Sequence[Edge]], Sequence[Tensor | None]]
 _PARALLEL = 0.999  # cosine of gradients above which tokens are read by the same linear weights
 _ALIKE = 1.5  # ratio of shares up to which they count as equal: they are from one direction
 _EQUAL = 1.01  # ratio up to which weights of one linear mean are equal
-_MAX_OUTPUTS = 6  # last outputs that may be what is pooled
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +209,7 @@ class RowReader:
         cells = rows[num_prefix:]
         if last != call and num_prefix:  # a later layer that cannot be recorded mixes tokens again
             return reading
-        shares, linear = self._weights(call, rows, num_prefix)
+        shares, linear = self._weights(call, rows, layout.layer.grid)
         ambiguous = bool(cells.any()) and not bool(cells.all())
         found = as_read_rows(shares, layout, linear=linear)
         return replace(reading, rows=found, ambiguous=ambiguous)
@@ -224,20 +223,31 @@ class RowReader:
         return ()
 
     def _weights(
-        self, call: TracedCall, rows: Bool[Tensor, " n"], num_prefix: int
+        self, call: TracedCall, rows: Bool[Tensor, " n"], grid: tuple[int, int]
     ) -> tuple[Float[Tensor, " n"], bool]:
         """Return the share of each row and whether these are linear weights."""
-        count = len(rows)
-        edges = [
-            edge
-            for edge in dict.fromkeys(self.outputs[call.num_outputs :])
-            if len(self.graph.shape(edge)) == 3 and self.graph.shape(edge)[1] == count
-        ][-_MAX_OUTPUTS:]
-        if int(rows.sum()) > 1:
-            for gradient in reversed(list(self.gradients(edges)) if edges else []):
-                if gradient is not None and torch.equal(gradient[0].ne(0).any(-1), rows):
-                    return shares_of_rows(gradient[0], num_prefix)
+        num_prefix = len(rows) - grid[0] * grid[1]
+        edges = list(dict.fromkeys(self.outputs[call.num_outputs :]))
+        if int(rows.sum()) > 1 and edges:
+            for gradient in reversed(self.gradients(edges)):
+                tokens = None if gradient is None else _as_tokens(gradient, grid, num_prefix)
+                if tokens is not None and torch.equal(tokens.ne(0).any(-1), rows):
+                    return shares_of_rows(tokens, num_prefix)
         return rows.float() / rows.sum(), int(rows.sum()) == 1
+
+
+def _as_tokens(
+    gradient: Tensor, grid: tuple[int, int], num_prefix: int
+) -> Float[Tensor, "n c"] | None:
+    """Return the gradient of a tensor by tokens of a grid; None if it has other axes."""
+    axes = tuple(gradient.shape[1:])
+    if gradient.ndim == 3:
+        return gradient[0] if axes[0] == num_prefix + grid[0] * grid[1] else None
+    if gradient.ndim != 4 or num_prefix:
+        return None
+    if axes[:2] == grid:
+        return gradient[0].flatten(0, 1)
+    return gradient[0].flatten(1).mT if axes[1:] == grid else None
 
 
 def shares_of_rows(
