@@ -104,9 +104,7 @@ def rollout(
         )
         for layer in layers
     ]
-    return combine_layers(
-        explained, layers, matrices, partial(attention_rollout, residual=residual)
-    )
+    return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
 def gradient_attention(
@@ -173,9 +171,7 @@ def gradient_rollout(
         )
         for layer, gradients in recorded
     ]
-    return combine_layers(
-        explained, layers, matrices, partial(attention_rollout, residual=residual)
-    )
+    return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
 def relevance(
@@ -210,7 +206,7 @@ def relevance(
     matrices = [
         positive_grad_times_attention(layer.weights, gradients) for layer, gradients in recorded
     ]
-    return combine_layers(explained, layers, matrices, propagate)
+    return combine_layers(layers, matrices, propagate)
 
 
 def included_layers(
@@ -233,7 +229,6 @@ def included_layers(
 
 
 def combine_layers(
-    explained: ExplainedModel,
     layers: Sequence[LayerWeights],
     matrices: Sequence[Tensor],
     propagate: Callable[[list[Tensor], Tensor], Tensor],
@@ -241,7 +236,6 @@ def combine_layers(
     """Return a map of the input tokens from the matrices of all layers.
 
     Args:
-        explained: The model.
         layers: Recorded weights.
         matrices: One for each layer.
         propagate: Propagates rows of the pooled tokens through matrices.

@@ -57,4 +57,4 @@ def attention_flow(
         results = [max_flow(list(each), row, residual=residual) for each, row in pairs]
         return torch.stack(results).unsqueeze(1)
 
-    return combine_layers(explained, layers, [layer.weights.mean(1) for layer in layers], flows)
+    return combine_layers(layers, [layer.weights.mean(1) for layer in layers], flows)

@@ -294,9 +294,9 @@ def check_have_gradients(tensors: Sequence[Tensor], info: ModelInfo) -> None:
     """
     if not all(tensor.requires_grad for tensor in tensors):
         raise ValueError(
-            f"{info.name} must compute its scores and its attention with gradients, but it detaches "
-            "tensors or runs layers inside torch.no_grad(); remove that, or use a method without "
-            "gradients such as attention or rollout"
+            f"{info.name} must compute its scores and its attention with gradients, but it "
+            "detaches tensors or runs layers inside torch.no_grad(); remove that, or use a method "
+            "without gradients such as attention or rollout"
         )
 
 

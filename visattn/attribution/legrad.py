@@ -75,9 +75,7 @@ def legrad(
         with torch.no_grad():
             target(explained.forward(images))  # the predicted class is that of the whole model
         with (
-            replaced_last_block(
-                explained, names, stack, cut=True, num_images=len(images)
-            ) as chain,
+            replaced_last_block(explained, names, stack, cut=True, num_images=len(images)) as chain,
             record(explained.model, layers=sites, differentiable=True) as recording,
         ):
             output = _run_head(explained, images, chain)

@@ -116,7 +116,7 @@ def compute_maps(
 def _read_by_target(
     explained: ExplainedModel, batch: PreparedImages, target: TargetLike | DenseTarget
 ) -> ExplainedModel:
-    """Return a model with the rows that a target reads, which may be others than the scores read."""
+    """Return a model with the rows that a target reads; the scores may read others."""
     output = explained.info.output
     if not (output.error or output.key):
         return explained  # one tensor of scores: every function of it reads the same

@@ -54,7 +54,8 @@ def explorer_html(
     return explorer_page(
         image.pixels,
         geometry.to_dict(),
-        layers=[_explored_layer(layer) for layer in layers],
+        layers=[_explored_layer(layer, explained.info) for layer in layers],
+        read=_first_query(explained.info),
         maps=explored,
         name=Path(image.name).name if name is None else name,
         model=explained.info.name,
@@ -112,7 +113,14 @@ def _read_tokens(info: ModelInfo) -> str:
     return names.get(info.pooling) or describe_read_rows(info)
 
 
-def _explored_layer(layer: RecordedLayer) -> ExplorerLayer:
+def _first_query(info: ModelInfo) -> str:
+    """Return which tokens ask at first on a page, as `explorer_page` takes it."""
+    if info.pooling in ("mean", "attention"):
+        return "mean"
+    return "" if info.pooling in ("class", "none") else describe_read_rows(info)
+
+
+def _explored_layer(layer: RecordedLayer, info: ModelInfo) -> ExplorerLayer:
     weights = layer.weights.numpy()
     keys = (weights.shape[2], weights.shape[3])
     return ExplorerLayer(
@@ -124,6 +132,7 @@ def _explored_layer(layer: RecordedLayer) -> ExplorerLayer:
         layer.prefix_queries,
         keys,
         layer.num_prefix_keys,
+        layer.shares(info),
     )
 
 

@@ -41,16 +41,24 @@ class RecordedLayer:
     prefix_queries: tuple[str, ...]
     num_prefix_keys: int
 
+    def shares(self, info: ModelInfo) -> tuple[float, ...]:
+        """Return the share of each query in what the scores read; equal for a single query.
+
+        Args:
+            info: Metadata of the model.
+        """
+        count = self.weights.shape[1]
+        shares = read_shares(info, self.prefix_queries, self.grid).tolist()
+        return tuple(shares) if len(shares) == count else (1 / count,) * count
+
     def read_row(self, info: ModelInfo) -> Float[Tensor, "h y x"]:
         """Return the mean of the rows that the scores read, by their shares.
 
         Args:
             info: Metadata of the model.
         """
-        shares = read_shares(info, self.prefix_queries, self.grid)
-        if len(shares) != self.weights.shape[1]:  # a single query
-            return self.weights.mean(1)
-        return torch.einsum("q,hqyx->hyx", shares.to(self.weights), self.weights)
+        shares = torch.tensor(self.shares(info)).to(self.weights)
+        return torch.einsum("q,hqyx->hyx", shares, self.weights)
 
 
 def record_layers(

@@ -114,7 +114,9 @@ class _ChangedAttention:
             weights = None
             if isinstance(attention, AttentionCall):
                 weights = self.replace(call, attention)
-                return None if weights is None else multihead_output(layer, attention, weights, output)
+                return (
+                    None if weights is None else multihead_output(layer, attention, weights, output)
+                )
             self.failed.add(call.site)
             return None
         finally:
@@ -125,10 +127,13 @@ class _ChangedAttention:
             tensor = output[0] if isinstance(output, tuple) else output
             changed = tensor.clone()
             for index, change in enumerate(self.changes):
-                if change is not None and change.site == site:
-                    rows = change.rows
-                    rows = slice(None) if rows is None or tensor.ndim != 3 else rows.to(tensor.device)
-                    changed[index, rows] = _FACTOR * tensor[index, rows].flip(-1)
+                if change is None or change.site != site:
+                    continue
+                mask = torch.ones(tensor.shape[1], dtype=torch.bool)
+                if change.rows is not None and tensor.ndim == 3:
+                    mask = change.rows
+                mask = mask.to(tensor.device)
+                changed[index, mask] = _FACTOR * tensor[index, mask].flip(-1)
             return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
         return hook
@@ -169,7 +174,9 @@ def read_by_change(
         return None
     if not isinstance(layout, ObservedTokens) or not bool(rows.any()):
         return Reading(unread)
-    return Reading(unread, as_read_rows(rows.float() / rows.sum(), layout, linear=int(rows.sum()) == 1))
+    return Reading(
+        unread, as_read_rows(rows.float() / rows.sum(), layout, linear=int(rows.sum()) == 1)
+    )
 
 
 @dataclass(eq=False)

@@ -63,8 +63,9 @@ class ReadRows:
         cells: Share of each patch in `patches`, by rows of the grid; () if they are equal.
         kinds: Kinds of the tokens before the patches.
         pool: Whether the last layer is the pool, with a single query.
-        linear: Whether the shares are linear weights of the pooling. Otherwise patches are pooled in
-            another way (maximum, power mean), or only which are read is known: they count equally.
+        linear: Whether the shares are linear weights of the pooling. Otherwise patches count
+            equally: they are pooled in another way (maximum, power mean), or only which are read is
+            known.
 
     Example:
         >>> print(ReadRows((0.5, 0.0), 0.5, kinds=("class", "register")))

@@ -316,7 +316,9 @@ def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
         ReadRows(prefix=(), patches=1.0, cells=(), kinds=(), pool=False, linear=False)
     """
     count = len(readings)
-    prefix = [sum(shares) / count for shares in zip(*(each.prefix for each in readings), strict=True)]
+    prefix = [
+        sum(shares) / count for shares in zip(*(each.prefix for each in readings), strict=True)
+    ]
     patches = sum(each.patches for each in readings) / count
     return ReadRows(tuple(prefix), patches, kinds=readings[0].kinds, linear=False)
 
@@ -357,9 +359,7 @@ def _read_rows(
     return dense
 
 
-def as_read_rows(
-    weights: Float[Tensor, " n"], layout: ObservedTokens, *, linear: bool
-) -> ReadRows:
+def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens, *, linear: bool) -> ReadRows:
     """Return the shares of the tokens of a layer by kind.
 
     Args:
