@@ -158,8 +158,9 @@ def _map_placement(
     layers = explained.info.attention_layers
     if not layers:
         return None
-    # methods that combine all layers give a map over the keys of the first
-    return layers[0 if layer is None else resolve_attention_layer(explained.info, layer)].placement
+    if layer is None:  # methods that combine all layers give a map over the keys of the first
+        return layers[0].placement
+    return resolve_attention_layer(explained.info, layer, allow_unread=True).placement
 
 
 def _common_metadata(
