@@ -15,8 +15,14 @@ import visattn.integrations.timm
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import resolve_attention_layer
 
-SMALL = {"image_size": 48, "patch_size": 16, "hidden_size": 24, "num_hidden_layers": 3,
-         "num_attention_heads": 2, "intermediate_size": 31}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "image_size": 48,
+    "patch_size": 16,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 31,
+}
 METHODS = ("attention", "rollout", "relevance", "gradient_attention", "gradient_rollout",
            "legrad", "attention_flow")  # fmt: skip
 
@@ -34,8 +40,8 @@ def uneven(model: nn.Module) -> nn.Module:
 
 
 def values(model: nn.Module, method: str, target: Any = 1, **options: Any) -> Tensor:
-    [found] = va.explain(model, photo(), method, target, keep_empty=True, **options)
-    return found.values
+    [heatmap] = va.explain(model, photo(), method, target, keep_empty=True, **options)
+    return heatmap.values
 
 
 class HiddenState(nn.Module):
@@ -53,7 +59,8 @@ class HiddenState(nn.Module):
 def siglip() -> Any:
     text = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
             "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-    config = transformers.SiglipConfig(vision_config=SMALL, text_config=text, num_labels=3)
+    options: dict[str, Any] = {"vision_config": SMALL, "text_config": text, "num_labels": 3}
+    config = transformers.SiglipConfig(**options)
     return transformers.SiglipForImageClassification(config)
 
 
@@ -93,7 +100,7 @@ def test_new_weights_in_layers_that_no_score_reads_change_no_map(
 
 
 class Unused(nn.Module):
-    """A CNN that also runs attention, which nobody reads."""
+    """A CNN that also runs attention that no score reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,8 +137,8 @@ def test_maps_are_drawn_from_the_rows_that_are_read(rows: str) -> None:
     with va.record(model, queries=rows) as recording, torch.no_grad():
         model(torch.randn(1, 3, 48, 48))
     assert recording.maps[-1].site == info.attention_layers[-1].site
-    [found] = va.explain(model, photo(), "attention")
-    assert found.metadata["rows"] == {"class": "class", "patches": "patches"}.get(
+    [heatmap] = va.explain(model, photo(), "attention")
+    assert heatmap.metadata["rows"] == {"class": "class", "patches": "patches"}.get(
         rows, "class 0.1, patches 0.9"
     )
     assert "rows" not in va.explain(model, photo(), "attention", queries=[0])[0].metadata
@@ -139,7 +146,7 @@ def test_maps_are_drawn_from_the_rows_that_are_read(rows: str) -> None:
 
 def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
     torch.manual_seed(0)
-    model = uneven(transformers.ViTModel(transformers.ViTConfig(**SMALL)))
+    model: Any = uneven(transformers.ViTModel(transformers.ViTConfig(**SMALL)))
     for target, queries in (
         (lambda output: output.last_hidden_state[:, 6, 3], [6]),
         (lambda output: output.last_hidden_state[:, 1:, 3].mean(1), "patches"),
@@ -150,8 +157,8 @@ def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
         torch.testing.assert_close(drawn, values(model, "attention", target, queries=queries))
     target = lambda output: output.hidden_states[1][:, 0, 3]  # noqa: E731
     model.config.output_hidden_states = True
-    [found] = va.explain(model, photo(), "attention", target)
-    assert found.metadata["layer"] == "layers.0.attention"
+    [heatmap] = va.explain(model, photo(), "attention", target)
+    assert heatmap.metadata["layer"] == "layers.0.attention"
 
 
 def test_all_attention_methods_work_with_sequence_pooling() -> None:
@@ -160,15 +167,15 @@ def test_all_attention_methods_work_with_sequence_pooling() -> None:
     inputs: list[Tensor] = []
     image = photo(32, 32)
     handle = model.attn_pool.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
-    [found] = va.explain(model, image, "attention")
+    [heatmap] = va.explain(model, image, "attention")
     handle.remove()
     with torch.no_grad():
         expected = model.attn_pool.score(inputs[-1]).squeeze(-1).softmax(-1)
-    torch.testing.assert_close(found.values.flatten(), expected[0])
+    torch.testing.assert_close(heatmap.values.flatten(), expected[0])
     for method in METHODS[1:]:
-        [found] = va.explain(model, image, method, 1)
-        assert found.values.shape == (16, 16)
-        assert found.values.max() > 0
+        [heatmap] = va.explain(model, image, method, 1)
+        assert heatmap.values.shape == (16, 16)
+        assert heatmap.values.max() > 0
     pair = va.explain(model, [image, image[::-1].copy()], "legrad", 1)
     torch.testing.assert_close(pair[0].values, va.explain(model, image, "legrad", 1)[0].values)
 
@@ -185,13 +192,14 @@ def test_legrad_of_the_last_hidden_state_is_that_of_the_output_without_its_norm(
 
 
 def test_legrad_of_several_layers_is_refused() -> None:
-    reads: list[Callable[[Any], Tensor]] = [
-        lambda output: sum(state[:, 0] for state in output.hidden_states[1:]) / 3,
-        lambda output: torch.cat([state[:, 0] for state in output.hidden_states[1:]], 1)[:, :24],
-    ]
-    for read, reason in zip(
-        reads, ("also computed from vit.layers.0", "as LeGrad needs it"), strict=True
-    ):
+    def states(output: Any) -> list[Tensor]:
+        return [state[:, :1] for state in output.hidden_states[1:]]
+
+    reads: dict[str, Callable[[Any], Tensor]] = {
+        "also computed from vit.layers.0": lambda output: torch.stack(states(output)).sum(0)[:, 0],
+        "as LeGrad needs it": lambda output: torch.cat(states(output), 1).mean(1),
+    }
+    for reason, read in reads.items():
         torch.manual_seed(0)
         with pytest.raises(ValueError, match=reason):
             values(uneven(HiddenState(read)), "legrad")

@@ -1,4 +1,4 @@
-"""Tokens and layers that the scores read: right for each kind of head, by changing single tokens."""
+"""Tokens that the scores read are right for each kind of head, by changing single tokens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -181,22 +181,22 @@ def test_layers_side_by_side_are_not_multiplied() -> None:
 
 def test_shares_are_factors_of_parallel_gradients_and_sizes_of_others() -> None:
     generator = torch.Generator().manual_seed(0)
-    one, other = torch.randn(2, 31, generator=generator)
-    one, other = one / one.norm(), other / other.norm()
+    mean, other = torch.randn(2, 31, generator=generator)
+    mean, other = mean / mean.norm(), other / other.norm()
     for rows, prefix, expected, linear in (
-        ([3 * one, one, one, 2 * one], 1, [3, 1, 1, 2], True),
-        ([3 * one, -one, one, 2 * one], 1, [3, 1, 1, 2], True),
-        ([6 * other, one, one, one], 1, [6, 1, 1, 1], True),
-        ([3.5 * other, one, one, one], 1, [3, 1, 1, 1], True),
-        ([1.2 * other, one, one, one], 1, [1, 1, 1, 1], True),
-        ([one, 1.3 * other, 0 * one], 2, [1, 1, 0], True),
-        ([one, 3 * other, 0 * one], 2, [1, 3, 0], True),
+        ([3 * mean, mean, mean, 2 * mean], 1, [3, 1, 1, 2], True),
+        ([3 * mean, -mean, mean, 2 * mean], 1, [3, 1, 1, 2], True),
+        ([6 * other, mean, mean, mean], 1, [6, 1, 1, 1], True),
+        ([3.5 * other, mean, mean, mean], 1, [3, 1, 1, 1], True),
+        ([1.2 * other, mean, mean, mean], 1, [1, 1, 1, 1], True),
+        ([mean, 1.3 * other, 0 * mean], 2, [1, 1, 0], True),
+        ([mean, 3 * other, 0 * mean], 2, [1, 3, 0], True),
     ):
-        found, is_linear = shares_of_rows(torch.stack(rows), prefix)
+        measured, is_linear = shares_of_rows(torch.stack(rows), prefix)
         weights = torch.tensor(expected, dtype=torch.float32)
-        torch.testing.assert_close(found, weights / weights.sum(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(measured, weights / weights.sum(), atol=1e-5, rtol=0)
         assert is_linear == linear
     patches = torch.diag(torch.ones(31))[:4]  # a maximum takes one channel from each
-    found, is_linear = shares_of_rows(torch.cat((0 * patches[:1], patches)), 1)
-    assert found.tolist() == [0, 0.25, 0.25, 0.25, 0.25]
+    measured, is_linear = shares_of_rows(torch.cat((0 * patches[:1], patches)), 1)
+    assert measured.tolist() == [0, 0.25, 0.25, 0.25, 0.25]
     assert not is_linear

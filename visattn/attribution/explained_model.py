@@ -205,15 +205,15 @@ def _read_attention_info(
     """Return the metadata of the attention layers that are read, and of the tokens after them."""
     rows = None if reading is None else reading.rows
     unread = () if reading is None else reading.unread
-    found = tuple(result.attention_layers)
-    layers = tuple(layer for layer in found if layer.site not in unread)
+    recordable = tuple(result.attention_layers)
+    layers = tuple(layer for layer in recordable if layer.site not in unread)
     unsupported = tuple(pair for pair in result.unsupported_layers if pair[0] not in unread)
     error = ""
     if not layers and unsupported:
         error = f"{unsupported[0][0] or 'the model'}: {unsupported[0][1]}"
     elif not layers:
-        names = ", ".join(layer.site for layer in found[:3])
-        error = f"no score depends on its attention ({names})" if found else NO_ATTENTION
+        names = ", ".join(layer.site for layer in recordable[:3])
+        error = f"no score depends on its attention ({names})" if recordable else NO_ATTENTION
     conventional = _conventional_pooling(model, layers, result.prefix_tokens)
     return {
         "pooling": rows.pooling if rows else conventional,
@@ -222,7 +222,7 @@ def _read_attention_info(
         "unsupported_layers": unsupported,
         "read_rows": rows,
         "pooling_assumed": "" if rows or not layers else _NOT_MEASURED,
-        "unread_layers": tuple(layer for layer in found if layer.site in unread),
+        "unread_layers": tuple(layer for layer in recordable if layer.site in unread),
         "parallel_layers": () if reading is None else reading.parallel,
     }
 

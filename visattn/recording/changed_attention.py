@@ -1,4 +1,4 @@
-"""What the scores of a model read of its attention, found by changing it, without gradients."""
+"""Attention that the scores of a model read, by changing it layer by layer and row by row."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -226,16 +226,19 @@ class _Test:
         tokens = torch.arange(count)
         groups = [tokens[index : index + 1] for index in range(num_prefix)]
         groups += list(tokens[num_prefix:].chunk(_GROUPS))
-        found = self._changed(site, groups, count)
-        if not all(found[num_prefix:]):  # some patches: each of their groups one by one
+        read = self._changed(site, groups, count)
+        if not all(read[num_prefix:]):  # some patches: each of their groups one by one
             singles = [
-                token for group, read in zip(groups, found, strict=True) if read for token in group
+                token
+                for group, is_read in zip(groups, read, strict=True)
+                if is_read
+                for token in group
             ]
             groups = [token[None] for token in singles]
-            found = self._changed(site, groups, count)
+            read = self._changed(site, groups, count)
         rows = torch.zeros(count, dtype=torch.bool)
-        for group, read in zip(groups, found, strict=True):
-            rows[group] = read
+        for group, is_read in zip(groups, read, strict=True):
+            rows[group] = is_read
         return rows
 
     def _changed(self, site: str, groups: Sequence[Tensor], count: int) -> list[bool]:

@@ -50,7 +50,7 @@ class PooledFeatures:
         error: Why it could not be determined.
         read_tokens: Indices of the tokens that the scores are computed from, if the last layer has
             tokens.
-        reading: What the scores read of the attention of the model; None if that was not asked,
+        reading: What the scores read of the attention of the model; None if that was not measured,
             the output has no scores, or they depend on no attention.
     """
 
@@ -222,10 +222,10 @@ def find_pooled_features(
         if layouts:
 
             def read(variant: Tensor) -> Reading | None:
-                return read_attention(model, variant, forward, quadrants, layouts)
+                return _read_attention(model, variant, forward, quadrants, layouts)
 
             # what is read without gradients is read, too
-            first = None if detached.found else _reading(run, layouts, graph)
+            first = None if detached.used else _reading(run, layouts, graph)
             result.reading = _confirmed(first or read(image), image, read)
     return result
 
@@ -248,27 +248,19 @@ def find_reading(
     """
 
     def read(variant: Tensor) -> Reading | None:
-        return read_attention(model, variant, forward, quadrants, layouts)
+        return _read_attention(model, variant, forward, quadrants, layouts)
 
     return _confirmed(read(image), image, read)
 
 
-def read_attention(
+def _read_attention(
     model: nn.Module,
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
     layouts: Layouts,
 ) -> Reading | None:
-    """Return what scores read of attention on one image, also of what the model detaches.
-
-    Args:
-        model: The model.
-        image: A batch of one normalized image.
-        forward: Calls the model, and returns scores.
-        quadrants: Result of its run on quadrant images.
-        layouts: Positions of the tokens of its attention.
-    """
+    """Return what scores read of attention on one image, also of what the model detaches."""
     with frozen(model), probing():
         with GradientEverywhere(keep=True):
             run = run_with_gradients(
@@ -313,11 +305,11 @@ def _confirmed(
     if reading is None or reading.rows is None or not reading.ambiguous:
         return reading
     others = [read(variant) for variant in (image.flip(-1), -image.flip(-2))]
-    found = [other.rows for other in others if other is not None and other.rows is not None]
-    if all(map(reading.rows.same_cells, found)):
+    images = [other.rows for other in others if other is not None and other.rows is not None]
+    if all(map(reading.rows.same_cells, images)):
         return reading
     # a maximum: which tokens it takes depends on the image
-    return replace(reading, rows=mean_of_images([reading.rows, *found]))
+    return replace(reading, rows=mean_of_images([reading.rows, *images]))
 
 
 def _random_weights(tensors: Sequence[Tensor]) -> list[Tensor]:

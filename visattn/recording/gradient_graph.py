@@ -154,23 +154,21 @@ class GradientGraph:
             edges: The tensors.
         """
         bits = {edge: 1 << index for index, edge in enumerate(edges)}
-        found: dict[Any, int] = {}  # by node: the tensors that its inputs are computed from
-        for edge in edges:
-            stack = [edge[0]]
-            while stack:
-                node = stack[-1]
-                sources = _inputs((node, 0))
-                waiting = [] if node in found else [src for src, _ in sources if src not in found]
-                if waiting:
-                    stack += waiting
-                    continue
-                stack.pop()
-                if node not in found:
-                    found[node] = 0
-                    for source in sources:
-                        found[node] |= found[source[0]] | bits.get(source, 0)
+        upstream: dict[Any, int] = {}  # by node: the tensors that its inputs are computed from
+        stack = [edge[0] for edge in edges]
+        while stack:
+            node = stack[-1]
+            sources = _inputs((node, 0))
+            waiting = [source for source, _ in sources if source not in upstream]
+            if waiting and node not in upstream:
+                stack += waiting
+                continue
+            stack.pop()
+            upstream.setdefault(node, 0)
+            for source in sources:
+                upstream[node] |= upstream[source[0]] | bits.get(source, 0)
         return {
-            edge: {index for index in range(len(edges)) if found[edge[0]] >> index & 1}
+            edge: {index for index in range(len(edges)) if upstream[edge[0]] >> index & 1}
             for edge in edges
         }
 

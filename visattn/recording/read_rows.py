@@ -1,4 +1,4 @@
-"""Which attention layers the scores of a model read, and from which of their rows."""
+"""Attention layers that the scores of a model read, and the rows that they read after the last."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -78,7 +78,7 @@ class GradientEverywhere(TorchFunctionMode):
 
     def __init__(self, *, keep: bool) -> None:
         super().__init__()
-        self.keep, self.found = keep, False
+        self.keep, self.used = keep, False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -91,7 +91,7 @@ class GradientEverywhere(TorchFunctionMode):
             if func is torch._C._set_grad_enabled and args and not args[0]:  # noqa: SLF001
                 return None
         elif detaches or not torch.is_grad_enabled():
-            self.found = self.found or any(
+            self.used = self.used or any(
                 isinstance(each, Tensor) and each.requires_grad for each in args
             )
         return func(*args, **(kwargs or {}))
@@ -211,8 +211,8 @@ class RowReader:
             return reading
         shares, linear = self._weights(call, rows, layout.layer.grid)
         ambiguous = bool(cells.any()) and not bool(cells.all())
-        found = as_read_rows(shares, layout, linear=linear)
-        return replace(reading, rows=found, ambiguous=ambiguous)
+        read_rows = as_read_rows(shares, layout, linear=linear)
+        return replace(reading, rows=read_rows, ambiguous=ambiguous)
 
     def _parallel(self, calls: Sequence[TracedCall]) -> tuple[str, ...]:
         """Return two consecutive layers of which the later is not computed from the earlier."""
@@ -348,14 +348,14 @@ def _read_rows(
     axis = call.axis % gradient.ndim
     nonzero = gradient.ne(0).movedim(axis, -1)
     if layout.windows is None:
-        found = nonzero.flatten(0, -2).any(0)
-        return found if len(found) == count else None
+        is_read = nonzero.flatten(0, -2).any(0)
+        return is_read if len(is_read) == count else None
     if nonzero.shape[0] != len(layout.windows):
         return nonzero.flatten(0, -2).any(0) if nonzero.shape[-1] == count else None
-    found = nonzero.flatten(1, -2).any(1)
-    dense = found.new_zeros(count)
-    occupied = layout.windows.to(found.device) >= 0
-    dense[layout.windows.to(found.device)[occupied]] = found[occupied]
+    is_read = nonzero.flatten(1, -2).any(1)
+    dense = is_read.new_zeros(count)
+    occupied = layout.windows.to(is_read.device) >= 0
+    dense[layout.windows.to(is_read.device)[occupied]] = is_read[occupied]
     return dense
 
 
