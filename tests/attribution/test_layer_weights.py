@@ -1,6 +1,8 @@
 """Maps are drawn from the rows and layers that are read; what is not read changes nothing."""
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -163,7 +165,7 @@ def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
 
 def test_all_attention_methods_work_with_sequence_pooling() -> None:
     torch.manual_seed(0)
-    model: Any = uneven(timm.create_model("visattn_cct_7_3x1", num_classes=3, img_size=32))
+    model: Any = uneven(timm.create_model("visattn_cct_2_3x2", num_classes=3, img_size=32))
     inputs: list[Tensor] = []
     image = photo(32, 32)
     handle = model.attn_pool.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
@@ -174,7 +176,7 @@ def test_all_attention_methods_work_with_sequence_pooling() -> None:
     torch.testing.assert_close(heatmap.values.flatten(), expected[0])
     for method in METHODS[1:]:
         [heatmap] = va.explain(model, image, method, 1)
-        assert heatmap.values.shape == (16, 16)
+        assert heatmap.values.shape == (8, 8)
         assert heatmap.values.max() > 0
     pair = va.explain(model, [image, image[::-1].copy()], "legrad", 1)
     torch.testing.assert_close(pair[0].values, va.explain(model, image, "legrad", 1)[0].values)
@@ -196,7 +198,7 @@ def test_legrad_of_several_layers_is_refused() -> None:
         return [state[:, :1] for state in output.hidden_states[1:]]
 
     reads: dict[str, Callable[[Any], Tensor]] = {
-        "also computed from vit.layers.0": lambda output: torch.stack(states(output)).sum(0)[:, 0],
+        "also computed from vit.layers.0": lambda output: reduce(add, states(output))[:, 0],
         "as LeGrad needs it": lambda output: torch.cat(states(output), 1).mean(1),
     }
     for reason, read in reads.items():

@@ -185,8 +185,8 @@ def read_shares(
             if tuple(weights.shape) != grid:
                 weights = interpolate(weights[None, None], grid, mode="nearest-exact")[0, 0]
             cells = weights / weights.sum()
-    shares = torch.cat((torch.tensor(prefix), patches * cells.flatten()))
-    return shares / shares.sum()
+    shares = torch.cat((torch.tensor(prefix), patches * cells.flatten())).double()
+    return (shares / shares.sum()).float()
 
 
 def describe_read_rows(info: ModelInfo) -> str:
