@@ -1,7 +1,7 @@
 """The last spatial features before a model pools them, found through gradients of its scores."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import prod
@@ -209,7 +209,8 @@ def find_pooled_features(
     """
     trace = bool(layouts)
     with frozen(model), probing():
-        with GradientEverywhere(keep=False) as detached:
+        detached = GradientEverywhere(keep=False)
+        with detached if trace else nullcontext():
             run = run_with_gradients(
                 model, with_grad(image), forward, quadrants, trace_attention=trace
             )
