@@ -1,7 +1,12 @@
 """Recorded attention of layers and heads."""
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import timm
 import torch
 
 from visattn.attribution.explained_model import analyze_model
@@ -11,7 +16,7 @@ from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.draw_explorer import all_heads_figure, explorer_html
 from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import ExplainedModel, ReadRows
 from visattn.recording.recorder import record
 
 PHOTO = LoadedImage(
@@ -58,12 +63,47 @@ def test_neighboring_queries_are_averaged_above_max_weights(explained: Explained
     torch.testing.assert_close(averaged.weights[:, -1], rows[:, 3:, 5:].mean((1, 2)))
 
 
-def test_output_row_is_the_class_token_or_the_mean_of_patches(
+def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
     explained: ExplainedModel,
 ) -> None:
-    layer = record_layers(explained, prepare_images(explained, PHOTO).inputs, layers=[1])[0]
-    torch.testing.assert_close(layer.output_row("class"), layer.weights[:, 0])
-    torch.testing.assert_close(layer.output_row("mean"), layer.weights[:, 3:].mean(1))
+    inputs = prepare_images(explained, PHOTO).inputs
+    layer = record_layers(explained, inputs, layers=[1])[0]
+    torch.testing.assert_close(layer.read_row(explained.info), layer.weights[:, 0])
+    patches = replace(explained.info, pooling="mean", read_rows=None)
+    torch.testing.assert_close(layer.read_row(patches), layer.weights[:, 3:].mean(1))
+    mixed = ReadRows((0.25, 0.0, 0.25), 0.5, kinds=("class", "register", "register"))
+    expected = (layer.weights[:, 0] + layer.weights[:, 2]) / 4 + layer.weights[:, 3:].mean(1) / 2
+    torch.testing.assert_close(layer.read_row(replace(patches, read_rows=mixed)), expected)
+
+
+def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
+    model: Any = timm.create_model("visattn_cct_2_3x2", num_classes=3, img_size=32)
+    explained = analyze_model(model.eval())
+    batch = prepare_images(explained, PHOTO)
+    layers = record_layers(explained, batch.inputs)
+    assert [layer.weights.shape[:2] for layer in layers] == [(2, 64), (2, 64), (1, 1)]
+    torch.testing.assert_close(layers[-1].weights.sum(), torch.tensor(1.0))
+    figure = all_heads_figure(PHOTO, batch.geometries[0], explained=explained, layers=layers)
+    assert figure.shape[1] > 600
+    page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
+    assert '"read":"mean"' in page
+
+
+def test_pages_start_with_the_tokens_that_the_scores_read(explained: ExplainedModel) -> None:
+    batch = prepare_images(explained, PHOTO)
+    layers = record_layers(explained, batch.inputs, layers=[0])
+    rows = ReadRows((0.5, 0.0, 0.0), 0.5, kinds=("class", "register", "register"))
+    for info, read in (
+        (explained.info, ""),
+        (replace(explained.info, pooling="mean", read_rows=None), "mean"),
+        (replace(explained.info, pooling="mixture", read_rows=rows), "class 0.5, patches 0.5"),
+    ):
+        model = replace(explained, info=info)
+        page = explorer_html(PHOTO, batch.geometries[0], explained=model, layers=layers)
+        assert f'"read":"{read}"' in page
+    actual = re.search(r'"shares":\[([^,]*),([^,]*),', page)
+    assert actual is not None
+    assert (float(actual[1]), float(actual[2])) == (pytest.approx(0.5), 0)
 
 
 def test_figure_and_page_show_all_layers(explained: ExplainedModel) -> None:

@@ -43,6 +43,7 @@ from .explained_model import (
     analyze_model as analyze_model,
     default_mean_std as default_mean_std,
     describe_model as describe_model,
+    read_by_target as read_by_target,
 )
 from .gradient_based import (
     input_gradient as input_gradient,
@@ -57,12 +58,14 @@ from .layer_outputs import (
 )
 from .layer_weights import (
     LayerWeights as LayerWeights,
-    pooled_queries as pooled_queries,
-    pooled_rows as pooled_rows,
+    check_have_gradients as check_have_gradients,
+    describe_read_rows as describe_read_rows,
+    read_shares as read_shares,
     record_weights as record_weights,
     resolve_attention_layer as resolve_attention_layer,
     single_grid_error as single_grid_error,
     weights_and_gradients as weights_and_gradients,
+    with_query_axis as with_query_axis,
 )
 from .legrad import (
     NO_TEXTS as NO_TEXTS,

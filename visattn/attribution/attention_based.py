@@ -1,6 +1,7 @@
 """Attention-based methods: single layers, rollout, gradient rollout, relevance propagation."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -10,8 +11,7 @@ from torch.nn.functional import pad
 
 from visattn.attribution.layer_weights import (
     LayerWeights,
-    pooled_queries,
-    pooled_rows,
+    read_shares,
     record_weights,
     resolve_attention_layer,
     single_grid_error,
@@ -27,7 +27,7 @@ from visattn.functional.attribution.rollout import (
     positive_grad_times_attention,
     propagate_relevance,
 )
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import AttentionLayer, ExplainedModel
 
 Heads = HeadFusion | int | Sequence[int]
 
@@ -41,24 +41,30 @@ def attention(
     heads: Heads = "mean",
     queries: str | Sequence[int] | None = None,
 ) -> Float[Tensor, "b gy gx"]:
-    """Attention weights of one layer, from the tokens that the model pools.
+    """Attention weights of one layer, from the tokens that the scores read.
 
     Args:
         explained: The model.
         images: Normalized.
         target: Only noted in the metadata; attention does not depend on a class.
-        layer: Index into `info.attention_layers`, or the name of the module.
+        layer: Index into `info.attention_layers`, or the name of the module; also of one on which
+            no score depends.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
-        queries: Selected queries, as `record` takes them; by default those that the model pools:
-            the class token, class and distillation token, or the patches.
+        queries: Selected queries, as `record` takes them; by default those that the scores read, by
+            their shares (see `read_shares`).
 
     Raises:
         ValueError: If there is no such layer, head or token.
     """
-    index = resolve_attention_layer(explained.info, layer)
-    selected = pooled_queries(explained.info, index) if queries is None else queries
-    [recorded] = record_weights(explained, images, target, [index], queries=selected)
-    return recorded.to_grid(_fuse_or_select_heads(recorded.weights, heads).mean(1))
+    chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
+    shares = read_shares(explained.info, chosen.prefix_tokens, chosen.grid)
+    rows = shares.nonzero().flatten()
+    selected = tuple(rows.tolist()) if queries is None else queries
+    [recorded] = record_weights(explained, images, target, [chosen], queries=selected)
+    matrix = _fuse_or_select_heads(recorded.weights, heads)
+    if queries is not None or chosen.single_query:
+        return recorded.to_grid(matrix.mean(1))
+    return recorded.to_grid(replace(recorded, shares=shares[rows]).mean_of_read_rows(matrix))
 
 
 def rollout(
@@ -88,8 +94,8 @@ def rollout(
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    indices = included_layers(explained, start_layer, "rollout")
-    layers = record_weights(explained, images, target, indices, queries="all")
+    included = included_layers(explained, start_layer, "rollout")
+    layers = record_weights(explained, images, target, included, queries="all")
     matrices = [
         discard_lowest(
             _fuse_or_select_heads(layer.weights, heads),
@@ -98,9 +104,7 @@ def rollout(
         )
         for layer in layers
     ]
-    return combine_layers(
-        explained, layers, matrices, partial(attention_rollout, residual=residual)
-    )
+    return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
 def gradient_attention(
@@ -124,10 +128,10 @@ def gradient_attention(
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for one layer.
     """
-    index = resolve_attention_layer(explained.info, layer)
-    [(recorded, gradients)] = weights_and_gradients(explained, images, target, [index])
+    chosen = resolve_attention_layer(explained.info, layer)
+    [(recorded, gradients)] = weights_and_gradients(explained, images, target, [chosen])
     weighted = positive_grad_times_attention(recorded.weights, gradients)
-    return recorded.to_grid(pooled_rows(explained.info, recorded, weighted).mean(1))
+    return recorded.to_grid(recorded.mean_of_read_rows(weighted))
 
 
 def gradient_rollout(
@@ -156,8 +160,8 @@ def gradient_rollout(
         Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
         attention multiplied by its own gradient.
     """
-    indices = included_layers(explained, start_layer, "gradient_rollout")
-    recorded = weights_and_gradients(explained, images, target, indices)
+    included = included_layers(explained, start_layer, "gradient_rollout")
+    recorded = weights_and_gradients(explained, images, target, included)
     layers = [layer for layer, _ in recorded]
     matrices = [
         discard_lowest(
@@ -167,9 +171,7 @@ def gradient_rollout(
         )
         for layer, gradients in recorded
     ]
-    return combine_layers(
-        explained, layers, matrices, partial(attention_rollout, residual=residual)
-    )
+    return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
 def relevance(
@@ -194,8 +196,8 @@ def relevance(
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
         relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    indices = included_layers(explained, start_layer, "relevance")
-    recorded = weights_and_gradients(explained, images, target, indices)
+    included = included_layers(explained, start_layer, "relevance")
+    recorded = weights_and_gradients(explained, images, target, included)
     layers = [layer for layer, _ in recorded]
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
@@ -204,12 +206,15 @@ def relevance(
     matrices = [
         positive_grad_times_attention(layer.weights, gradients) for layer, gradients in recorded
     ]
-    return combine_layers(explained, layers, matrices, propagate)
+    return combine_layers(layers, matrices, propagate)
 
 
-def included_layers(explained: ExplainedModel, start_layer: int, method: str) -> list[int]:
-    """Return the indices of the included layers, of a model whose layers share one grid."""
-    count = len(explained.info.attention_layers)
+def included_layers(
+    explained: ExplainedModel, start_layer: int, method: str
+) -> list[AttentionLayer]:
+    """Return the included layers, of a model whose layers share one grid."""
+    layers = explained.info.attention_layers
+    count = len(layers)
     if reason := single_grid_error(explained.info):
         raise ValueError(
             f"{method} requires one token grid for all layers; {explained.info.name} does not "
@@ -220,11 +225,10 @@ def included_layers(explained: ExplainedModel, start_layer: int, method: str) ->
             f"start_layer must be an index below the number of attention layers of "
             f"{explained.info.name}, {count}; got {start_layer}"
         )
-    return list(range(start_layer % count, count))
+    return list(layers[start_layer % count :])
 
 
 def combine_layers(
-    explained: ExplainedModel,
     layers: Sequence[LayerWeights],
     matrices: Sequence[Tensor],
     propagate: Callable[[list[Tensor], Tensor], Tensor],
@@ -232,7 +236,6 @@ def combine_layers(
     """Return a map of the input tokens from the matrices of all layers.
 
     Args:
-        explained: The model.
         layers: Recorded weights.
         matrices: One for each layer.
         propagate: Propagates rows of the pooled tokens through matrices.
@@ -248,7 +251,7 @@ def combine_layers(
     else:
         matrix = remaining[-1]
         identity = torch.eye(matrix.shape[1]).to(matrix).expand_as(matrix)
-        rows = pooled_rows(explained.info, last, identity).mean(1, keepdim=True)
+        rows = last.mean_of_read_rows(identity).unsqueeze(1)
     # prefix tokens that are added by a later layer get no attention in earlier ones
     missing_tokens = [most - len(layer.prefix_tokens) for layer in layers]
     remaining = [

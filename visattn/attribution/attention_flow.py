@@ -40,15 +40,15 @@ def attention_flow(
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928, section 3.
     """
-    indices = included_layers(explained, start_layer, "attention_flow")
-    rows, columns = explained.info.attention_layers[indices[0]].grid
+    included = included_layers(explained, start_layer, "attention_flow")
+    rows, columns = included[0].grid
     if rows * columns > max_tokens:
         raise ValueError(
             f"attention_flow solves a maximum-flow problem for each token, at most {max_tokens}, "
             f"but {explained.info.name} has {rows} x {columns}; use rollout, smaller images, or "
             "pass max_tokens="
         )
-    layers = record_weights(explained, images, target, indices, queries="all")
+    layers = record_weights(explained, images, target, included, queries="all")
 
     def flows(matrices: list[Tensor], rows: Tensor) -> Tensor:
         if not matrices:
@@ -57,4 +57,4 @@ def attention_flow(
         results = [max_flow(list(each), row, residual=residual) for each, row in pairs]
         return torch.stack(results).unsqueeze(1)
 
-    return combine_layers(explained, layers, [layer.weights.mean(1) for layer in layers], flows)
+    return combine_layers(layers, [layer.weights.mean(1) for layer in layers], flows)

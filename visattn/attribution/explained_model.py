@@ -1,14 +1,18 @@
 """Analysis of any model for attribution: input size, normalization, layers, classes."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from visattn.attribution.layer_weights import NO_ATTENTION
+from visattn.attribution.targets import Target
 from visattn.recording.feature_layers import resizes_images
-from visattn.recording.feature_pooling import PooledFeatures
+from visattn.recording.feature_pooling import PooledFeatures, find_reading
 from visattn.recording.internal_resize import internal_transform
 from visattn.recording.model_config import (
     ClassNames,
@@ -20,7 +24,14 @@ from visattn.recording.model_config import (
     vision_config,
     vision_tower,
 )
-from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling, TextScorer
+from visattn.recording.model_info import (
+    AttentionLayer,
+    ExplainedModel,
+    Library,
+    ModelInfo,
+    Pooling,
+    TextScorer,
+)
 from visattn.recording.model_outputs import OutputLayout
 from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
@@ -30,6 +41,7 @@ from visattn.recording.probe_cache import (
     probe_model,
     probe_pooled_features,
 )
+from visattn.recording.read_rows import Reading
 from visattn.recording.recorder import check_supports_hooks
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -42,6 +54,7 @@ _POOLING_NAMES: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
     "attention": "attention", "sequence": "attention", "prr": "attention",
 }  # fmt: skip
+_NOT_MEASURED = "its output tells no tokens that are read, so names and conventions decide"
 _CACHE: WeakKeyDictionary[nn.Module, dict[Any, tuple[ProbeResult, ModelInfo]]] = WeakKeyDictionary()
 
 
@@ -169,29 +182,80 @@ def _model_info(
     result: ProbeResult,
     pooled: PooledFeatures,
 ) -> ModelInfo:
-    layers, unsupported = tuple(result.attention_layers), tuple(result.unsupported_layers)
-    attention_error = ""
-    if not layers:
-        attention_error = NO_ATTENTION
-        if unsupported:
-            attention_error = f"{unsupported[0][0] or 'the model'}: {unsupported[0][1]}"
+    read = _read_attention_info(model, result, pooled.reading)
     return ModelInfo(
         defaults.name,
         defaults.library,
         size,
         defaults.mean,
         defaults.std,
-        _pooling(model, result, pooled.read_tokens),
-        layers,
-        () if resizes_images(model) else pooled.layers,
-        attention_error,
-        unsupported,
-        _output_layout(model, defaults, result.output),
-        pooled.error,
-        isinstance(model, TextScorer),
-        model_operations(model, forward_function(model), size, len(defaults.mean)),
+        feature_layers=() if resizes_images(model) else pooled.layers,
+        output=_output_layout(model, defaults, result.output),
+        features_error=pooled.error,
+        has_texts=isinstance(model, TextScorer),
+        operations=model_operations(model, forward_function(model), size, len(defaults.mean)),
         mean_color=defaults.mean_color,
+        **read,
     )
+
+
+def _read_attention_info(
+    model: nn.Module, result: ProbeResult, reading: Reading | None
+) -> dict[str, Any]:
+    """Return the metadata of the attention layers that are read, and of the tokens after them."""
+    rows = None if reading is None else reading.rows
+    unread = () if reading is None else reading.unread
+    recordable = tuple(result.attention_layers)
+    layers = tuple(layer for layer in recordable if layer.site not in unread)
+    unsupported = tuple(pair for pair in result.unsupported_layers if pair[0] not in unread)
+    error = ""
+    if not layers and unsupported:
+        error = f"{unsupported[0][0] or 'the model'}: {unsupported[0][1]}"
+    elif not layers:
+        names = ", ".join(layer.site for layer in recordable[:3])
+        error = f"no score depends on its attention ({names})" if recordable else NO_ATTENTION
+    conventional = _conventional_pooling(model, layers, result.prefix_tokens)
+    return {
+        "pooling": rows.pooling if rows else conventional,
+        "attention_layers": layers,
+        "attention_error": error,
+        "unsupported_layers": unsupported,
+        "read_rows": rows,
+        "pooling_assumed": "" if rows or not layers else _NOT_MEASURED,
+        "unread_layers": tuple(layer for layer in recordable if layer.site in unread),
+        "parallel_layers": () if reading is None else reading.parallel,
+    }
+
+
+def read_by_target(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> ExplainedModel:
+    """Return a model with the attention layers and tokens that a target reads, not its scores.
+
+    A function of hidden states or of a dense output may read other tokens than a classifier.
+
+    Args:
+        explained: The model.
+        images: Normalized; the target is traced on the first.
+        target: Function of the output; a copy of it is called.
+    """
+    model, info = explained.model, explained.info
+    result = probe_model(model, info.input_size, images.shape[1])
+    traced = copy(target)
+    try:
+        reading = find_reading(
+            model,
+            images[:1],
+            lambda image: traced(explained.forward(image)),
+            result.quadrants,
+            result.layouts,
+        )
+    except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
+        return explained
+    if reading is None:
+        return explained
+    read = _read_attention_info(model, result, reading)
+    return replace(explained, info=replace(info, **read))
 
 
 def _output_layout(
@@ -209,25 +273,23 @@ def _output_layout(
     )
 
 
-def _pooling(model: nn.Module, result: ProbeResult, read_tokens: tuple[int, ...] | None) -> Pooling:
-    if not result.attention_layers:
+def _conventional_pooling(
+    model: nn.Module, layers: Sequence[AttentionLayer], prefix_tokens: tuple[str, ...]
+) -> Pooling:
+    """Return what a head usually classifies, by the names in a model."""
+    if not layers:
         return "none"
-    prefix_tokens = result.prefix_tokens
     for module in (model, getattr(model, "backbone", None)):
         name = getattr(module, "global_pool", None) or getattr(module, "pool", None)
         if isinstance(name, str) and name in _POOLING_NAMES:
             pooling = _POOLING_NAMES[name]
             distilled = pooling == "class" and "distillation" in prefix_tokens
             return "distilled" if distilled else pooling
-    if any(
-        layer.single_query and "class" not in layer.prefix_tokens
-        for layer in result.attention_layers
-    ):
+    if layers[-1].single_query and "class" not in layers[-1].prefix_tokens:
         return "attention"
-    if "class" not in prefix_tokens or (read_tokens and min(read_tokens) >= len(prefix_tokens)):
+    if "class" not in prefix_tokens:
         return "mean"
-    class_only = type(model).__name__ == "DeiTForImageClassification"
-    return "class" if class_only or "distillation" not in prefix_tokens else "distilled"
+    return "distilled" if "distillation" in prefix_tokens else "class"
 
 
 def _model_defaults(model: nn.Module) -> _ModelDefaults:

@@ -7,11 +7,12 @@ from itertools import pairwise
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from visattn.attribution.targets import Target, target_values
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import frozen, with_grad
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import Recording, record
 
 NO_ATTENTION = "it has no attention among tokens"
@@ -27,67 +28,73 @@ class LayerWeights:
         prefix_tokens: Kinds of the tokens before the grid.
         grid: Rows and columns of the other tokens.
         single_query: Whether it is attention pooling or class attention, with a single query.
+        shares: Share of each query in what the scores read (see `read_shares`).
     """
 
     weights: Float[Tensor, "b h n m"]
     prefix_tokens: tuple[str, ...]
     grid: tuple[int, int]
-    single_query: bool = False
+    single_query: bool
+    shares: Float[Tensor, " q"]
 
     def to_grid(self, rows: Float[Tensor, "b m"]) -> Float[Tensor, "b gy gx"]:
         """Return values of tokens as a map, without prefix tokens."""
         return rows[:, len(self.prefix_tokens) :].unflatten(1, self.grid)
 
+    def mean_of_read_rows(self, matrix: Float[Tensor, "b n m"]) -> Float[Tensor, "b m"]:
+        """Return the mean of the rows that the scores read, by their shares.
 
-def resolve_attention_layer(info: ModelInfo, layer: int | str) -> int:
-    """Return the index of an attention layer.
+        Args:
+            matrix: All rows of the layer.
+        """
+        if self.single_query:
+            return matrix.mean(1)
+        return torch.einsum("n,bnm->bm", self.shares.to(matrix), matrix)
+
+
+def resolve_attention_layer(
+    info: ModelInfo, layer: int | str, *, allow_unread: bool = False
+) -> AttentionLayer:
+    """Return an attention layer.
 
     Args:
         info: Metadata of the model.
-        layer: Its index, -1 for the last, or the name of the module or of the block around it.
+        layer: Its index among those that the scores read, -1 for the last, or the name of the
+            module or of the block around it.
+        allow_unread: Whether it may be one that no score depends on.
 
     Raises:
-        ValueError: If there is no such layer, or several in that block.
+        ValueError: If there is no such layer, or several in that block, or no score depends on it.
     """
     _check_has_attention(info)
-    count = len(info.attention_layers)
+    layers = info.attention_layers
+    count = len(layers)
     if isinstance(layer, int) and -count <= layer < count:
-        return layer % count
-    sites = [attention_layer.site for attention_layer in info.attention_layers]
-    if layer in sites:
-        return sites.index(str(layer))
-    inside = [site for site in sites if site.startswith(f"{layer}.")]
+        return layers[layer]
+    inside = _layers_of(layers, layer)
     if len(inside) == 1:
-        return sites.index(inside[0])
-    hint = f", which contains {len(inside)}: {', '.join(inside[:3])}" if inside else ""
+        return inside[0]
+    unread = [] if inside else _layers_of(info.unread_layers, layer)
+    if len(unread) == 1 and allow_unread:
+        return unread[0]
+    if unread:
+        raise ValueError(
+            f"layer must be one that the scores of {info.name} read, but no score depends on the "
+            f"attention of {unread[0].site}: new weights there would change nothing; the last "
+            f"layer that is read is {layers[-1].site}"
+        )
+    listed = ", ".join(each.site for each in inside[:3])
+    hint = f", which contains {len(inside)}: {listed}" if inside else ""
     raise ValueError(
-        f"layer must select one of the {count} attention layers of {info.name}, {sites[0]} to "
-        f"{sites[-1]}, by index or name; got {layer!r}{hint}"
+        f"layer must select one of the {count} attention layers of {info.name}, {layers[0].site} "
+        f"to {layers[-1].site}, by index or name; got {layer!r}{hint}"
     )
 
 
-def pooled_queries(info: ModelInfo, index: int) -> str | tuple[int, ...]:
-    """Return the queries of a layer that the model pools, as `record` takes them.
-
-    Args:
-        info: Metadata of the model.
-        index: Of the layer.
-
-    Example:
-        >>> from visattn.recording.model_info import AttentionLayer
-        >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class", "distillation"))
-        >>> info = ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "distilled", (layer,))
-        >>> pooled_queries(info, 0)
-        (0, 1)
-    """
-    rows = _pooled_rows(info, info.attention_layers[index].prefix_tokens)
-    return tuple(rows) or "patches"
-
-
-def _pooled_rows(info: ModelInfo, prefix_tokens: tuple[str, ...]) -> list[int]:
-    """Return the indices of the prefix tokens that the model pools."""
-    pooled = _POOLED_TOKENS.get(info.pooling, ())
-    return [index for index, token in enumerate(prefix_tokens) if token in pooled]
+def _layers_of(layers: Sequence[AttentionLayer], name: int | str) -> list[AttentionLayer]:
+    """Return the layer of a name, or those inside the module of that name."""
+    named = [layer for layer in layers if layer.site == name]
+    return named or [layer for layer in layers if layer.site.startswith(f"{name}.")]
 
 
 def single_grid_error(info: ModelInfo) -> str:
@@ -116,6 +123,13 @@ def single_grid_error(info: ModelInfo) -> str:
     if info.unsupported_layers:
         site, reason = info.unsupported_layers[0]
         return f"its layer {site} is not supported: {reason}"
+    if info.parallel_layers:
+        first, second = info.parallel_layers
+        return (
+            f"its layers {first} and {second} run side by side, the second is not computed from "
+            "the first, so their attention cannot be multiplied; use the method attention for "
+            "single layers"
+        )
     if any(layer.single_query for layer in layers[:-1]):
         return "several layers have a single query, and not only the last one that pools"
     for layer, following in pairwise(layer for layer in layers if not layer.single_query):
@@ -133,27 +147,67 @@ def _compatible_prefix(tokens: tuple[str, ...], later: tuple[str, ...]) -> bool:
     return tokens == later or not tokens or later[-len(tokens) :] == tokens
 
 
-def pooled_rows(
-    info: ModelInfo, layer: LayerWeights, matrix: Float[Tensor, "b n m"]
-) -> Float[Tensor, "b r m"]:
-    """Return the rows of a layer that the model pools.
+def read_shares(
+    info: ModelInfo, prefix_tokens: tuple[str, ...], grid: tuple[int, int]
+) -> Float[Tensor, " n"]:
+    """Return the share of each token of a layer in what the scores read; they sum to 1.
+
+    Maps are drawn from the rows of these tokens. They are measured (`ModelInfo.read_rows`): a token
+    is read if a score has a gradient for its row after the last attention layer. Tokens that are
+    pooled by linear weights have shares in proportion to these weights (each token of a mean the
+    same); see `visattn.recording.read_rows.shares_of_rows`. In earlier layers the same tokens are
+    drawn, or the patches where a layer does not have them yet. Where nothing could be measured,
+    `ModelInfo.pooling` holds the convention, and `pooling_assumed` the reason.
 
     Args:
         info: Metadata of the model.
-        layer: The layer.
-        matrix: All its rows.
+        prefix_tokens: Kinds of the tokens of the layer before its grid.
+        grid: Rows and columns of the other tokens.
+
+    Example:
+        >>> info = ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "distilled")
+        >>> read_shares(info, ("class", "distillation"), (1, 3))
+        tensor([0.5000, 0.5000, 0.0000, 0.0000, 0.0000])
     """
-    if layer.single_query:
-        return matrix
-    rows = _pooled_rows(info, layer.prefix_tokens)
-    return matrix[:, rows] if rows else matrix[:, len(layer.prefix_tokens) :]
+    read = info.read_rows
+    if read is None or read.pool:
+        pooled = _POOLED_TOKENS.get(info.pooling, ())
+        prefix = [float(token in pooled) for token in prefix_tokens]
+        patches = float(not any(prefix))
+        cells = torch.full(grid, 1 / (grid[0] * grid[1]))
+    else:
+        missing = len(prefix_tokens) - len(read.prefix)  # later layers add tokens in front
+        prefix = [0.0] * missing + list(read.prefix[max(-missing, 0) :])
+        patches = read.patches or float(not any(prefix))
+        cells = torch.full(grid, 1 / (grid[0] * grid[1]))
+        if read.cells:
+            weights = torch.tensor(read.cells)
+            if tuple(weights.shape) != grid:
+                weights = interpolate(weights[None, None], grid, mode="nearest-exact")[0, 0]
+            cells = weights / weights.sum()
+    shares = torch.cat((torch.tensor(prefix), patches * cells.flatten())).double()
+    return (shares / shares.sum()).float()
+
+
+def describe_read_rows(info: ModelInfo) -> str:
+    """Return which rows maps are drawn from, for their metadata.
+
+    Args:
+        info: Metadata of the model.
+
+    Example:
+        >>> describe_read_rows(ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "mean"))
+        'mean'
+    """
+    assumed = f" (assumed: {info.pooling_assumed})" if info.pooling_assumed else ""
+    return f"{info.read_rows or info.pooling}{assumed}"
 
 
 def record_weights(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
-    indices: Sequence[int],
+    layers: Sequence[AttentionLayer],
     *,
     queries: str | Sequence[int],
 ) -> list[LayerWeights]:
@@ -163,30 +217,34 @@ def record_weights(
         explained: The model.
         images: Normalized.
         target: Called with the output.
-        indices: Of the layers.
+        layers: The layers.
         queries: Selected queries, as `record` takes them.
 
     Raises:
         ValueError: If the attention of the model is not supported, or a layer runs several times.
     """
     _check_has_attention(explained.info)
-    sites = _layer_names(explained, indices)
+    sites = [layer.site for layer in layers]
     with (
         frozen(explained.model),
         torch.no_grad(),
         record(explained.model, queries=queries, layers=sites) as recording,
     ):
         target(explained.forward(images))
-    _check_one_call_each(explained.info, recording, indices)
+    _check_one_call_each(explained.info, recording, layers)
+    by_site = {layer.site: layer for layer in layers}
     recorded = zip(recording.maps, recording.weights, strict=True)
-    return [_layer_weights(explained.info, item, weights) for item, weights in recorded]
+    return [
+        _layer_weights(explained.info, by_site[item.site], item, weights)
+        for item, weights in recorded
+    ]
 
 
 def weights_and_gradients(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
-    indices: Sequence[int],
+    layers: Sequence[AttentionLayer],
 ) -> list[tuple[LayerWeights, Float[Tensor, "b h n m"]]]:
     """Return the attention weights of layers, and the gradient of the target for each.
 
@@ -194,7 +252,7 @@ def weights_and_gradients(
         explained: The model.
         images: Normalized.
         target: Target to explain.
-        indices: Of the layers.
+        layers: The layers.
 
     Raises:
         ValueError: If the attention of the model is not supported, a layer runs several times, or
@@ -202,13 +260,15 @@ def weights_and_gradients(
     """
     info = explained.info
     _check_has_attention(info)
-    sites = _layer_names(explained, indices)
+    sites = [layer.site for layer in layers]
     with frozen(explained.model):
         with record(explained.model, layers=sites, differentiable=True) as recording:
             values = target_values(explained, with_grad(images), target)
-        _check_one_call_each(info, recording, indices)
+        _check_one_call_each(info, recording, layers)
+        check_have_gradients([values, *recording.weights], info)
         gradients = torch.autograd.grad(values.sum(), recording.weights, allow_unused=True)
     results: list[tuple[LayerWeights, Tensor]] = []
+    by_site = {layer.site: layer for layer in layers}
     recorded = zip(recording.maps, recording.weights, gradients, strict=True)
     for attention_map, weights, gradient in recorded:
         if gradient is None:
@@ -216,33 +276,64 @@ def weights_and_gradients(
                 "the target must depend on the attention of each layer, but it does not depend on "
                 f"{attention_map.site}; choose another layer or start_layer"
             )
-        layer = _layer_weights(info, attention_map, weights.detach())
-        results.append((layer, gradient.view_as(layer.weights)))
+        layer = by_site[attention_map.site]
+        entry = _layer_weights(info, layer, attention_map, weights.detach())
+        results.append((entry, gradient.view_as(entry.weights)))
     return results
 
 
-def _layer_names(explained: ExplainedModel, indices: Sequence[int]) -> list[str]:
-    return [explained.info.attention_layers[index].site for index in indices]
+def check_have_gradients(tensors: Sequence[Tensor], info: ModelInfo) -> None:
+    """Check that a target and the attention of a model are computed with gradients.
+
+    Args:
+        tensors: Values of the target, and attention weights.
+        info: Metadata of the model.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    if not all(tensor.requires_grad for tensor in tensors):
+        raise ValueError(
+            f"{info.name} must compute its scores and its attention with gradients, but it "
+            "detaches tensors or runs layers inside torch.no_grad(); remove that, or use a method "
+            "without gradients such as attention or rollout"
+        )
 
 
-def _check_one_call_each(info: ModelInfo, recording: Recording, indices: Sequence[int]) -> None:
-    if len(recording.maps) != len(indices):
+def _check_one_call_each(
+    info: ModelInfo, recording: Recording, layers: Sequence[AttentionLayer]
+) -> None:
+    if len(recording.maps) != len(layers):
         sites = ", ".join(attention_map.site for attention_map in recording.maps)
         raise ValueError(
-            f"each of {len(indices)} attention layers of {info.name} must run once, got "
+            f"each of {len(layers)} attention layers of {info.name} must run once, got "
             f"{len(recording.maps)} maps: {sites}; use record() and combine them yourself"
         )
 
 
-def _layer_weights(info: ModelInfo, attention_map: AttentionMap, weights: Tensor) -> LayerWeights:
-    """Return recorded weights with a query axis, also for a single query."""
+def _layer_weights(
+    info: ModelInfo, layer: AttentionLayer, attention_map: AttentionMap, weights: Tensor
+) -> LayerWeights:
+    """Return recorded weights with axes of heads and queries, also for a single query."""
     grid = (attention_map.values.shape[-2], attention_map.values.shape[-1])
-    weights = weights.unsqueeze(2) if weights.ndim == 3 else weights
-    single_query = any(
-        layer.single_query for layer in info.attention_layers if layer.site == attention_map.site
-    )
+    weights = with_query_axis(weights)
     prefix_tokens = tuple(attention_map.metadata.get("prefix_tokens", ()))
-    return LayerWeights(weights, prefix_tokens, grid, single_query)
+    shares = read_shares(info, layer.prefix_tokens, layer.grid)
+    return LayerWeights(weights, prefix_tokens, grid, layer.single_query, shares)
+
+
+def with_query_axis(weights: Float[Tensor, "b *axes m"]) -> Float[Tensor, "b h n m"]:
+    """Return recorded weights as `[b h n m]`.
+
+    Args:
+        weights: `[b h m]` if there is a single query, `[b m]` if there is also no head.
+
+    Example:
+        >>> with_query_axis(torch.ones(2, 15)).shape, with_query_axis(torch.ones(2, 3, 15)).shape
+        (torch.Size([2, 1, 1, 15]), torch.Size([2, 3, 1, 15]))
+    """
+    weights = weights.unsqueeze(1) if weights.ndim == 2 else weights
+    return weights.unsqueeze(2) if weights.ndim == 3 else weights
 
 
 def _check_has_attention(info: ModelInfo) -> None:

@@ -1,13 +1,16 @@
 """LeGrad: gradients of attention, layer by layer; and the similarity of patches with a text."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import grad
 
+from visattn.attribution.layer_weights import check_have_gradients, with_query_axis
 from visattn.attribution.residual_blocks import (
+    BlockChain,
     block_names,
     copies_for_head,
     replaced_last_block,
@@ -66,20 +69,38 @@ def legrad(
     def stack(tokens: list[Tensor]) -> Tensor:
         if pooled:
             return torch.cat(tokens)
-        return copies_for_head(torch.cat([each.mean(1) for each in tokens]), num_prefix)
+        return copies_for_head(torch.cat([each.mean(1) for each in tokens]), tokens[0].shape[1])
 
     with frozen(explained.model):
         with torch.no_grad():
             target(explained.forward(images))  # the predicted class is that of the whole model
         with (
-            replaced_last_block(explained, names, stack, cut=True, num_images=len(images)),
+            replaced_last_block(explained, names, stack, cut=True, num_images=len(images)) as chain,
             record(explained.model, layers=sites, differentiable=True) as recording,
         ):
-            output = explained.forward(images.repeat(len(names), 1, 1, 1))
-        scores = torch.stack([target(part) for part in split_output(output, len(names))])
-        gradients = grad(scores.sum(), recording.weights, allow_unused=True)
+            output = _run_head(explained, images, chain)
+        scores = torch.stack([target(part) for part in split_output(output, len(names))]).sum()
+        check_have_gradients([scores, *recording.weights], info)
+        chain.check_only_last_is_read(scores)
+        gradients = grad(scores, recording.weights, allow_unused=True)
     rows = _relevance(gradients, [each.site for each in recording.maps], len(images))
     return rows[:, num_prefix:].unflatten(1, layers[0].grid)
+
+
+def _run_head(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], chain: BlockChain
+) -> Any:
+    """Return the output of a model whose last layers run on the tokens of each block."""
+    try:
+        return explained.forward(images.repeat(len(chain.names), 1, 1, 1))
+    except RuntimeError as error:
+        if chain.replaced is None:
+            raise
+        raise ValueError(
+            f"the layers of {explained.info.name} after {chain.names[-1]} must run on the tokens "
+            f"of each block in place of its output, as LeGrad needs it, but they do not ({error}); "
+            "use relevance or gradient_rollout"
+        ) from error
 
 
 def _relevance(
@@ -90,7 +111,7 @@ def _relevance(
     for site, gradient in zip(sites, gradients, strict=True):
         if gradient is None:
             raise ValueError(f"the target must depend on the attention of {site}, but it does not")
-        clipped = gradient.clamp(min=0).flatten(1, -2).mean(1)
+        clipped = with_query_axis(gradient).clamp(min=0).mean((1, 2))
         clipped = clipped.unflatten(0, (-1, count)).sum(0)
         total = clipped if total is None else total + clipped
     if total is None:
@@ -126,7 +147,7 @@ def similarity(
     prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
 
     def each_patch(tokens: list[Tensor]) -> Tensor:
-        return copies_for_head(tokens[-1][:, prefix:].transpose(0, 1).flatten(0, 1), prefix)
+        return copies_for_head(tokens[-1][:, prefix:].transpose(0, 1).flatten(0, 1), prefix + 1)
 
     names = block_names(explained.info)[-1:]
     with frozen(model), torch.no_grad():

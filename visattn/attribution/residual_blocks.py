@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.attribution.layer_weights import single_grid_error
+from visattn.recording.gradient_graph import GradientGraph, gradient_edge
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 Replace = Callable[[list[Float[Tensor, "b m d"]]], Float[Tensor, "s m2 d"]]
@@ -68,6 +69,8 @@ class BlockChain:
         cut: Whether the input of each block is detached.
         num_images: Images that enter the first block of the model; None for all.
         tokens: Outputs of the blocks.
+        outputs: The same tensors as the blocks returned them.
+        replaced: What the layers after the last block get.
     """
 
     name: str
@@ -77,6 +80,8 @@ class BlockChain:
     cut: bool
     num_images: int | None
     tokens: list[Float[Tensor, "b m d"]] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    replaced: Tensor | None = None
 
     def keep_first_images(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -109,11 +114,34 @@ class BlockChain:
         """Store the output of a block; replace that of the last one."""
         hidden = output[0] if isinstance(output, tuple) else output
         self.tokens.append(_batch_first(hidden, self.num_tokens, self.name))
+        self.outputs.append(hidden)
         if len(self.tokens) < len(self.names):
             return None
         replaced = self.replace(self.tokens)
         replaced = replaced if self.tokens[-1] is hidden else replaced.transpose(0, 1)
+        self.replaced = replaced
         return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
+
+    def check_only_last_is_read(self, scores: Tensor) -> None:
+        """Check that scores are computed from the output of the last block alone.
+
+        Args:
+            scores: Computed from what replaced it.
+
+        Raises:
+            ValueError: If they are also computed from that of another block.
+        """
+        if self.replaced is None or not (scores.requires_grad and self.replaced.requires_grad):
+            return
+        graph = GradientGraph([gradient_edge(scores)])
+        behind = graph.between([gradient_edge(scores)], [gradient_edge(self.replaced)])
+        for name, output in zip(self.names, self.outputs, strict=True):
+            if gradient_edge(output) in behind:
+                raise ValueError(
+                    f"the scores of {self.name} must be computed from the output of its last "
+                    f"block, {self.names[-1]}, alone, but they are also computed from {name}; use "
+                    "relevance or gradient_rollout"
+                )
 
 
 @contextmanager
@@ -149,7 +177,8 @@ def replaced_last_block(
         for name in names:
             module = modules[name]
             hooks.callback(module.register_forward_pre_hook(chain.enter, with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(chain.leave).remove)
+            # before the hooks of others, which may collect the outputs of the blocks
+            hooks.callback(module.register_forward_hook(chain.leave, prepend=True).remove)
         yield chain
     if len(chain.tokens) != len(names):
         raise ValueError(
@@ -176,18 +205,19 @@ def _same_tokens(hidden: Any, tokens: Tensor, count: int) -> bool:
     return hidden.shape == tokens.shape and torch.equal(hidden.detach(), tokens.detach())
 
 
-def copies_for_head(tokens: Float[Tensor, "s d"], num_prefix_tokens: int) -> Float[Tensor, "s m d"]:
+def copies_for_head(tokens: Float[Tensor, "s d"], num_tokens: int) -> Float[Tensor, "s m d"]:
     """Return each token as a sequence of equal tokens, of which any pooling gives this token.
 
     Args:
         tokens: One for each sequence.
-        num_prefix_tokens: Tokens that a pooling of patches leaves out.
+        num_tokens: Length of a sequence: all tokens of a block for a head that knows how many there
+            are, or the tokens that a pooling of patches leaves out and one more.
 
     Example:
-        >>> copies_for_head(torch.ones(5, 3), 1).shape
+        >>> copies_for_head(torch.ones(5, 3), 2).shape
         torch.Size([5, 2, 3])
     """
-    return tokens[:, None].expand(-1, num_prefix_tokens + 1, -1)
+    return tokens[:, None].expand(-1, num_tokens, -1)
 
 
 def split_output(output: Any, count: int) -> Iterator[Any]:

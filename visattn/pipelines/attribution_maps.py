@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from visattn.attribution.dense_targets import DenseTarget
-from visattn.attribution.layer_weights import resolve_attention_layer
+from visattn.attribution.explained_model import read_by_target
+from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.geometry.placement import GridPlacement, align_of
@@ -18,6 +19,7 @@ from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
 
 _ON_GRID = ("tokens", "texts", "features", "positive_features")
+_UNREAD = "no score depends on the attention of this layer"
 
 
 def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_function: bool) -> None:
@@ -78,6 +80,8 @@ def compute_maps(
         resolved: DescribedTarget = target.bind(explained, batch.geometries)
     else:
         resolved = resolve_target(target, explained)
+    if method.needs == "tokens":
+        explained = _read_by_target(explained, batch, target)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
     is_class = not (callable(target) or isinstance(target, DenseTarget))
@@ -109,6 +113,18 @@ def compute_maps(
     ]
 
 
+def _read_by_target(
+    explained: ExplainedModel, batch: PreparedImages, target: TargetLike | DenseTarget
+) -> ExplainedModel:
+    """Return a model with the rows that a target reads; the scores may read others."""
+    output = explained.info.output
+    if not (output.error or output.key):
+        return explained  # one tensor of scores: every function of it reads the same
+    if isinstance(target, DenseTarget):
+        return read_by_target(explained, batch.inputs, target.bind(explained, batch.geometries))
+    return read_by_target(explained, batch.inputs, target) if callable(target) else explained
+
+
 def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> dict[str, Any]:
     """Return the metadata of a target, with the cosine similarity if it is a text."""
     described = target.describe(index, explained.class_names)
@@ -123,8 +139,9 @@ def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> di
     if layer is None:
         return {}
     if method.needs == "tokens":
-        index = resolve_attention_layer(explained.info, layer)
-        return {"layer": explained.info.attention_layers[index].site}
+        chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
+        unread = chosen in explained.info.unread_layers
+        return {"layer": chosen.site, **({"unread": _UNREAD} if unread else {})}
     resolved = resolve_feature_layer(explained, layer)
     return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
 
@@ -141,8 +158,9 @@ def _map_placement(
     layers = explained.info.attention_layers
     if not layers:
         return None
-    # methods that combine all layers give a map over the keys of the first
-    return layers[0 if layer is None else resolve_attention_layer(explained.info, layer)].placement
+    if layer is None:  # methods that combine all layers give a map over the keys of the first
+        return layers[0].placement
+    return resolve_attention_layer(explained.info, layer, allow_unread=True).placement
 
 
 def _common_metadata(
@@ -161,6 +179,8 @@ def _common_metadata(
         **_layer_metadata(explained, method, options.get("layer")),
         **({"warning": method.warning} if method.warning else {}),
     }
+    if method.needs == "tokens" and options.get("queries") is None:
+        common["rows"] = describe_read_rows(explained.info)
     if explained.info.output.key and method.needs_target and is_class:
         common["scores"] = explained.info.output.key
     return common

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from visattn.attribution.layer_weights import describe_read_rows
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.draw_maps import method_title, target_line
 from visattn.pipelines.layer_attention import RecordedLayer
 from visattn.pipelines.scale import MapScale, map_scale
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.viz.html.explorer_page import ExplorerLayer, ExplorerMap, explorer_page
 from visattn.viz.maps.heads import LayerHeads, head_grid, head_tile_size
 
@@ -53,7 +54,8 @@ def explorer_html(
     return explorer_page(
         image.pixels,
         geometry.to_dict(),
-        layers=[_explored_layer(layer) for layer in layers],
+        layers=[_explored_layer(layer, explained.info) for layer in layers],
+        read=_first_query(explained.info),
         maps=explored,
         name=Path(image.name).name if name is None else name,
         model=explained.info.name,
@@ -73,8 +75,8 @@ def all_heads_figure(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure with a row per layer and a tile per head.
 
-    A tile shows the attention of the class token if the model pools it, otherwise the mean over
-    all patches. All tiles share one color scale, up to the median of the maxima of all heads.
+    A tile shows the mean of the rows that the scores read, such as that of the class token. All
+    tiles share one color scale, up to the median of the maxima of all heads.
 
     Args:
         image: The original image.
@@ -88,14 +90,11 @@ def all_heads_figure(
         ValueError: If there is no layer.
     """
     info = explained.info
-    rows = [layer.output_row(info.pooling) for layer in layers]
+    rows = [layer.read_row(info) for layer in layers]
     tile = head_tile_size(image.size, max((len(row) for row in rows), default=1))
     placed = [AttentionMap(row, "", "tokens", geometry) for row in rows]
     peaks = torch.cat([row.flatten(1).amax(1) for row in rows]) if rows else torch.ones(1)
     uniform = max((4 / row[0].numel() for row in rows), default=0.0)
-    has_class = any("class" in layer.prefix_queries for layer in layers)
-    pools_class = has_class and info.pooling in ("class", "distilled")
-    query = "the class token" if pools_class else "all patches (mean)"
     return head_grid(
         image.pixels,
         [
@@ -103,13 +102,25 @@ def all_heads_figure(
             for layer, entry in zip(layers, placed, strict=True)
         ],
         title=Path(image.name).name if name is None else name,
-        subtitle=f"{info.name}: attention of {query}, by head",
+        subtitle=f"{info.name}: attention of {_read_tokens(info)}, by head",
         vmax=max(float(peaks.median()), uniform),
         **options,
     )
 
 
-def _explored_layer(layer: RecordedLayer) -> ExplorerLayer:
+def _read_tokens(info: ModelInfo) -> str:
+    names = {"class": "the class token", "mean": "all patches (mean)"}
+    return names.get(info.pooling) or describe_read_rows(info)
+
+
+def _first_query(info: ModelInfo) -> str:
+    """Return which tokens ask at first on a page, as `explorer_page` takes it."""
+    if info.pooling in ("mean", "attention"):
+        return "mean"
+    return "" if info.pooling in ("class", "none") else describe_read_rows(info)
+
+
+def _explored_layer(layer: RecordedLayer, info: ModelInfo) -> ExplorerLayer:
     weights = layer.weights.numpy()
     keys = (weights.shape[2], weights.shape[3])
     return ExplorerLayer(
@@ -121,6 +132,7 @@ def _explored_layer(layer: RecordedLayer) -> ExplorerLayer:
         layer.prefix_queries,
         keys,
         layer.num_prefix_keys,
+        layer.shares(info),
     )
 
 

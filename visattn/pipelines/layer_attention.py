@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from visattn.attribution.layer_weights import read_shares, with_query_axis
 from visattn.recording.attention_map import AttentionMap
-from visattn.recording.model_info import AttentionLayer, ExplainedModel
+from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import record
 
 MAX_WEIGHTS = 16_000_000
@@ -40,12 +41,24 @@ class RecordedLayer:
     prefix_queries: tuple[str, ...]
     num_prefix_keys: int
 
-    def output_row(self, pooling: str) -> Float[Tensor, "h y x"]:
-        """Return the attention of the pooled token: the class token, or the mean of all patches."""
-        if pooling in ("class", "distilled") and "class" in self.prefix_queries:
-            return self.weights[:, self.prefix_queries.index("class")]
-        patches = self.weights[:, len(self.prefix_queries) :]
-        return patches.mean(1) if patches.shape[1] else self.weights.mean(1)
+    def shares(self, info: ModelInfo) -> tuple[float, ...]:
+        """Return the share of each query in what the scores read; equal for a single query.
+
+        Args:
+            info: Metadata of the model.
+        """
+        count = self.weights.shape[1]
+        shares = read_shares(info, self.prefix_queries, self.grid).tolist()
+        return tuple(shares) if len(shares) == count else (1 / count,) * count
+
+    def read_row(self, info: ModelInfo) -> Float[Tensor, "h y x"]:
+        """Return the mean of the rows that the scores read, by their shares.
+
+        Args:
+            info: Metadata of the model.
+        """
+        shares = torch.tensor(self.shares(info)).to(self.weights)
+        return torch.einsum("q,hqyx->hyx", shares, self.weights)
 
 
 def record_layers(
@@ -81,7 +94,8 @@ def record_layers(
     indices = range(count) if layers is None else sorted({index % count for index in layers})
     results: list[RecordedLayer] = []
     for chunk in _chunks(indices, info.attention_layers):
-        with record(explained.model, layers=chunk, heads=heads) as recorder, torch.no_grad():
+        sites = [info.attention_layers[index].site for index in chunk]
+        with record(explained.model, layers=sites, heads=heads) as recorder, torch.no_grad():
             explained.forward(inputs)
         maps = [entry for entry in recorder.maps if entry.kind == "tokens"]
         for index, attention_map in zip(chunk, maps, strict=True):
@@ -113,8 +127,8 @@ def _num_weights(layer: AttentionLayer) -> int:
 def _recorded_layer(
     index: int, attention_map: AttentionMap, layer: AttentionLayer, heads: Sequence[int] | None
 ) -> RecordedLayer:
-    weights = attention_map.values[0].float().cpu()
-    weights = weights[:, None] if weights.ndim == 3 else weights
+    values = attention_map.values.float().cpu()
+    weights = with_query_axis(values.flatten(-2))[0].unflatten(-1, values.shape[-2:])
     count, patches = weights.shape[1], layer.grid[0] * layer.grid[1]
     prefix = tuple(attention_map.metadata.get("prefix_tokens", layer.prefix_tokens))
     queries = prefix if count in (len(prefix), len(prefix) + patches) else ()

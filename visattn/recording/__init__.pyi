@@ -14,6 +14,9 @@ from .attention_map import (
 from .bottleneck import (
     bottleneck_layer as bottleneck_layer,
 )
+from .changed_attention import (
+    read_by_change as read_by_change,
+)
 from .dense_outputs import (
     ImageDetections as ImageDetections,
     query_boxes as query_boxes,
@@ -35,6 +38,7 @@ from .feature_pooling import (
     PooledFeatures as PooledFeatures,
     RecordedOutput as RecordedOutput,
     find_pooled_features as find_pooled_features,
+    find_reading as find_reading,
     run_with_gradients as run_with_gradients,
 )
 from .frozen_model import (
@@ -70,6 +74,7 @@ from .model_info import (
     ExplainedModel as ExplainedModel,
     FeatureLayer as FeatureLayer,
     ModelInfo as ModelInfo,
+    ReadRows as ReadRows,
     TextScorer as TextScorer,
     format_model_info as format_model_info,
 )
@@ -123,6 +128,16 @@ from .query_attention import (
     SampledPoints as SampledPoints,
     overlaps as overlaps,
     record_queries as record_queries,
+)
+from .read_rows import (
+    AttentionTracer as AttentionTracer,
+    GradientEverywhere as GradientEverywhere,
+    Reading as Reading,
+    RowReader as RowReader,
+    TracedCall as TracedCall,
+    as_read_rows as as_read_rows,
+    mean_of_images as mean_of_images,
+    shares_of_rows as shares_of_rows,
 )
 from .recorder import (
     Recording as Recording,

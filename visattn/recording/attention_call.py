@@ -37,6 +37,8 @@ class AttentionCall:
         output_projection: Applied to the weighted values before they become the output.
         heads_mixed: Whether the model mixed the weights of several heads before using them.
         dropout_p: Attention dropout probability.
+        traced: A tensor of the model's own graph that is computed row by row from the weights, or
+            holds them, and its axis of queries, counted from the end.
     """
 
     shape: tuple[int, int, int, int]
@@ -51,6 +53,7 @@ class AttentionCall:
     output_projection: Callable[[Tensor], Tensor] | None = None
     heads_mixed: bool = False
     dropout_p: float = 0.0
+    traced: tuple[Tensor, int] | None = None
 
     def compute_weights(self, heads: Index, queries: Index) -> Float[Tensor, "g h r m"]:
         """Return the attention weights of the selected heads and queries.
@@ -223,6 +226,7 @@ def multihead_call(
         output=output[0] if layer.batch_first else output[0].transpose(0, 1),
         output_projection=lambda heads: layer.out_proj(heads.transpose(1, 2).flatten(2)),
         dropout_p=layer.dropout if layer.training else 0.0,
+        traced=(output[0], -2 if layer.batch_first else -3),
     )
 
 

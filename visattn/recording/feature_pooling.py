@@ -1,7 +1,7 @@
 """The last spatial features before a model pools them, found through gradients of its scores."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from math import prod
@@ -24,9 +24,19 @@ from visattn.recording.model_info import FeatureLayer
 from visattn.recording.model_outputs import class_scores, detect_output_layout
 from visattn.recording.module_calls import probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult
+from visattn.recording.read_rows import (
+    AttentionTracer,
+    GradientEverywhere,
+    Layouts,
+    Reading,
+    RowReader,
+    TracedCall,
+    mean_of_images,
+)
 from visattn.recording.token_grid import fits
 
 _MAX_TESTED = 4  # last outputs that may carry all positions
+_IMAGE_VECTORS = ("image_embeds", "pooler_output")
 _VECTOR_POSITIONS = 3  # positions of a pooled vector: several pools, or prefix tokens
 
 
@@ -40,11 +50,14 @@ class PooledFeatures:
         error: Why it could not be determined.
         read_tokens: Indices of the tokens that the scores are computed from, if the last layer has
             tokens.
+        reading: What the scores read of the attention of the model; None if that was not measured,
+            the output has no scores, or they depend on no attention.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
     error: str = ""
     read_tokens: tuple[int, ...] | None = None
+    reading: Reading | None = None
 
 
 @dataclass(eq=False)
@@ -80,12 +93,16 @@ class GradientRun:
         outputs: Outputs of modules that are called once, in order.
         attention: Edges of the inputs and of the outputs of each attention module.
         scores: The scores.
+        pooled: The scores, or else a vector that stands for the image; empty if there are neither.
+        calls: Attention calls, in order.
     """
 
     image_size: tuple[int, int]
     outputs: list[RecordedOutput] = field(default_factory=list)
     attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
+    pooled: list[Tensor] = field(default_factory=list)
+    calls: list[TracedCall] = field(default_factory=list)
 
 
 def run_with_gradients(
@@ -93,6 +110,8 @@ def run_with_gradients(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    *,
+    trace_attention: bool = False,
 ) -> GradientRun:
     """Run a model on an image that requires a gradient, and return its module outputs and scores.
 
@@ -101,22 +120,42 @@ def run_with_gradients(
         image: A batch of one normalized image that requires a gradient.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        trace_attention: Whether to collect the attention calls.
     """
     run = GradientRun((image.shape[2], image.shape[3]))
+    tracer = AttentionTracer(model, lambda: len(run.outputs))
     with ExitStack() as stack:
+        if trace_attention:
+            stack.enter_context(tracer.tracing())
         for site, module in model.named_modules():
             hook = _output_hook(site, run, quadrants)
             handle = module.register_forward_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         output = forward(image)
+    run.calls, has_scores = tracer.calls, True
     if not detect_output_layout(output, len(image)).error:
         output = class_scores(output, len(image))
     elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
         output = output["out"] if "out" in output else output["logits"]
-    run.scores = [
+        has_scores = output.ndim == 4
+    else:
+        has_scores = isinstance(output, Tensor) and output.ndim == 4
+    run.scores = _differentiable(output)
+    run.pooled = run.scores if has_scores else _differentiable(_image_vector(output))
+    return run
+
+
+def _differentiable(output: Any) -> list[Tensor]:
+    return [
         tensor for tensor in _tensors(output) if tensor.requires_grad and tensor.is_floating_point()
     ]
-    return run
+
+
+def _image_vector(output: Any) -> Any:
+    """Return the vector that stands for the image in the output of an encoder; () if none."""
+    names = _IMAGE_VECTORS if isinstance(output, dict) else ()
+    vectors = (output[name] for name in names if name in output)
+    return next((each for each in vectors if isinstance(each, Tensor) and each.ndim == 2), ())
 
 
 def _output_hook(
@@ -152,6 +191,7 @@ def find_pooled_features(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    layouts: Layouts | None = None,
 ) -> PooledFeatures:
     """Return the last features before pooling, from one run of the model with gradients.
 
@@ -165,12 +205,130 @@ def find_pooled_features(
         image: A batch of one normalized image.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        layouts: Positions of the tokens of its attention, to find what the scores read of it.
     """
+    trace = bool(layouts)
     with frozen(model), probing():
-        run = run_with_gradients(model, with_grad(image), forward, quadrants)
-        if not run.scores:
-            return PooledFeatures(error="its scores have no gradient with respect to the image")
-        return _PoolingSearch(run, quadrants).search()
+        detached = GradientEverywhere(keep=False)
+        with detached if trace else nullcontext():
+            run = run_with_gradients(
+                model, with_grad(image), forward, quadrants, trace_attention=trace
+            )
+        if run.scores:
+            search = _PoolingSearch(run, quadrants)
+            result, graph = search.search(), search.graph
+        else:
+            result = PooledFeatures(error="its scores have no gradient with respect to the image")
+            graph = None
+        if layouts:
+
+            def read(variant: Tensor) -> Reading | None:
+                return _read_attention(model, variant, forward, quadrants, layouts)
+
+            # what is read without gradients is read, too
+            first = None if detached.used else _reading(run, layouts, graph)
+            result.reading = _confirmed(first or read(image), image, read)
+    return result
+
+
+def find_reading(
+    model: nn.Module,
+    image: Tensor,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
+    layouts: Layouts,
+) -> Reading | None:
+    """Return what the scores of a model read of its attention; None if they depend on none.
+
+    Args:
+        model: The model.
+        image: A batch of one normalized image.
+        forward: Calls the model, and returns scores.
+        quadrants: Result of its run on quadrant images.
+        layouts: Positions of the tokens of its attention.
+    """
+
+    def read(variant: Tensor) -> Reading | None:
+        return _read_attention(model, variant, forward, quadrants, layouts)
+
+    return _confirmed(read(image), image, read)
+
+
+def _read_attention(
+    model: nn.Module,
+    image: Tensor,
+    forward: Callable[[Tensor], Any],
+    quadrants: QuadrantProbeResult,
+    layouts: Layouts,
+) -> Reading | None:
+    """Return what scores read of attention on one image, also of what the model detaches."""
+    with frozen(model), probing():
+        with GradientEverywhere(keep=True):
+            run = run_with_gradients(
+                model, with_grad(image), forward, quadrants, trace_attention=True
+            )
+        return _reading(run, layouts)
+
+
+def _reading(
+    run: GradientRun, layouts: Layouts, graph: GradientGraph | None = None
+) -> Reading | None:
+    """Return what the scores of a run read of its attention."""
+    if not run.pooled:
+        return None
+    if graph is None or run.pooled is not run.scores:
+        graph = GradientGraph([gradient_edge(tensor) for tensor in run.pooled])
+    weights = _random_weights(run.pooled)
+    reader = RowReader(
+        run.calls,
+        [output.edge for output in run.outputs],
+        graph,
+        lambda edges: _gradients(run.pooled, weights, edges),
+        layouts,
+    )
+    reading = reader.read()
+    if reading is None:
+        graph.unblock_zero_gradients()
+        reading = reader.read()
+    return reading
+
+
+def _confirmed(
+    reading: Reading | None, image: Tensor, read: Callable[[Tensor], Reading | None]
+) -> Reading | None:
+    """Return a reading, with runs on other images if it may depend on the image.
+
+    Args:
+        reading: Of the run on the image.
+        image: The image.
+        read: Returns the reading of a run on another image.
+    """
+    if reading is None or reading.rows is None or not reading.ambiguous:
+        return reading
+    others = [read(variant) for variant in (image.flip(-1), -image.flip(-2))]
+    images = [other.rows for other in others if other is not None and other.rows is not None]
+    if all(map(reading.rows.same_cells, images)):
+        return reading
+    # a maximum: which tokens it takes depends on the image
+    return replace(reading, rows=mean_of_images([reading.rows, *images]))
+
+
+def _random_weights(tensors: Sequence[Tensor]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(each.shape, generator=generator).to(each) for each in tensors]
+
+
+def _gradients(
+    outputs: Sequence[Tensor], weights: Sequence[Tensor], edges: Sequence[Edge]
+) -> list[Tensor | None]:
+    """Return gradients of a weighted sum of outputs with respect to tensors of the graph."""
+    if not edges:
+        return []
+    inputs = [GradientEdge(*edge) for edge in edges]
+    gradients = torch.autograd.grad(
+        list(outputs), inputs, list(weights), retain_graph=True, allow_unused=True
+    )
+    return list(gradients)
 
 
 class _PoolingSearch:
@@ -189,10 +347,7 @@ class _PoolingSearch:
         for inputs, outputs in run.attention:
             self.inside_attention |= self.graph.between(outputs, inputs)
         self.dense = run.scores[0].ndim == 4  # scores for each position
-        generator = torch.Generator().manual_seed(1)
-        self.weights = [
-            torch.randn(scores.shape, generator=generator).to(scores) for scores in run.scores
-        ]
+        self.weights = _random_weights(run.scores)
 
     def search(self) -> PooledFeatures:
         """Return the features before pooling and those of earlier stages."""
@@ -219,13 +374,7 @@ class _PoolingSearch:
 
     def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
         """Return gradients of a random weighted sum of the scores with respect to tensors."""
-        if not edges:
-            return []
-        inputs = [GradientEdge(*edge) for edge in edges]
-        gradients = torch.autograd.grad(
-            self.run.scores, inputs, self.weights, retain_graph=True, allow_unused=True
-        )
-        return list(gradients)
+        return _gradients(self.run.scores, self.weights, edges)
 
     def _is_spatial(self, gradient: Tensor | None) -> bool:
         return gradient is not None and num_positions(gradient) > self.vector_positions

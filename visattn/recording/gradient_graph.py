@@ -147,6 +147,31 @@ class GradientGraph:
         """Return the tensors between a bottleneck and the scores."""
         return self.between(self._roots, [edge])
 
+    def upstream_of(self, edges: Sequence[Edge]) -> dict[Edge, set[int]]:
+        """Return for each of some tensors which of them it is computed from, by their indices.
+
+        Args:
+            edges: The tensors.
+        """
+        bits = {edge: 1 << index for index, edge in enumerate(edges)}
+        upstream: dict[Any, int] = {}  # by node: the tensors that its inputs are computed from
+        stack = [edge[0] for edge in edges]
+        while stack:
+            node = stack[-1]
+            sources = _inputs((node, 0))
+            waiting = [source for source, _ in sources if source not in upstream]
+            if waiting and node not in upstream:
+                stack += waiting
+                continue
+            stack.pop()
+            upstream.setdefault(node, 0)
+            for source in sources:
+                upstream[node] |= upstream[source[0]] | bits.get(source, 0)
+        return {
+            edge: {index for index in range(len(edges)) if upstream[edge[0]] >> index & 1}
+            for edge in edges
+        }
+
     def unblock_zero_gradients(self) -> None:
         """Replace gradients that become all zero by ones, as behind zero-initialized heads."""
         for node in dict.fromkeys(node for node, _ in self._num_uses):

@@ -11,7 +11,7 @@ from visattn.geometry.placement import Align, GridPlacement
 from visattn.recording.model_outputs import OutputLayout, class_scores
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
-Pooling = Literal["class", "distilled", "mean", "attention", "none"]
+Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]
 FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
 
 
@@ -54,6 +54,70 @@ class AttentionLayer:
 
 
 @dataclass(frozen=True)
+class ReadRows:
+    """Tokens that the scores read after the last attention layer, each with its share.
+
+    Args:
+        prefix: Share of each token before the patches.
+        patches: Share of all patches together.
+        cells: Share of each patch in `patches`, by rows of the grid; () if they are equal.
+        kinds: Kinds of the tokens before the patches.
+        pool: Whether the last layer is the pool, with a single query.
+        linear: Whether the shares are linear weights of the pooling. Otherwise patches count
+            equally: they are pooled in another way (maximum, power mean), or only which are read is
+            known.
+
+    Example:
+        >>> print(ReadRows((0.5, 0.0), 0.5, kinds=("class", "register")))
+        class 0.5, patches 0.5
+    """
+
+    prefix: tuple[float, ...] = ()
+    patches: float = 0.0
+    cells: tuple[tuple[float, ...], ...] = ()
+    kinds: tuple[str, ...] = ()
+    pool: bool = False
+    linear: bool = True
+
+    @property
+    def pooling(self) -> Pooling:
+        """What is read, in one word."""
+        if self.pool:
+            return "attention"
+        read = {kind for kind, share in zip(self.kinds, self.prefix, strict=True) if share}
+        if not read:
+            return "mixture" if self.cells else "mean"
+        if self.patches or read - {"class", "distillation"} or "class" not in read:
+            return "mixture"
+        alike = len({share for share in self.prefix if share}) == 1
+        return "class" if read == {"class"} else "distilled" if alike else "mixture"
+
+    def same_cells(self, other: "ReadRows") -> bool:
+        """Whether both read the same patches."""
+        cells, others = ([[share > 0 for share in row] for row in e.cells] for e in (self, other))
+        return cells == others
+
+    def _patches_text(self) -> str:
+        cells = [share for row in self.cells for share in row]
+        read = sum(share > 0 for share in cells)
+        if read < len(cells):
+            return f"{read} of {len(cells)} patches"
+        return "patches with weights of their own" if cells else "patches"
+
+    def __str__(self) -> str:
+        """Return the kinds of tokens with their shares."""
+        if self.pool:
+            return "query of the attention pool"
+        shares: dict[str, float] = {}
+        for kind, share in zip(self.kinds, self.prefix, strict=True):
+            shares[kind] = shares.get(kind, 0.0) + share
+        shares[self._patches_text()] = self.patches
+        read = {kind: share for kind, share in shares.items() if share}
+        text = next(iter(read)) if len(read) == 1 else _format_shares(read)
+        return text if self.linear else f"{text} (patches counted equally: no linear pooling)"
+
+
+@dataclass(frozen=True)
 class FeatureLayer:
     """A layer whose activations lie on a grid, as class activation maps need it.
 
@@ -91,8 +155,10 @@ class ModelInfo:
         mean: Mean of each color channel that images are normalized with, in [0, 1].
         std: Standard deviation of each color channel.
         pooling: What the head classifies: the `class` token, class and distillation token
-            (`distilled`), the `mean` of the patches, an `attention` pool, or `none` without tokens.
-        attention_layers: Attention among tokens, in the order of the model; () for a CNN.
+            (`distilled`), the patches (`mean`), an `attention` pool, a `mixture` of these, or
+            `none` without tokens.
+        attention_layers: Attention among tokens that the scores read, in the order of the model;
+            () for a CNN.
         feature_layers: Layers whose activations lie on a grid, from the image to the scores; the
             last one is the default of class activation maps.
         attention_error: Why no attention of the model can be recorded as maps; "" if it can.
@@ -102,6 +168,11 @@ class ModelInfo:
         has_texts: Whether its classes are texts that it compares images with.
         operations: Names of activation functions, norms and products (see `model_operations`).
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
+        read_rows: Tokens that the scores read, as measured; None if `pooling` is by convention.
+        pooling_assumed: Why that was not measured; "" if it was.
+        unread_layers: Attention layers that run, but on which no score depends.
+        parallel_layers: Names of two attention layers that the scores read of which the later is
+            not computed from the earlier; () if there are none.
     """
 
     name: str
@@ -119,6 +190,10 @@ class ModelInfo:
     has_texts: bool = False
     operations: tuple[str, ...] = ()
     mean_color: tuple[float, ...] = ()
+    read_rows: ReadRows | None = None
+    pooling_assumed: str = ""
+    unread_layers: tuple[AttentionLayer, ...] = ()
+    parallel_layers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""
@@ -177,7 +252,7 @@ def format_model_info(info: ModelInfo) -> str:
     lines = [
         f"{info.name} ({info.library})",
         f"  input      {_format_size(info.input_size)}, mean {mean}, std {std}",
-        f"  pooling    {info.pooling}",
+        f"  pooling    {_format_pooling(info)}",
     ]
     if info.output.key or info.output.error:
         lines.append(f"  scores     {info.output.error or f'{info.output.key} of the output'}")
@@ -186,6 +261,7 @@ def format_model_info(info: ModelInfo) -> str:
     else:
         lines.append(f"  attention  {_format_count(len(info.attention_layers), 'layer')}")
     lines += _columns([(layer.site, _format_layer(layer)) for layer in info.attention_layers])
+    lines += _columns([(layer.site, "not read by the scores") for layer in info.unread_layers])
     lines += _columns([(site, f"not supported: {why}") for site, why in info.unsupported_layers])
     if info.features_error:
         lines.append(f"  features   unknown: {info.features_error}")
@@ -198,6 +274,16 @@ def format_model_info(info: ModelInfo) -> str:
         ]
     )
     return "\n".join(lines)
+
+
+def _format_shares(shares: dict[str, float]) -> str:
+    return ", ".join(f"{kind} {share:.2g}" for kind, share in shares.items())
+
+
+def _format_pooling(info: ModelInfo) -> str:
+    assumed = f" (assumed: {info.pooling_assumed})" if info.pooling_assumed else ""
+    mixed = f": {info.read_rows}" if info.pooling == "mixture" and info.read_rows else ""
+    return f"{info.pooling}{mixed}{assumed}"
 
 
 def _format_layer(layer: AttentionLayer) -> str:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
 from visattn.io.messages import user_code_location
+from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, find_pooled_features
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.model_outputs import detect_output_layout
 from visattn.recording.probe import ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
+from visattn.recording.read_rows import Layouts
 from visattn.recording.receptive_field import TracedGrids, trace_grids
 from visattn.recording.token_grid import PROBE_BATCH_SIZE
 
@@ -129,7 +131,12 @@ def probe_pooled_features(
     if key not in cache:
         result = probe_model(model, input_size, channels)
         quadrants = result.quadrants
-        pooled = _pooled_features(model, input_size, channels, forward_function(model), quadrants)
+        pooled = _pooled_features(
+            model, input_size, channels, forward_function(model), quadrants, result.layouts
+        )
+        if pooled.reading is None and result.attention_layers and not result.output.error:
+            image = quadrant_images(channels, input_size, _first_weight(model))[:1]
+            pooled.reading = read_by_change(model, image, forward_function(model), result.layouts)
         if pooled.layers:
             last = pooled.layers[-1]
             end = quadrants.position(last.site)
@@ -146,10 +153,11 @@ def _pooled_features(
     channels: int,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    layouts: Layouts | None = None,
 ) -> PooledFeatures:
     image = quadrant_images(channels, input_size, _first_weight(model))[:1]
     try:
-        return find_pooled_features(model, image, forward, quadrants)
+        return find_pooled_features(model, image, forward, quadrants, layouts)
     except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
         return PooledFeatures(error=f"its scores are not differentiable ({error})")
 

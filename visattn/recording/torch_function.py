@@ -97,6 +97,7 @@ class AttentionInterceptor(TorchFunctionMode):
         output = F.scaled_dot_product_attention(*args, **kwargs)
         if replace is None:
             attention.output = output if output.ndim == 4 else output.unsqueeze(1)
+            attention.traced = output, -2
             self.listener.on_attention(call, attention)
         return output
 
@@ -141,6 +142,7 @@ class AttentionInterceptor(TorchFunctionMode):
             self.listener.on_unsupported(call, attention)
             return args
         if self.replace_weights is None:
+            attention.traced = (args[1], -1) if transposed else (args[0], -2)
             self.listener.on_attention(call, attention)
         if self.identity_attention and used.shape[-1] == used.shape[-2]:
             identity = torch.eye(used.shape[-1]).to(used).expand_as(used)

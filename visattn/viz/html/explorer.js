@@ -56,7 +56,7 @@ function showDetails(at, shown) {
 
 function queryName() {
   const known = choices.find(({ query }) => query === state.query);
-  if (known) return known.query === MEAN ? "all patches" : `the ${known.name}`;
+  if (known) return known.query.role === undefined ? known.name : `the ${known.name}`;
   return "this patch";
 }
 
@@ -157,7 +157,7 @@ async function start() {
   listen();
   if (layers.length) {
     tiles = new Tiles(pin);
-    state.query = choices[0]?.query ?? MEAN;
+    state.query = pageData.read === MEAN ? MEAN : choices[0]?.query ?? MEAN;
     const last = layers.length - 1;
     state.head = { layer: last, head: layers[last].heads.length };
     renew();

@@ -32,6 +32,7 @@ class ExplorerLayer:
         query_roles: Roles of the prefix tokens among the queries, such as class and register.
         keys: Rows and columns of the key patches.
         before: Number of prefix tokens among the keys.
+        shares: Share of each query in what the scores of the model read; () if unknown.
 
     Raises:
         ValueError: If the numbers of heads or tokens do not match the weights.
@@ -51,12 +52,14 @@ class ExplorerLayer:
     query_roles: tuple[str, ...]
     keys: tuple[int, int]
     before: int = 0
+    shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shapes."""
         heads, count, *keys = self.weights.shape
         patches = (0, self.grid[0] * self.grid[1])
         matches = self.patches in patches or self.is_pooling
+        matches = matches and len(self.shares) in (0, count)
         if heads != len(self.heads) or tuple(keys) != self.keys or not matches:
             raise ValueError(
                 f"weights {self.weights.shape} must be [heads, tokens, rows, columns] of "
@@ -116,6 +119,7 @@ def explorer_page(
     style: Literal["heat", "light"] = "heat",
     longest: int = LONGEST,
     index: str | None = None,
+    read: str = "",
 ) -> str:
     """Return a self-contained HTML page that shows the attention of all heads and attribution maps.
 
@@ -136,6 +140,8 @@ def explorer_page(
         style: At first.
         longest: Maximum side of the embedded image in pixels.
         index: File name of the index page to link to.
+        read: Which tokens ask at first: `mean` for all patches together, other text as the name of
+            the tokens that the scores read (`ExplorerLayer.shares`), or "" for the first token.
 
     Raises:
         ValueError: If there is nothing to show, values are not finite, the geometry belongs to
@@ -161,6 +167,7 @@ def explorer_page(
             "title": sanitize_text(title, _TITLE),
             "layers": [_layer_data(layer) for layer in layers],
             "maps": [_map_data(entry) for entry in maps],
+            "read": sanitize_text(read, _NAME),
         },
         texts={"model": sanitize_text(model, _TITLE), "title": sanitize_text(title, _TITLE)},
         name=name,
@@ -214,6 +221,7 @@ def _layer_data(layer: ExplorerLayer) -> dict[str, Any]:
         "count": layer.weights.shape[1],
         "is_pooling": layer.is_pooling,
         "before": layer.before,
+        "shares": list(layer.shares),
         "tops": base64.b64encode(tops.astype("<f4").tobytes()).decode(),
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }

@@ -2,6 +2,7 @@
 
 const SQUARES = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
 const MEAN = "mean"; // all patches together ask
+const READ = "read"; // the tokens that the scores read ask, by their shares
 
 const layers = pageData.layers.map((layer) => ({
   ...layer,
@@ -15,6 +16,7 @@ const layers = pageData.layers.map((layer) => ({
 function asking(layer, query) {
   const before = layer.query_roles.length;
   if (layer.is_pooling) return [0]; // a pool, which asks for all
+  if (query === READ) return layer.shares.flatMap((share, row) => (share > 0 ? [row] : []));
   if (query === MEAN) return Array.from({ length: layer.patches }, (_, patch) => before + patch);
   if (query.role !== undefined) {
     const rows = layer.query_roles.flatMap((role, row) => (role === query.role ? [row] : []));
@@ -39,7 +41,8 @@ function fieldsOf(layer, query) {
   const maps = layer.heads.map((_, head) => {
     const map = new Float32Array(layer.cells);
     for (const row of rows) {
-      const at = head * layer.count + row, start = at * layer.cells, top = layer.tops[at] / rows.length;
+      const share = query === READ && !layer.is_pooling ? layer.shares[row] : 1 / rows.length;
+      const at = head * layer.count + row, start = at * layer.cells, top = layer.tops[at] * share;
       for (let cell = 0; cell < map.length; cell++) map[cell] += top * SQUARES[layer.codes[start + cell]];
     }
     map.forEach((value, cell) => { mean[cell] += value / layer.heads.length; });
@@ -74,6 +77,7 @@ function queryChoices() {
   const named = all.map(({ role, ordinal }) => ({
     query: { role, ordinal }, name: several(role) ? `${role} ${ordinal + 1}` : `${role} token` }));
   if (layers.some(({ patches }) => patches)) named.push({ query: MEAN, name: "all patches" });
+  if (pageData.read && pageData.read !== MEAN) named.unshift({ query: READ, name: pageData.read });
   return named;
 }
 

@@ -1,0 +1,202 @@
+"""Tokens that the scores read are right for each kind of head, by changing single tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, layer_norm
+
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.layer_weights import read_shares
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.read_rows import shares_of_rows
+
+GRID, PATCHES, WIDTH = (3, 5), 15, 24
+FACTORS = torch.linspace(1, 4, PATCHES)
+PREFIX = {"class": 1, "distilled": 2, "registers": 3}
+
+
+def encoder(kind: str = "class", **options: Any) -> Any:
+    name = "deit_tiny_distilled_patch16_224" if kind == "distilled" else "vit_tiny_patch16_224"
+    small = {"depth": 2, "embed_dim": WIDTH, "num_heads": 2, "img_size": (48, 80), "num_classes": 0}
+    registers = {"reg_tokens": 2} if kind == "registers" else {}
+    return timm.create_model(name, **{**small, **registers, **options})
+
+
+class Classifier(nn.Module):
+    """A head of one's own on the tokens of an encoder, whose attributes tell something else."""
+
+    def __init__(self, read: Callable[[Any, Tensor], Tensor], kind: str = "class") -> None:
+        super().__init__()
+        self.image_size, self.global_pool = (48, 80), "token"
+        self.backbone, self.read = encoder(kind), read
+        self.num_prefix = PREFIX[kind]
+        self.head, self.wide = nn.Linear(WIDTH, 3), nn.Linear(2 * WIDTH, 3)
+        self.score = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(self, self.backbone.forward_features(x))
+
+    def patches(self, tokens: Tensor) -> Tensor:
+        return tokens[:, self.num_prefix :]
+
+
+def plane(model: Any, tokens: Tensor) -> Tensor:
+    return model.patches(tokens).mT.unflatten(-1, GRID)
+
+
+def concatenated(model: Any, tokens: Tensor) -> Tensor:
+    return model.wide(torch.cat((tokens[:, 0], model.patches(tokens).mean(1)), -1))
+
+
+def soft_pool(model: Any, tokens: Tensor) -> Tensor:
+    patches = model.patches(tokens)
+    return model.head((model.score(patches).sigmoid() * patches).sum(1))
+
+
+ONES, ZEROS = torch.ones(PATCHES), torch.zeros(PATCHES)
+CENTER = torch.zeros(GRID)
+CENTER[1, 1:4] = 1
+HEADS: dict[str, tuple[str, Callable[[Any, Tensor], Tensor], list[float], Tensor, str]] = {
+    # kind of encoder, head, expected weights of prefix tokens and patches, pooling
+    "class": ("class", lambda m, t: m.head(t[:, 0]), [1], ZEROS, "class"),
+    "all": ("class", lambda m, t: m.head(t.mean(1)), [1], ONES, "mixture"),
+    "all, registers": ("registers", lambda m, t: m.head(t.mean(1)), [1] * 3, ONES, "mixture"),
+    "patches": ("registers", lambda m, t: m.head(m.patches(t).mean(1)), [0] * 3, ONES, "mean"),
+    "convolution": ("class", lambda m, t: m.head(avg_pool2d(plane(m, t), GRID).flatten(1)), [0],
+                    ONES, "mean"),
+    "maximum": ("class", lambda m, t: m.head(m.patches(t).amax(1)), [0], ONES, "mean"),
+    "power mean": ("class", lambda m, t: m.head(m.patches(t).abs().pow(3).mean(1).pow(1 / 3)),
+                   [0], ONES, "mean"),
+    "gated mean": ("class", soft_pool, [0], ONES, "mean"),
+    "class and mean": ("registers", concatenated, [PATCHES, 0, 0], ONES, "mixture"),
+    "class plus mean": ("class", lambda m, t: m.head(t[:, 0] + m.patches(t).mean(1)), [PATCHES],
+                        ONES, "mixture"),
+    "class plus three means": ("class", lambda m, t: m.head(t[:, 0] + 3 * m.patches(t).mean(1)),
+                               [PATCHES / 3], ONES, "mixture"),
+    "weighted": ("class", lambda m, t: m.head((FACTORS[:, None] * m.patches(t)).sum(1)), [0],
+                 FACTORS, "mixture"),
+    "norm in between": ("class", lambda m, t: m.head(layer_norm(t, (WIDTH,)).mean(1)), [1], ONES,
+                        "mixture"),
+    "two heads": ("distilled", lambda m, t: m.head(t[:, 0]) + m.wide(t[:, 1].repeat(1, 2)), [1, 1],
+                  ZEROS, "distilled"),
+    "register": ("registers", lambda m, t: m.head(t[:, 1]), [0, 1, 0], ZEROS, "mixture"),
+    "last token": ("class", lambda m, t: m.head(t[:, -1]), [0], torch.eye(PATCHES)[-1], "mixture"),
+    "center": ("class", lambda m, t: m.head(plane(m, t)[:, :, 1, 1:4].mean(-1)), [0],
+               CENTER.flatten(), "mixture"),
+    "probabilities": ("class", lambda m, t: m.head(m.patches(t).mean(1)).softmax(-1), [0], ONES,
+                      "mean"),
+}  # fmt: skip
+
+
+def shares(info: ModelInfo) -> Tensor:
+    layer = info.attention_layers[-1]
+    return read_shares(info, layer.prefix_tokens, layer.grid)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_rows_are_those_that_the_head_reads(name: str) -> None:
+    kind, read, prefix, patches, pooling = HEADS[name]
+    torch.manual_seed(0)
+    model = Classifier(read, kind).eval()
+    info = analyze_model(model).info
+    expected = torch.cat((torch.tensor(prefix, dtype=torch.float32), patches))
+    torch.testing.assert_close(shares(info), expected / expected.sum(), atol=1e-4, rtol=0)
+    assert (info.pooling, info.pooling_assumed, info.unread_layers) == (pooling, "", ())
+    if name in ("maximum", "power mean", "gated mean"):
+        assert "counted equally" in str(info.read_rows)
+    tokens = torch.randn(1, len(expected), WIDTH)
+    changed = tokens.expand(len(expected), -1, -1).clone()
+    changed.diagonal().mT.copy_(50 * torch.randn(len(expected), WIDTH))
+    differs = (read(model, changed) - read(model, tokens)).abs().amax(1) > 1e-6
+    assert torch.equal(differs, shares(info) > 0)
+
+
+def test_zero_initialized_heads_and_constant_scores() -> None:
+    torch.manual_seed(0)
+    model: Any = Classifier(HEADS["patches"][1]).eval()
+    nn.init.zeros_(model.head.weight)
+    assert analyze_model(model).info.pooling == "mean"
+
+
+class Detached(Classifier):
+    """The encoder runs without gradients, as that of a linear probe often does."""
+
+    def __init__(self, context: Callable[[], Any], read: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__(read)
+        self.context = context
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.context():
+            tokens = self.backbone.forward_features(x)
+        return self.read(self, tokens.clone())
+
+
+def test_rows_are_measured_without_gradients() -> None:
+    torch.manual_seed(0)
+    for context in (torch.no_grad, torch.inference_mode):
+        for name in ("patches", "last token", "class"):
+            _, read, _, patches, pooling = HEADS[name]
+            info = analyze_model(Detached(context, read).eval()).info
+            assert (info.pooling, info.pooling_assumed) == (pooling, "")
+            read_patches = shares(info)[1:] > 0
+            assert torch.equal(read_patches, patches > 0)
+    partly = Classifier(lambda m, t: m.head(t[:, 0]) + m.head(m.patches(t).mean(1).detach()))
+    assert str(analyze_model(partly.eval()).info.read_rows) == "class 0.5, patches 0.5"
+
+
+def test_timm_pools_are_measured() -> None:
+    for pool, registers, expected in (
+        ("token", 0, "class"), ("avg", 2, "patches"), ("map", 0, "query of the attention pool"),
+        ("max", 0, "patches (patches counted equally: no linear pooling)"),
+        ("avgmax", 0, "patches (patches counted equally: no linear pooling)"),
+    ):  # fmt: skip
+        torch.manual_seed(0)
+        model = encoder(global_pool=pool, reg_tokens=registers, num_classes=3)
+        assert str(analyze_model(model.eval()).info.read_rows) == expected
+    model = encoder(global_pool="avg", pool_include_prefix=True, num_classes=3)
+    assert shares(analyze_model(model.eval()).info).unique(sorted=False).numel() == 1
+    unpooled = analyze_model(encoder(global_pool="", num_classes=3).eval()).info
+    assert (unpooled.pooling, unpooled.read_rows) == ("class", None)
+    assert "(assumed: its output tells no tokens" in str(unpooled)
+
+
+class TwoEncoders(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.image_size = encoder(), encoder(), (48, 80)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x) + self.second(x))
+
+
+def test_layers_side_by_side_are_not_multiplied() -> None:
+    explained: ExplainedModel = analyze_model(TwoEncoders().eval())
+    assert explained.info.parallel_layers == ("first.blocks.1.attn", "second.blocks.0.attn")
+
+
+def test_shares_are_factors_of_parallel_gradients_and_sizes_of_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, other = torch.randn(2, 31, generator=generator)
+    mean, other = mean / mean.norm(), other / other.norm()
+    for rows, prefix, expected, linear in (
+        ([3 * mean, mean, mean, 2 * mean], 1, [3, 1, 1, 2], True),
+        ([3 * mean, -mean, mean, 2 * mean], 1, [3, 1, 1, 2], True),
+        ([6 * other, mean, mean, mean], 1, [6, 1, 1, 1], True),
+        ([3.5 * other, mean, mean, mean], 1, [3, 1, 1, 1], True),
+        ([1.2 * other, mean, mean, mean], 1, [1, 1, 1, 1], True),
+        ([mean, 1.3 * other, 0 * mean], 2, [1, 1, 0], True),
+        ([mean, 3 * other, 0 * mean], 2, [1, 3, 0], True),
+    ):
+        measured, is_linear = shares_of_rows(torch.stack(rows), prefix)
+        weights = torch.tensor(expected, dtype=torch.float32)
+        torch.testing.assert_close(measured, weights / weights.sum(), atol=1e-5, rtol=0)
+        assert is_linear == linear
+    patches = torch.diag(torch.ones(31))[:4]  # a maximum takes one channel from each
+    measured, is_linear = shares_of_rows(torch.cat((0 * patches[:1], patches)), 1)
+    assert measured.tolist() == [0, 0.25, 0.25, 0.25, 0.25]
+    assert not is_linear
