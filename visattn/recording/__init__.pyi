@@ -14,6 +14,9 @@ from .attention_map import (
 from .bottleneck import (
     bottleneck_layer as bottleneck_layer,
 )
+from .checkpointing import (
+    without_checkpointing as without_checkpointing,
+)
 from .dense_outputs import (
     ImageDetections as ImageDetections,
     query_boxes as query_boxes,
