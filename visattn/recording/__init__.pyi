@@ -1,6 +1,7 @@
 from .attention_call import (
     AttentionCall as AttentionCall,
     disable_torch_function as disable_torch_function,
+    functional_multihead_call as functional_multihead_call,
     multihead_arguments as multihead_arguments,
     multihead_call as multihead_call,
     multihead_output as multihead_output,

@@ -335,13 +335,16 @@ class _PoolingSearch:
         most = max(prefix_counts.values(), default=0)
         for edge in self.graph.bottlenecks[: end + 1]:
             shape = self.graph.shape(edge)
-            count = shape[1] if len(shape) == 3 else 0
+            # Of one image; some models put the tokens before the batch.
+            batch_first = len(shape) == 3 and shape[0] == 1
+            count = shape[batch_first] if len(shape) == 3 else 0
             prefix = prefix_counts.get(count, 0)
             if prefix or count in cells:
                 [gradient] = self.gradients([edge])
                 if gradient is None:
                     return ()
-                tokens = gradient[0].ne(0).any(-1).nonzero().flatten()
+                gradient = gradient[0] if batch_first else gradient[:, 0]
+                tokens = gradient.ne(0).any(-1).nonzero().flatten()
                 return tuple(int(token) + most - prefix for token in tokens)
         return None
 

@@ -28,6 +28,7 @@ _COARSE_CELLS = 16  # of the coarse noise, which averaging over small neighborho
 _MIN_SCORE = 0.8  # share of correctly ordered pairs of cells; 0.5 by chance
 _MIN_PAIRS = 4  # as in a grid of 2 x 2
 _MAX_CHANNELS = 32  # that are compared, evenly spaced
+_MAX_POOLED = 2  # first tokens that are computed from all others
 _UNRESPONSIVE = 1e-8  # share of the largest squared change below which a position is unresponsive
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
@@ -177,8 +178,9 @@ class QuadrantProbeResult:
     Args:
         feature_layers: Modules whose output is aligned with the image, in the order of the run.
         num_calls: Number of calls of each module.
-        num_prefix_tokens: For each sequence length, how many tokens before the grid respond to no
-            quadrant where that length first occurs, because they are computed from parameters.
+        num_prefix_tokens: For each sequence length, how many tokens are before the grid where that
+            length first occurs: they respond to no quadrant, because they are computed from
+            parameters, or are computed from the whole grid.
         attention_tokens: Token contents of each attention call, by module and call index.
         attention_modules: Modules that computed attention, supported or not.
     """
@@ -247,6 +249,8 @@ class QuadrantProbe:
         values, queries = attention.values, attention.queries
         if values is None or values.shape[:1] + values.shape[2:3] != (groups, keys):
             values = attention.compute_weights(slice(None), slice(None)).transpose(-2, -1)
+        if groups == QUADRANTS:
+            self._count_prefix_tokens(values.transpose(1, 2).flatten(2))
         if groups % QUADRANTS == 0:
             self.result.attention_tokens[call.site, call.index] = AttentionTokens(
                 _token_contents(values), None if queries is None else _token_contents(queries)
@@ -270,7 +274,9 @@ class QuadrantProbe:
             self.on_attention(call, attention)
             queries, keys = attention.shape[2:]
             identity = torch.eye(keys).to(output[0])
-            return multihead_output(layer, attention, identity, output) if queries == keys else None
+            if queries != keys:
+                return None
+            return multihead_output(attention, identity, output, batch_first=layer.batch_first)
         finally:
             restore_torch_function(call)
 
@@ -294,12 +300,27 @@ class QuadrantProbe:
         return hook
 
     def _count_prefix_tokens(self, tokens: Tensor) -> None:
-        """Count unresponsive first tokens where a sequence length first occurs."""
+        """Count first tokens that are no cells, where a sequence length first occurs."""
         if not _is_probe_batch(tokens) or tokens.shape[1] in self.result.num_prefix_tokens:
             return
         constant = unresponsive(squared_deviations(tokens, dim=(2,))).tolist()
         count = constant.index(False) if False in constant else 0
-        self.result.num_prefix_tokens[tokens.shape[1]] = count
+        self.result.num_prefix_tokens[tokens.shape[1]] = count or self._count_pooled_tokens(tokens)
+
+    def _count_pooled_tokens(self, tokens: Float[Tensor, "4 n c"]) -> int:
+        """Count first tokens that are computed from all others, such as their mean.
+
+        They respond to every quadrant, as cells with large receptive fields do. But the others are
+        aligned with the image only without them.
+        """
+        deviations = squared_deviations(tokens, dim=(2,))
+        for count in range(_MAX_POOLED + 1):
+            if count and float(deviations[:, count - 1].min()) <= _UNRESPONSIVE * deviations.max():
+                return 0
+            for grid in candidate_grids(tokens.shape[1] - count, self.image_size):
+                if grid_alignment(tokens[:, count:].mT.unflatten(-1, grid)).aligned:
+                    return count
+        return 0
 
     def _feature_layer(self, site: str, activations: Tensor) -> FeatureLayer | None:
         """Return layout and grid of activations; None if no layout is aligned with the image."""
