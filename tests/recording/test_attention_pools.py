@@ -83,7 +83,8 @@ class TimmPool(AttentionPool2d):
     def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
         cells = x.flatten(2).mT
         assert self.qkv is not None
-        q, k, _ = self.qkv(torch.cat((mean(cells), cells), 1) + self.pos_embed).chunk(3, -1)
+        tokens = torch.cat((mean(cells), cells), 1) + self.pos_embed
+        q, k, _ = self.qkv(tokens).chunk(3, -1)
         return q, k
 
 
@@ -96,17 +97,19 @@ class TimmRotaryPool(RotAttentionPool2d):
         assert self.qkv is not None
         qkv = self.qkv(torch.cat((mean(cells), cells), 1)).unflatten(-1, (3, HEADS, -1))
         q, k, _ = qkv.unbind(2)
-        turned = apply_rot_embed_cat(k[:, 1:].transpose(1, 2), self.pos_embed.get_embed(GRID))
+        embed: Any = self.pos_embed
+        turned = apply_rot_embed_cat(k[:, 1:].transpose(1, 2), embed.get_embed(GRID))
         return q.flatten(2), torch.cat((k[:, :1], turned.transpose(1, 2)), 1).flatten(2)
 
 
 class Net(nn.Module):
-    def __init__(self, pool: nn.Module) -> None:
+    def __init__(self, pool: Any) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, WIDTH, 5, 2, 2), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 5, 4, 2), nn.ReLU()
         )
-        self.pool, self.fc = pool, nn.Linear(WIDTH, 5)
+        self.pool: Any = pool
+        self.fc = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.pool(self.stem(x)))
@@ -150,8 +153,9 @@ def test_the_map_is_the_row_of_the_token_that_is_read(name: str) -> None:
     assert torch.autograd.grad(output[:, 1].sum(), recording.weights)[0].any()
     with record(net) as recording:
         assert torch.equal(net(x), before)
-    weights = recording.weights[0] if recording.weights[0].ndim == 4 else rows[:, :, :1].float()
-    torch.testing.assert_close(weights, rows[:, :, : weights.shape[2]].float())
+    [weights] = recording.weights
+    weights = weights[:, :, 0] if weights.ndim == 4 else weights  # of several queries, or one
+    torch.testing.assert_close(weights, rows[:, :, 0].float())
     target = resolve_target(1, explained)
     torch.testing.assert_close(METHODS["attention"].function(explained, x, target), right)
     for method in supported_methods(info):

@@ -314,7 +314,7 @@ class QuadrantProbe:
         aligned with the image only without them.
         """
         deviations = squared_deviations(tokens, dim=(2,))
-        for count in range(_MAX_POOLED + 1):
+        for count in range(min(_MAX_POOLED + 1, tokens.shape[1])):
             if count and float(deviations[:, count - 1].min()) <= _UNRESPONSIVE * deviations.max():
                 return 0
             for grid in candidate_grids(tokens.shape[1] - count, self.image_size):
