@@ -117,6 +117,7 @@ from .quadrant_probe import (
     QuadrantProbeResult as QuadrantProbeResult,
     candidate_grids as candidate_grids,
     grid_alignment as grid_alignment,
+    is_grid as is_grid,
     quadrant_images as quadrant_images,
     squared_deviations as squared_deviations,
     tokens_aligned as tokens_aligned,
@@ -144,6 +145,7 @@ from .third_party import (
 )
 from .token_grid import (
     GridProbe as GridProbe,
+    covers as covers,
     decode_indices as decode_indices,
     encode_indices as encode_indices,
     encodes_indices as encodes_indices,

@@ -24,7 +24,7 @@ from visattn.recording.model_info import FeatureLayer
 from visattn.recording.model_outputs import class_scores, detect_output_layout
 from visattn.recording.module_calls import probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult
-from visattn.recording.token_grid import fits
+from visattn.recording.token_grid import covers, fits
 
 _MAX_TESTED = 4  # last outputs that may carry all positions
 _VECTOR_POSITIONS = 3  # positions of a pooled vector: several pools, or prefix tokens
@@ -297,7 +297,8 @@ class _PoolingSearch:
         if output is None or output.tensor.ndim != 4:
             return None
         rows, columns = output.tensor.shape[2:]
-        if not fits((rows, columns), self.run.image_size):
+        grid, size = (rows, columns), self.run.image_size
+        if not fits(grid, size) and not covers(grid, size):
             return None
         aligned = {out.edge for out in self.run.outputs if _is_plane(out.layer)}
         for source in self.graph.bottlenecks[self.graph.bottlenecks.index(edge) + 1 :]:
