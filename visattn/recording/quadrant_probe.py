@@ -26,7 +26,7 @@ from visattn.recording.torch_function import AttentionInterceptor
 QUADRANTS = 4  # top left, top right, bottom left, bottom right
 _COARSE_CELLS = 16  # of the coarse noise, which averaging over small neighborhoods does not remove
 _MIN_SCORE = 0.8  # share of correctly ordered pairs of cells; 0.5 by chance
-_MIN_EXPLAINED = 0.5  # about 0.9 for the grid of a network, up to 0.15 for others of as many cells
+_MIN_EXPLAINED = 0.7  # 0.9 for the grid of a network; up to 0.5 for others of as many cells
 _MIN_PAIRS = 4  # as in a grid of 2 x 2
 _MAX_CHANNELS = 32  # that are compared, evenly spaced
 _MAX_POOLED = 2  # first tokens that are computed from all others
@@ -177,11 +177,16 @@ def _alignment(deviations: Float[Tensor, "4 gy gx"]) -> GridAlignment:
 
 
 def _explained(values: Float[Tensor, "gy gx"]) -> float:
-    """Return the variance between rows as a share of all variance; 1 for a single row."""
-    if len(values) == 1:
-        return 1.0
-    total = values.var(correction=0).clamp(min=torch.finfo(values.dtype).tiny)
-    return float(values.mean(1).var(correction=0) / total)
+    """Return the variance between rows as a share of all variance; 1 for a single row.
+
+    It is adjusted for chance, which explains the more the shorter rows are: about 0 for noise.
+    """
+    rows, columns = values.shape
+    if rows == 1 or columns == 1:
+        return float(rows == 1)
+    inside = values.var(1, correction=1).mean()
+    total = values.var(correction=1).clamp(min=torch.finfo(values.dtype).tiny)
+    return 1 - float(inside / total)
 
 
 def _ordered_pairs(values: Float[Tensor, "gy gx"]) -> Bool[Tensor, "upper lower gx"]:
