@@ -1,6 +1,7 @@
 """Input gradients against finite differences, Integrated Gradients against completeness."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ import torch
 from small_models import images, linear_model, small_cnn
 from torch import Tensor, nn
 
+from visattn.attribution import variants
 from visattn.attribution.gradient_based import input_gradient, integrated_gradients, smoothgrad
 from visattn.attribution.targets import resolve_target
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 
 def test_gradients_equal_finite_differences() -> None:
@@ -118,3 +121,23 @@ def test_invalid_arguments_and_targets_without_gradient_raise_an_error(
         integrated_gradients(explained, x, target, baselines="gray")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="must be differentiable with respect to the images"):
         input_gradient(explained, x, lambda scores: scores.detach()[:, 0])
+
+
+def test_the_memory_of_gradients_bounds_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(2)
+    # Sigmoid and Tanh keep their outputs, 2 x 105 numbers of 4 bytes.
+    model = nn.Sequential(nn.Sigmoid(), nn.Tanh(), nn.Flatten(), nn.Linear(105, 5))
+    info = ModelInfo("net", "other", (5, 7), (0.5,) * 3, (0.5,) * 3, "none")
+    explained, x = ExplainedModel(model, info, model), torch.randn(2, 3, 5, 7)
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    target = resolve_target([1, 3], explained)
+    functions = (integrated_gradients, partial(smoothgrad, num_samples=50))
+    expected = [function(explained, x, target) for function in functions]
+    assert max(sizes) == 32
+    for budget, batch in ((7 * 840, 6), (1, 2)):  # three variants of both images, one of each
+        monkeypatch.setattr(variants, "_GRADIENT_BYTES", budget)
+        for function, right in zip(functions, expected, strict=True):
+            sizes.clear()
+            torch.testing.assert_close(function(explained, x, target), right)
+            assert max(sizes) == batch

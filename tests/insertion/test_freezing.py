@@ -1,15 +1,20 @@
 """Training of inserted blocks alone: frozen weights, frozen statistics, small files."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from host_models import Residual, Scaled, UNet, net, residual_net
+from timm.layers import EvoNorm2dB0  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm
 
 import visattn as va
-from visattn.insertion.freezing import freeze_except_blocks
+from visattn.insertion.freezing import freeze_except_blocks, trained_tensors
 
 
 class Net(nn.Module):
@@ -145,3 +150,183 @@ def test_wrong_names_are_refused() -> None:
 def test_nothing_to_save_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no inserted blocks"):
         va.save_blocks(Net(), tmp_path / "blocks.safetensors")
+
+
+class MovingNorm(nn.Module):
+    """A norm of one's own: its statistics have other names, one of them is assigned anew."""
+
+    mean: Tensor
+    power: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("power", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean((0, 2, 3)), 0.1)
+            self.power = 0.9 * self.power + 0.1 * x.detach().square().mean((0, 2, 3))
+        return (x - self.mean[:, None, None]) / self.power[:, None, None].sqrt()
+
+
+class Observed(nn.Module):
+    """It counts its calls, and the observer inside watches its inputs in any mode."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.observer = Observer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return self.observer(x)
+
+
+class Observer(nn.Module):
+    largest: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.largest.data.copy_(torch.maximum(self.largest, x.detach().amax()))
+        return x * (1 + 0 * self.largest)
+
+
+class Normed(nn.Module):
+    """A residual unit with all that keeps something of its inputs while it is trained."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            spectral_norm(nn.Conv2d(channels, channels, 3, padding=1)),
+            nn.InstanceNorm2d(channels, track_running_stats=True),
+            parametrizations.spectral_norm(nn.Conv2d(channels, channels, 1)),
+            EvoNorm2dB0(channels),
+            MovingNorm(channels),
+            nn.Dropout(0.1),
+            parametrizations.weight_norm(nn.Conv2d(channels, channels, 1)),
+            Observed(),
+        )
+        self.last = nn.BatchNorm2d(channels, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.last(self.branch(x))
+
+
+class Shared(nn.Module):
+    """One residual unit that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.unit = nn.Conv2d(3, 8, 3, 2, padding=1), Residual(8)
+        self.pool, self.fc = nn.AvgPool2d(2), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.unit(self.pool(self.unit(self.stem(x)))).mean((2, 3)))
+
+
+NETWORKS: dict[str, Any] = {
+    "checkpointed": lambda: residual_net(checkpointed=True),
+    "channels last": lambda: net(Scaled(16), Scaled(24)),
+    "statistics": lambda: net(Normed(16), Normed(24)),
+    "shared": Shared,
+    "U-Net": UNet,
+    **{
+        name: partial(timm.create_model, f"test_{name}", num_classes=5)
+        for name in ("resnet", "byobnet", "convnext", "nfnet")
+    },
+}
+POSITIONS: dict[str, Any] = {
+    "residual": "residual",
+    "stage_end": "stage_end",
+    "name": ["0"],
+    "hosts": lambda _, module: isinstance(module, (nn.Conv2d, nn.BatchNorm2d, MovingNorm)),
+}
+
+
+def trained_with_all_parameters(model: nn.Module) -> None:
+    """Two steps of two accumulated batches, by an optimizer that has all parameters."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        for _ in range(2):
+            model.train()
+            images = 3 * torch.randn(3, 3, 32, 48, generator=generator) + 1
+            model(images).square().mean().backward()
+        nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 0.5)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_trained_network_is_the_pretrained_one_with_the_saved_blocks(
+    network: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(3)
+    plain, x = NETWORKS[network]().eval(), torch.rand(2, 3, 32, 48)
+    for weight in plain.parameters():
+        if weight.ndim == 1:  # no unit ends with a zero weight, as in pretrained networks
+            nn.init.uniform_(weight, 0.5, 1.5)
+    absent = {"U-Net": {"residual"}, "shared": {"stage_end"}}.get(network, set())
+    absent |= set() if isinstance(plain, nn.Sequential) else {"name"}
+    for position in sorted(POSITIONS.keys() - absent):
+        at = {"block": "cbam", "position": POSITIONS[position], "example": x[:1], "reduction": 2}
+        model, restored = copy.deepcopy(plain), copy.deepcopy(plain)
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)  # of an earlier training
+        va.insert(model, **at, freeze=True)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        if network != "statistics":  # which has dropout; no norm uses statistics of the batch
+            torch.testing.assert_close(model.train()(x), plain(x), msg=position)
+        trained_with_all_parameters(model)
+        state = model.state_dict()
+        changed = {name for name, value in state.items() if not value.equal(before[name])}
+        assert changed, position
+        assert changed <= trained_tensors(model).keys(), position
+        va.save_blocks(model, tmp_path / "blocks.safetensors")
+        va.insert(restored, **at)
+        va.load_blocks(restored, tmp_path / "blocks.safetensors")
+        removed = copy.deepcopy(model)
+        va.remove(removed)
+        assert removed.state_dict().keys() == plain.state_dict().keys(), position
+        assert all(value.equal(before[n]) for n, value in removed.state_dict().items()), position
+        assert all(p.requires_grad for p in removed.parameters()), position
+        with torch.no_grad():
+            trained = model.eval()(x)
+            assert torch.equal(restored.eval()(x), trained), position
+            assert torch.equal(removed.eval()(x), plain(x)), position
+            assert not torch.equal(plain(x), trained), position
+
+
+def test_a_norm_of_which_only_the_weight_is_trained_keeps_its_statistics() -> None:
+    net = frozen_net(trainable=["norm.weight"])
+    before = copy.deepcopy(net.state_dict())
+    train(net)
+    changed = {name for name, value in net.state_dict().items() if not value.equal(before[name])}
+    assert {name for name in changed if "visattn" not in name} == {"norm.weight"}
+
+
+def test_freezing_again_replaces_what_was_frozen() -> None:
+    net = frozen_net()
+    assert freeze_except_blocks(net, ["norm"])[:2] == ["norm.weight", "norm.bias"]
+    before = statistics(net).clone()
+    train(net, 1)
+    assert not statistics(net).equal(before)
+    freeze_except_blocks(net)
+    before = statistics(net).clone()
+    train(net, 1)
+    assert statistics(net).equal(before)
+    va.remove(net)
+    train(net, 1)  # as if it had never been frozen
+    assert not statistics(net).equal(before)
+
+
+def test_a_file_without_all_that_was_trained_is_refused(tmp_path: Path) -> None:
+    net = frozen_net(trainable=["fc"])
+    with pytest.raises(ValueError, match=r"fc.bias, fc.weight are not frozen .* such as \['fc'\]"):
+        va.save_blocks(net, tmp_path / "blocks.safetensors")

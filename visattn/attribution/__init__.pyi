@@ -136,6 +136,7 @@ from .variants import (
     VariantScorer as VariantScorer,
     evaluate_target as evaluate_target,
     images_per_batch as images_per_batch,
+    images_per_gradient_batch as images_per_gradient_batch,
     variant_scorer as variant_scorer,
     variants_per_batch as variants_per_batch,
 )

@@ -6,7 +6,11 @@ from torch import Tensor
 
 from visattn.attribution.perturbation import Baseline, baseline_image
 from visattn.attribution.targets import Target
-from visattn.attribution.variants import evaluate_target, variants_per_batch
+from visattn.attribution.variants import (
+    evaluate_target,
+    images_per_gradient_batch,
+    variants_per_batch,
+)
 from visattn.functional.numerics import gauss_legendre
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
@@ -85,7 +89,7 @@ def smoothgrad(
     stdev_spread: float = 0.15,
     signed: bool = False,
     seed: int = 0,
-    internal_batch_size: int = 32,
+    internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
     """SmoothGrad: the mean gradient over noisy copies of each image.
 
@@ -100,7 +104,7 @@ def smoothgrad(
             image.
         signed: Return the sum over channels, instead of the maximum absolute value.
         seed: Of the noise.
-        internal_batch_size: Images in one forward pass.
+        internal_batch_size: Images in one forward pass; None for as many as suit the memory.
 
     Raises:
         ValueError: If there are no samples, the noise is negative, or the target is not
@@ -119,7 +123,7 @@ def smoothgrad(
     total = torch.zeros_like(images)
     with frozen(explained.model):
         _call_target(explained, images, target)
-        for count in _chunk_sizes(num_samples, internal_batch_size, images):
+        for count in _chunk_sizes(explained, num_samples, internal_batch_size, images):
             noise = [torch.randn(images.shape[1:], generator=random) for _ in range(count)]
             noisy = images + stdev_spread * spread * torch.stack(noise)[:, None].to(images)
             total += _input_gradients(explained, with_grad(noisy), target).sum(0)
@@ -134,7 +138,7 @@ def integrated_gradients(
     n_steps: int = 50,
     baselines: Baseline = "mean",
     signed: bool = True,
-    internal_batch_size: int = 32,
+    internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
     """Integrated Gradients: gradients integrated along the straight path from a baseline.
 
@@ -148,7 +152,7 @@ def integrated_gradients(
         n_steps: Points of the Gauss-Legendre quadrature.
         baselines: Color of the baseline image: `mean`, `black` or `white`.
         signed: Return the sum over channels, instead of the maximum absolute value.
-        internal_batch_size: Images in one forward pass.
+        internal_batch_size: Images in one forward pass; None for as many as suit the memory.
 
     Raises:
         ValueError: If there are no steps, the baseline is unknown, or the target is not
@@ -163,7 +167,7 @@ def integrated_gradients(
     total = torch.zeros_like(images)
     with frozen(explained.model):
         _call_target(explained, images, target)
-        sizes = _chunk_sizes(n_steps, internal_batch_size, images)
+        sizes = _chunk_sizes(explained, n_steps, internal_batch_size, images)
         for alpha, weight in zip(alphas.split(sizes), weights.split(sizes), strict=True):
             points = with_grad(baseline + alpha * difference)
             total += (weight * _input_gradients(explained, points, target)).sum(0)
@@ -176,8 +180,12 @@ def _call_target(explained: ExplainedModel, images: Tensor, target: Target) -> N
         evaluate_target(explained, images[None], target)
 
 
-def _chunk_sizes(count: int, internal_batch_size: int, images: Tensor) -> list[int]:
+def _chunk_sizes(
+    explained: ExplainedModel, count: int, internal_batch_size: int | None, images: Tensor
+) -> list[int]:
     """Return how many variants of all images each forward pass takes."""
+    if internal_batch_size is None:
+        internal_batch_size = images_per_gradient_batch(explained, images)
     chunk = variants_per_batch(internal_batch_size, images)
     return [min(chunk, count - start) for start in range(0, count, chunk)]
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from visattn.attribution.targets import (
     BatchedTarget,
@@ -16,11 +17,14 @@ from visattn.attribution.targets import (
     probabilities,
 )
 from visattn.functional.numerics import at_least_float32
+from visattn.recording.frozen_model import with_grad
 from visattn.recording.model_info import ExplainedModel
 
 _PIXELS = 224 * 224
 _IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
 _IMAGES_PER_DEVICE = 512
+_IMAGES_PER_GRADIENT_BATCH = 32
+_GRADIENT_BYTES = 2**30
 _BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
 
 VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
@@ -50,6 +54,49 @@ def images_per_batch(images: Float[Tensor, "b c y x"]) -> int:
         needed = _BYTES_PER_INPUT_BYTE * images.shape[1:].numel() * images.element_size()
         count = min(count, free // needed)
     return max(1, count)
+
+
+def images_per_gradient_batch(explained: ExplainedModel, images: Float[Tensor, "b c y x"]) -> int:
+    """Return how many images to put into one forward and backward pass.
+
+    The activations that the model keeps for the backward pass are measured for one image. Of up to
+    32 images they take at most 1 GiB on CPUs, where larger batches are not faster, and a quarter of
+    the free memory on GPUs.
+
+    Args:
+        explained: The model, with frozen parameters.
+        images: Normalized.
+
+    Example:
+        >>> import torch
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
+        >>> explained = ExplainedModel(torch.nn.Sigmoid(), info, torch.sigmoid)
+        >>> images_per_gradient_batch(explained, torch.zeros(1, 1, 4000, 4000))
+        16
+    """
+    budget = _GRADIENT_BYTES
+    if images.device.type == "cuda" and torch.cuda.is_available():
+        budget = torch.cuda.mem_get_info(images.device)[0] // 4
+    count = budget // max(1, _saved_bytes(explained, images[:1]))
+    return min(max(1, count), _IMAGES_PER_GRADIENT_BATCH)
+
+
+def _saved_bytes(explained: ExplainedModel, images: Tensor) -> int:
+    """Return the size of all tensors that a forward pass keeps for the backward pass."""
+    weights = {weight.untyped_storage().data_ptr() for weight in explained.model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def note_size(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), saved_tensors_hooks(note_size, lambda tensor: tensor):
+        output = explained.forward(with_grad(images))
+    del output  # not before: another tensor could get the address of one that is freed
+    return sum(sizes.values())
 
 
 def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:

@@ -21,8 +21,10 @@ from .feature_layout import (
     spatial_size as spatial_size,
 )
 from .freezing import (
+    check_all_saved as check_all_saved,
     freeze_except_blocks as freeze_except_blocks,
     trained_tensors as trained_tensors,
+    unfreeze as unfreeze,
 )
 from .gating_signal import (
     GatingSignal as GatingSignal,

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from visattn.insertion.freezing import unfreeze
 from visattn.insertion.inserted_block import (
     CHILD_NAME,
     InsertedBlock,
@@ -61,7 +62,8 @@ class BakedModule(nn.Module):
 def remove(model: nn.Module) -> list[str]:
     """Remove all inserted blocks from a model, baked or not, and return their sites.
 
-    The model is restored completely: modules, names, hooks, order and modes.
+    The model is restored completely: modules, names, hooks, order and modes, and what
+    `freeze=True` froze.
 
     Raises:
         ValueError: If there are none.
@@ -78,6 +80,7 @@ def remove(model: nn.Module) -> list[str]:
         )
     """
     hosts = _find_hosts(model)
+    unfreeze(model)
     for host in hosts.values():
         if isinstance(host, BakedModule):
             _replace_module(model, host, host.host)

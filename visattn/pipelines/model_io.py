@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from visattn.insertion.freezing import trained_tensors
+from visattn.insertion.freezing import check_all_saved, trained_tensors
 from visattn.io.atomic import atomic_write
 from visattn.io.bundled_models import find_bundled_model, is_model_name, list_bundled_models
 from visattn.io.hub import HubName, download_file, parse_hub_name, upload_folder
@@ -160,8 +160,8 @@ def save_blocks(
         trainable: Names of further modules that were trained, such as `fc`.
 
     Raises:
-        ValueError: If there are no blocks, a name matches nothing, or the name of the file does
-            not end in .safetensors.
+        ValueError: If there are no blocks, a name matches nothing, something else was trained
+            after `freeze=True`, or the name of the file does not end in .safetensors.
 
     Example:
         >>> import torch, visattn
@@ -174,6 +174,7 @@ def save_blocks(
     tensors = trained_tensors(model, trainable)
     if not tensors:
         raise ValueError(f"{type(model).__name__} has no inserted blocks to save")
+    check_all_saved(model, trainable)
     safetensors_file.write_safetensors(path, tensors, {"blocks": sorted(tensors)})
 
 

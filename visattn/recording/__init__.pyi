@@ -1,6 +1,7 @@
 from .attention_call import (
     AttentionCall as AttentionCall,
     disable_torch_function as disable_torch_function,
+    functional_multihead_call as functional_multihead_call,
     multihead_arguments as multihead_arguments,
     multihead_call as multihead_call,
     multihead_output as multihead_output,
@@ -16,6 +17,9 @@ from .bottleneck import (
 )
 from .changed_attention import (
     read_by_change as read_by_change,
+)
+from .checkpointing import (
+    without_checkpointing as without_checkpointing,
 )
 from .dense_outputs import (
     ImageDetections as ImageDetections,
@@ -118,6 +122,7 @@ from .quadrant_probe import (
     QuadrantProbeResult as QuadrantProbeResult,
     candidate_grids as candidate_grids,
     grid_alignment as grid_alignment,
+    is_grid as is_grid,
     quadrant_images as quadrant_images,
     squared_deviations as squared_deviations,
     tokens_aligned as tokens_aligned,
@@ -155,6 +160,7 @@ from .third_party import (
 )
 from .token_grid import (
     GridProbe as GridProbe,
+    covers as covers,
     decode_indices as decode_indices,
     encode_indices as encode_indices,
     encodes_indices as encodes_indices,

@@ -1,6 +1,6 @@
 """Intercepted attention calls: their inputs, outputs and attention weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import signature
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import dropout, linear, multi_head_attention_forward
 
 from visattn.functional.attention.masks import causal_mask
 from visattn.functional.attention.softmax import dot_product_attention_weights
@@ -17,6 +17,7 @@ from visattn.recording.module_calls import ModuleCall
 
 Index = slice | list[int]
 _MHA_FORWARD = signature(nn.MultiheadAttention.forward)
+_FUNCTIONAL_MHA = signature(multi_head_attention_forward)
 _GUARD = "torch_function_guard"
 
 
@@ -39,6 +40,7 @@ class AttentionCall:
         dropout_p: Attention dropout probability.
         traced: A tensor of the model's own graph that is computed row by row from the weights, or
             holds them, and its axis of queries, counted from the end.
+        tokens: `[g n c]`, of which the queries are projections; None if not available.
     """
 
     shape: tuple[int, int, int, int]
@@ -54,6 +56,7 @@ class AttentionCall:
     heads_mixed: bool = False
     dropout_p: float = 0.0
     traced: tuple[Tensor, int] | None = None
+    tokens: Tensor | None = None
 
     def compute_weights(self, heads: Index, queries: Index) -> Float[Tensor, "g h r m"]:
         """Return the attention weights of the selected heads and queries.
@@ -205,42 +208,85 @@ def multihead_call(
         output: Output of its forward method.
     """
     arguments = multihead_arguments(args, kwargs)
+    options = {
+        "bias_k": layer.bias_k,
+        "add_zero_attn": layer.add_zero_attn,
+        "num_heads": layer.num_heads,
+        "in_proj_weight": layer.in_proj_weight,
+        "q_proj_weight": layer.q_proj_weight,
+        "k_proj_weight": layer.k_proj_weight,
+        "v_proj_weight": layer.v_proj_weight,
+        "in_proj_bias": layer.in_proj_bias,
+        "out_proj_weight": layer.out_proj.weight,
+        "out_proj_bias": layer.out_proj.bias,
+        "dropout_p": layer.dropout,
+        "training": layer.training,
+    }
+    return _multihead_call({**arguments, **options}, output[0], batch_first=layer.batch_first)
+
+
+def functional_multihead_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> AttentionCall | str:
+    """Return the `AttentionCall` of a finished call of `F.multi_head_attention_forward`.
+
+    Returns the reason as text if its weights cannot be recorded.
+
+    Args:
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
+        output: What it returned.
+    """
+    bound = _FUNCTIONAL_MHA.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return _multihead_call(bound.arguments, output[0], batch_first=False)
+
+
+def _multihead_call(
+    arguments: Mapping[str, Any], output: Tensor, *, batch_first: bool
+) -> AttentionCall | str:
+    """Return the attention call of arguments of `F.multi_head_attention_forward`, by name."""
     tokens: list[Tensor] = [arguments[name] for name in ("query", "key", "value")]
     if tokens[0].ndim != 3 or tokens[0].is_nested:
         return "its inputs are unbatched or nested tensors"
-    if layer.bias_k is not None or layer.add_zero_attn:
+    if arguments["bias_k"] is not None or arguments["add_zero_attn"]:
         return "it appends keys that are not tokens (add_bias_kv or add_zero_attn)"
-    if not layer.batch_first:
+    if arguments.get("static_k") is not None or arguments.get("static_v") is not None:
+        return "its keys or values do not come from tokens (static_k or static_v)"
+    if not batch_first:
         tokens = [tensor.transpose(0, 1) for tensor in tokens]
     queries, keys, values = (
-        linear(tensor, weight, bias).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for tensor, (weight, bias) in zip(tokens, _input_projections(layer), strict=True)
+        linear(tensor, weight, bias).unflatten(-1, (arguments["num_heads"], -1)).transpose(1, 2)
+        for tensor, (weight, bias) in zip(tokens, _input_projections(arguments), strict=True)
     )
     shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
+    weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
     return AttentionCall(
         shape,
         queries,
         keys,
         values,
         bias=_multihead_bias(arguments, shape, queries),
-        output=output[0] if layer.batch_first else output[0].transpose(0, 1),
-        output_projection=lambda heads: layer.out_proj(heads.transpose(1, 2).flatten(2)),
-        dropout_p=layer.dropout if layer.training else 0.0,
-        traced=(output[0], -2 if layer.batch_first else -3),
+        output=output if batch_first else output.transpose(0, 1),
+        output_projection=lambda heads: linear(heads.transpose(1, 2).flatten(2), weight, bias),
+        dropout_p=arguments["dropout_p"] if arguments["training"] else 0.0,
+        tokens=tokens[0],
+        traced=(output, -2 if batch_first else -3),
     )
 
 
-def _input_projections(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
-    if layer.in_proj_weight is None:
-        weights = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
+def _input_projections(arguments: Mapping[str, Any]) -> list[tuple[Tensor, Tensor | None]]:
+    if arguments["in_proj_weight"] is None:
+        weights = [arguments[f"{name}_proj_weight"] for name in "qkv"]
     else:
-        weights = list(layer.in_proj_weight.chunk(3))
-    biases = [None] * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+        weights = list(arguments["in_proj_weight"].chunk(3))
+    bias = arguments["in_proj_bias"]
+    biases = [None] * 3 if bias is None else bias.chunk(3)
     return list(zip(weights, biases, strict=True))
 
 
 def _multihead_bias(
-    arguments: dict[str, Any], shape: tuple[int, int, int, int], like: Tensor
+    arguments: Mapping[str, Any], shape: tuple[int, int, int, int], like: Tensor
 ) -> Tensor | None:
     """Return masks as a bias of the scores; in masks of this layer True = may not attend."""
     total: Tensor | None = None
@@ -258,15 +304,15 @@ def _multihead_bias(
 
 
 def multihead_output(
-    layer: nn.MultiheadAttention, attention: AttentionCall, weights: Tensor, output: Any
+    attention: AttentionCall, weights: Tensor, output: Any, *, batch_first: bool
 ) -> tuple[Tensor, Any]:
-    """Return the output of `nn.MultiheadAttention` computed with other attention weights.
+    """Return the output of multi-head attention computed with other attention weights.
 
     Args:
-        layer: The layer.
-        attention: Result of `multihead_call`.
+        attention: Result of `multihead_call` or `functional_multihead_call`.
         weights: Attention weights `[b h n m]`.
-        output: Original output of the layer.
+        output: Original output.
+        batch_first: Whether the batch is the first axis of the output.
 
     Raises:
         ValueError: If the attention call has no values or no output projection.
@@ -274,4 +320,4 @@ def multihead_output(
     if attention.values is None or attention.output_projection is None:
         raise ValueError("the attention call must have values and an output projection")
     tokens = attention.output_projection(dropout(weights, attention.dropout_p) @ attention.values)
-    return (tokens if layer.batch_first else tokens.transpose(0, 1)), output[1]
+    return (tokens if batch_first else tokens.transpose(0, 1)), output[1]

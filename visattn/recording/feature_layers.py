@@ -19,7 +19,7 @@ from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLa
 from visattn.recording.module_calls import probing
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.receptive_field import TracedGrids
-from visattn.recording.token_grid import Grid, fits
+from visattn.recording.token_grid import Grid, covers, fits
 
 Layer = int | str | nn.Module
 
@@ -426,7 +426,8 @@ def _candidate_layouts(output: Tensor, info: ModelInfo, size: tuple[int, int]) -
     if output.ndim == 4:
         for axes, sides in (("b c y x", shape[2:]), ("b y x c", shape[1:3])):
             grid = (sides[0], sides[1])
-            if min(grid) >= 1 and max(grid) > 1 and fits(grid, size):
+            square = min(grid) >= 1 and max(grid) > 1 and fits(grid, size)
+            if square or covers(grid, size):
                 yield _Layout(cast("FeatureLayout", axes), grid)
         return
     known = {layer.grid for layer in info.feature_layers}
@@ -436,7 +437,9 @@ def _candidate_layouts(output: Tensor, info: ModelInfo, size: tuple[int, int]) -
         grids = known | {(n, count // n) for n in range(1, count + 1) if not count % n}
         for grid in grids:
             extra = count - grid[0] * grid[1]
-            if not 0 <= extra <= _MAX_PREFIX_TOKENS or max(grid) < 2 or not fits(grid, size):
+            if not 0 <= extra <= _MAX_PREFIX_TOKENS or max(grid) < 2:
+                continue
+            if not fits(grid, size) and grid not in known:
                 continue
             yield _Layout(cast("FeatureLayout", axes), grid, extra)
             if extra:

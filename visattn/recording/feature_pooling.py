@@ -33,7 +33,7 @@ from visattn.recording.read_rows import (
     TracedCall,
     mean_of_images,
 )
-from visattn.recording.token_grid import fits
+from visattn.recording.token_grid import covers, fits
 
 _MAX_TESTED = 4  # last outputs that may carry all positions
 _IMAGE_VECTORS = ("image_embeds", "pooler_output")
@@ -446,7 +446,8 @@ class _PoolingSearch:
         if output is None or output.tensor.ndim != 4:
             return None
         rows, columns = output.tensor.shape[2:]
-        if not fits((rows, columns), self.run.image_size):
+        grid, size = (rows, columns), self.run.image_size
+        if not fits(grid, size) and not covers(grid, size):
             return None
         aligned = {out.edge for out in self.run.outputs if _is_plane(out.layer)}
         for source in self.graph.bottlenecks[self.graph.bottlenecks.index(edge) + 1 :]:
@@ -484,13 +485,16 @@ class _PoolingSearch:
         most = max(prefix_counts.values(), default=0)
         for edge in self.graph.bottlenecks[: end + 1]:
             shape = self.graph.shape(edge)
-            count = shape[1] if len(shape) == 3 else 0
+            # Of one image; some models put the tokens before the batch.
+            batch_first = len(shape) == 3 and shape[0] == 1
+            count = shape[batch_first] if len(shape) == 3 else 0
             prefix = prefix_counts.get(count, 0)
             if prefix or count in cells:
                 [gradient] = self.gradients([edge])
                 if gradient is None:
                     return ()
-                tokens = gradient[0].ne(0).any(-1).nonzero().flatten()
+                gradient = gradient[0] if batch_first else gradient[:, 0]
+                tokens = gradient.ne(0).any(-1).nonzero().flatten()
                 return tuple(int(token) + most - prefix for token in tokens)
         return None
 

@@ -6,10 +6,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from visattn.recording.checkpointing import without_checkpointing
+
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode, and restore the mode of each of its modules afterwards.
+
+    Gradient checkpointing is switched off meanwhile (see `without_checkpointing`).
 
     Args:
         model: Any module.
@@ -25,7 +29,8 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        yield
+        with without_checkpointing(model):
+            yield
     finally:
         for module, mode in modes:
             module.training = mode

@@ -15,7 +15,7 @@ SMOOTH_ACTIVATIONS = frozenset(
     | {"rrelu"}
 )
 _NORMS = frozenset({"layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm"})
-_ATTENTION = frozenset({"softmax", "scaled_dot_product_attention"})
+_ATTENTION = frozenset({"softmax", "scaled_dot_product_attention", "multi_head_attention_forward"})
 _PRODUCTS = frozenset(
     {"mul", "mul_", "__mul__", "__imul__", "__rmul__", "multiply", "div", "div_", "__truediv__"}
     | {"matmul", "__matmul__", "bmm", "einsum"}

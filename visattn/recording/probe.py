@@ -26,7 +26,6 @@ from visattn.recording.token_grid import (
     decode_indices,
     is_sequential,
     rectangular_window_size,
-    split_prefix_tokens,
     windows_per_image,
 )
 from visattn.recording.torch_function import AttentionInterceptor
@@ -239,14 +238,9 @@ class ModelProbe:
             return layout if valid else _NO_OUTPUT_POSITIONS
         return layout
 
-    def _split(self, num_tokens: int) -> tuple[tuple[str, ...], tuple[int, int]] | None:
-        return split_prefix_tokens(
-            num_tokens, self.prefix_tokens, self.image_size, self.grids.observed_grids
-        )
-
     def _window_layout(self, site: str, windows: Tensor, heads: int) -> ObservedTokens | str:
         num_tokens = int(windows.max()) + 1
-        split = self._split(num_tokens)
+        split = self.grids.split(num_tokens)
         if split is None:
             return _no_grid_error(num_tokens, self.prefix_tokens)
         prefix, grid = split
@@ -264,9 +258,9 @@ class ModelProbe:
         self, site: str, heads: int, queries: int, keys: int
     ) -> ObservedTokens | str:
         single_query = queries == 1 < keys
-        key_split = query_split = self._split(keys)
+        key_split = query_split = self.grids.split(keys)
         if not single_query and queries != keys:
-            query_split = self._split(queries)
+            query_split = self.grids.split(queries)
         if key_split is None or query_split is None:
             return _no_grid_error(keys if key_split is None else queries, self.prefix_tokens)
         (key_prefix, key_grid), (prefix, grid) = key_split, query_split

@@ -20,14 +20,16 @@ from visattn.recording.attention_call import (
 )
 from visattn.recording.model_info import FeatureLayer, FeatureLayout
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
-from visattn.recording.token_grid import Grid, fits
+from visattn.recording.token_grid import Grid, covers, fits
 from visattn.recording.torch_function import AttentionInterceptor
 
 QUADRANTS = 4  # top left, top right, bottom left, bottom right
 _COARSE_CELLS = 16  # of the coarse noise, which averaging over small neighborhoods does not remove
 _MIN_SCORE = 0.8  # share of correctly ordered pairs of cells; 0.5 by chance
+_MIN_EXPLAINED = 0.7  # 0.9 for the grid of a network; up to 0.5 for others of as many cells
 _MIN_PAIRS = 4  # as in a grid of 2 x 2
 _MAX_CHANNELS = 32  # that are compared, evenly spaced
+_MAX_POOLED = 2  # first tokens that are computed from all others
 _UNRESPONSIVE = 1e-8  # share of the largest squared change below which a position is unresponsive
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
@@ -100,12 +102,16 @@ class GridAlignment:
         column_score: The same for pairs of cells in one row.
         num_pairs: Number of pairs.
         aligned: Whether the scores prove that the cells lie on the image in this order.
+        explained: How much of what tells the upper from the lower half lies between rows, and of
+            what tells left from right between columns, as a share of the variance; the smaller of
+            both. Another grid of as many cells mixes them.
     """
 
     row_score: float
     column_score: float
     num_pairs: int
     aligned: bool
+    explained: float = 0.0
 
     @property
     def score(self) -> float:
@@ -135,6 +141,24 @@ def grid_alignment(activations: Float[Tensor, "4 c gy gx"]) -> GridAlignment:
     return max(alignments, key=lambda alignment: alignment.score)
 
 
+def is_grid(alignment: GridAlignment, grid: Grid, image_size: tuple[int, int]) -> bool:
+    """Return whether activations lie on a grid of an image.
+
+    Cells that are not square need stronger evidence, since there are many such grids.
+
+    Args:
+        alignment: Of the activations with the image.
+        grid: Rows and columns.
+        image_size: Height and width.
+
+    Example:
+        >>> is_grid(GridAlignment(1.0, 0.9, 98, True, 0.02), (98, 2), (224, 224))
+        False
+    """
+    certain = alignment.explained >= _MIN_EXPLAINED and covers(grid, image_size)
+    return alignment.aligned and (certain or fits(grid, image_size))
+
+
 def _alignment(deviations: Float[Tensor, "4 gy gx"]) -> GridAlignment:
     floor = _UNRESPONSIVE * deviations.max()
     if not bool(deviations.isfinite().all()) or float(floor) == 0:
@@ -148,7 +172,21 @@ def _alignment(deviations: Float[Tensor, "4 gy gx"]) -> GridAlignment:
         float(pairs.float().mean()) if pairs.numel() else 1.0 for pairs in ordered
     )
     aligned = num_pairs >= _MIN_PAIRS and min(row_score, column_score) >= _MIN_SCORE
-    return GridAlignment(row_score, column_score, num_pairs, aligned=aligned)
+    explained = min(_explained(vertical), _explained(horizontal.mT))
+    return GridAlignment(row_score, column_score, num_pairs, aligned=aligned, explained=explained)
+
+
+def _explained(values: Float[Tensor, "gy gx"]) -> float:
+    """Return the variance between rows as a share of all variance; 1 for a single row.
+
+    It is adjusted for chance, which explains the more the shorter rows are: about 0 for noise.
+    """
+    rows, columns = values.shape
+    if rows == 1 or columns == 1:
+        return float(rows == 1)
+    inside = values.var(1, correction=1).mean()
+    total = values.var(correction=1).clamp(min=torch.finfo(values.dtype).tiny)
+    return 1 - float(inside / total)
 
 
 def _ordered_pairs(values: Float[Tensor, "gy gx"]) -> Bool[Tensor, "upper lower gx"]:
@@ -177,8 +215,9 @@ class QuadrantProbeResult:
     Args:
         feature_layers: Modules whose output is aligned with the image, in the order of the run.
         num_calls: Number of calls of each module.
-        num_prefix_tokens: For each sequence length, how many tokens before the grid respond to no
-            quadrant where that length first occurs, because they are computed from parameters.
+        num_prefix_tokens: For each sequence length, how many tokens are before the grid where that
+            length first occurs: they respond to no quadrant, because they are computed from
+            parameters, or are computed from the whole grid.
         attention_tokens: Token contents of each attention call, by module and call index.
         attention_modules: Modules that computed attention, supported or not.
     """
@@ -247,6 +286,8 @@ class QuadrantProbe:
         values, queries = attention.values, attention.queries
         if values is None or values.shape[:1] + values.shape[2:3] != (groups, keys):
             values = attention.compute_weights(slice(None), slice(None)).transpose(-2, -1)
+        if groups == QUADRANTS:
+            self._count_prefix_tokens(values.transpose(1, 2).flatten(2))
         if groups % QUADRANTS == 0:
             self.result.attention_tokens[call.site, call.index] = AttentionTokens(
                 _token_contents(values), None if queries is None else _token_contents(queries)
@@ -270,7 +311,9 @@ class QuadrantProbe:
             self.on_attention(call, attention)
             queries, keys = attention.shape[2:]
             identity = torch.eye(keys).to(output[0])
-            return multihead_output(layer, attention, identity, output) if queries == keys else None
+            if queries != keys:
+                return None
+            return multihead_output(attention, identity, output, batch_first=layer.batch_first)
         finally:
             restore_torch_function(call)
 
@@ -294,12 +337,28 @@ class QuadrantProbe:
         return hook
 
     def _count_prefix_tokens(self, tokens: Tensor) -> None:
-        """Count unresponsive first tokens where a sequence length first occurs."""
+        """Count first tokens that are no cells, where a sequence length first occurs."""
         if not _is_probe_batch(tokens) or tokens.shape[1] in self.result.num_prefix_tokens:
             return
         constant = unresponsive(squared_deviations(tokens, dim=(2,))).tolist()
         count = constant.index(False) if False in constant else 0
-        self.result.num_prefix_tokens[tokens.shape[1]] = count
+        self.result.num_prefix_tokens[tokens.shape[1]] = count or self._count_pooled_tokens(tokens)
+
+    def _count_pooled_tokens(self, tokens: Float[Tensor, "4 n c"]) -> int:
+        """Count first tokens that are computed from all others, such as their mean.
+
+        They respond to every quadrant, as cells with large receptive fields do. But the others are
+        aligned with the image only without them.
+        """
+        deviations = squared_deviations(tokens, dim=(2,))
+        for count in range(min(_MAX_POOLED + 1, tokens.shape[1])):
+            if count and float(deviations[:, count - 1].min()) <= _UNRESPONSIVE * deviations.max():
+                return 0
+            for grid in candidate_grids(tokens.shape[1] - count, self.image_size):
+                alignment = grid_alignment(tokens[:, count:].mT.unflatten(-1, grid))
+                if is_grid(alignment, grid, self.image_size):
+                    return count
+        return 0
 
     def _feature_layer(self, site: str, activations: Tensor) -> FeatureLayer | None:
         """Return layout and grid of activations; None if no layout is aligned with the image."""
@@ -308,12 +367,14 @@ class QuadrantProbe:
         if activations.ndim == 3:
             self._count_prefix_tokens(activations)
         options = self._token_layouts if activations.ndim == 3 else self._plane_layouts
-        best: tuple[GridAlignment, FeatureLayer] | None = None
+        layers: list[tuple[Any, FeatureLayer]] = []
         for layer, plane in options(activations):
             alignment = grid_alignment(plane)
-            if alignment.aligned and (best is None or alignment.score > best[0].score):
-                best = alignment, replace(layer, site=site)
-        return None if best is None else best[1]
+            if is_grid(alignment, layer.grid, self.image_size):
+                certain = alignment.explained >= _MIN_EXPLAINED
+                evidence = certain, fits(layer.grid, self.image_size), alignment.score
+                layers.append((evidence, replace(layer, site=site)))
+        return max(layers, key=lambda pair: pair[0], default=(None, None))[1]
 
     def _plane_layouts(self, activations: Tensor) -> Iterator[tuple[FeatureLayer, Tensor]]:
         options: tuple[tuple[Tensor, FeatureLayout], ...] = (
@@ -322,7 +383,7 @@ class QuadrantProbe:
         )
         for plane, layout in options:
             grid = plane.shape[2], plane.shape[3]
-            if grid != (1, 1) and fits(grid, self.image_size):
+            if grid != (1, 1) and _is_candidate(grid, self.image_size):
                 yield FeatureLayer("", layout, grid), plane
 
     def _token_layouts(self, tokens: Tensor) -> Iterator[tuple[FeatureLayer, Tensor]]:
@@ -366,20 +427,23 @@ def tokens_aligned(
 
 
 def candidate_grids(num_cells: int, image_size: tuple[int, int]) -> Iterator[Grid]:
-    """Yield the grids of square cells with this many cells that can cover an image.
+    """Yield the grids with this many cells that can cover an image, square cells first.
 
     Args:
         num_cells: Rows times columns.
         image_size: Height and width.
 
     Example:
-        >>> list(candidate_grids(15, (48, 80))), list(candidate_grids(16, (48, 80)))
-        ([(3, 5)], [])
+        >>> list(candidate_grids(15, (48, 80))), list(candidate_grids(13, (48, 80)))
+        ([(3, 5), (5, 3)], [])
     """
-    for rows in range(1, num_cells + 1):
-        grid = rows, num_cells // rows
-        if num_cells % rows == 0 and num_cells > 1 and fits(grid, image_size):
-            yield grid
+    grids = [(n, num_cells // n) for n in range(1, num_cells + 1) if num_cells % n == 0]
+    grids = [grid for grid in grids if num_cells > 1 and _is_candidate(grid, image_size)]
+    yield from sorted(grids, key=lambda grid: not fits(grid, image_size))
+
+
+def _is_candidate(grid: Grid, image_size: tuple[int, int]) -> bool:
+    return fits(grid, image_size) or covers(grid, image_size)
 
 
 def _on_enter(call: ModuleCall, *_: Any) -> None:

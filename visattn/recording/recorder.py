@@ -15,6 +15,7 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.messages import format_names
 from visattn.recording.attention_map import AttentionMap, truncate_text
+from visattn.recording.checkpointing import without_checkpointing
 from visattn.recording.module_calls import (
     first_image_batch,
     is_probing,
@@ -75,7 +76,7 @@ def record(
     softmax whose result is multiplied with values, and `torch.nn.MultiheadAttention` are
     intercepted. The first run with an image of some size adds a probe run that locates the tokens.
     Every map is compared with the output of its layer. Attention with unknown token positions, or
-    not among positions, is listed in `unsupported`.
+    not among positions, is listed in `unsupported`. Gradient checkpointing is off inside the block.
 
     Args:
         model: The model.
@@ -122,6 +123,8 @@ def record(
         unsupported=recording.unsupported,
     )
     with ExitStack() as stack:
+        # A layer that runs again in the backward pass would be recorded twice, or in one pass only.
+        stack.enter_context(without_checkpointing(model))
         selected = [site for site in collector.select(()) if site in taps]
         grids = TapGrids(model)
         if any(taps[site].kind in _SPATIAL_KINDS for site in selected):

@@ -130,7 +130,7 @@ class ThirdPartyRecorder:
         elif not self.differentiable:
             self.on_attention(call, attention)
         elif (weights := self.replace_weights(call, attention)) is not None:
-            return multihead_output(layer, attention, weights, output)
+            return multihead_output(attention, weights, output, batch_first=layer.batch_first)
         return None
 
     def on_unsupported(self, call: ModuleCall, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from math import inf, log
+from math import inf, log, prod
 from typing import Any
 
 import torch
@@ -37,6 +37,22 @@ def fits(grid: Grid, image_size: tuple[int, int]) -> bool:
     return smallest < largest
 
 
+def covers(grid: Grid, image_size: tuple[int, int]) -> bool:
+    """Whether a grid of cells of any shape, with several rows and columns, can cover an image.
+
+    Most grids do, so that it must be measured where their cells lie.
+
+    Args:
+        grid: Rows and columns.
+        image_size: Height and width.
+
+    Example:
+        >>> covers((6, 5), (48, 80)), covers((15, 1), (48, 80))
+        (True, False)
+    """
+    return all(2 <= cells <= length for cells, length in zip(grid, image_size, strict=True))
+
+
 def infer_grid(
     num_tokens: int, image_size: tuple[int, int], observed_grids: Iterable[Grid]
 ) -> Grid | None:
@@ -64,13 +80,12 @@ def infer_grid(
         grids = [(height // stride, width // stride) for stride in strides]
         return next((grid for grid in grids if grid[0] * grid[1] == num_tokens), None)
     coarser = {
-        (-(-rows // factor), -(-columns // factor))
+        grid: fits((rows, columns), image_size)
         for rows, columns in grids
         for factor in range(2, 9)
+        if prod(grid := (-(-rows // factor), -(-columns // factor))) == num_tokens
     }
-    matching = [
-        grid for grid in coarser if grid[0] * grid[1] == num_tokens and fits(grid, image_size)
-    ]
+    matching = [grid for grid, square in coarser.items() if fits(grid, image_size) or not square]
     return min(matching, key=lambda grid: _anisotropy(grid, image_size), default=None)
 
 
@@ -307,6 +322,11 @@ class GridProbe:
         num_tokens = layer.num_prefix_tokens + layer.grid[0] * layer.grid[1]
         return encode_indices(tensor, num_tokens, channels_last=channels_last)
 
+    def split(self, num_tokens: int) -> tuple[tuple[str, ...], Grid] | None:
+        """Return the prefix tokens and the grid of tokens; None if they form no grid."""
+        grids = self.observed_grids or self.known_grids
+        return split_prefix_tokens(num_tokens, self.prefix_tokens, self.image_size, grids)
+
     def _norm_output(self, args: tuple[Any, ...], output: Tensor) -> Tensor:
         """Return the encoded input of a norm unchanged, or its output newly encoded."""
         tensor = args[0] if args else None
@@ -327,9 +347,7 @@ class GridProbe:
         """
         shape = activations.shape
         if activations.ndim == 3:
-            split = split_prefix_tokens(
-                shape[1], self.prefix_tokens, self.image_size, self.observed_grids
-            )
+            split = self.split(shape[1])
             if split is None or self.permuted or split[1] not in self.known_grids:
                 return None
             return FeatureLayer(site, "b n c", split[1], len(split[0]))
@@ -337,8 +355,7 @@ class GridProbe:
         options = [trailing] if channels_first else [trailing, leading]
         options = [grid for grid in options if grid in self.known_grids]
         observed = [grid for grid in options if grid in self.observed_grids]
-        fitting = (grid for grid in observed or options if fits(grid, self.image_size))
-        grid = next(fitting, None)
+        grid = next(iter(observed or options), None)
         if grid is None:
             return None
         return FeatureLayer(site, "b c y x" if grid is trailing else "b y x c", grid)

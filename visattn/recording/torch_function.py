@@ -9,7 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.attention_call import AttentionCall, sdpa_call
+from visattn.recording.attention_call import (
+    AttentionCall,
+    functional_multihead_call,
+    multihead_output,
+    sdpa_call,
+)
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, TrackedWeights
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
@@ -35,9 +40,10 @@ class AttentionListener(Protocol):
 class AttentionInterceptor(TorchFunctionMode):
     """Intercepts attention wherever a model computes it, without changing the computation.
 
-    It intercepts `scaled_dot_product_attention`, and each softmax over the last axis: tensors that
-    are computed from its output are tracked up to the matrix product with the values. The left
-    operand of that product is the attention that the model used, whatever it did to it in between.
+    It intercepts `scaled_dot_product_attention`, `multi_head_attention_forward`, and each softmax
+    over the last axis: tensors that are computed from its output are tracked up to the matrix
+    product with the values. The left operand of that product is the attention that the model used,
+    whatever it did to it in between.
 
     Args:
         calls: The running modules.
@@ -71,6 +77,8 @@ class AttentionInterceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return self._sdpa(call, args, kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._multihead(call, args, kwargs)
         if func in _SOFTMAX:
             return self._softmax(call, func, args, kwargs)
         if call.tracked:
@@ -100,6 +108,26 @@ class AttentionInterceptor(TorchFunctionMode):
             attention.traced = output, -2
             self.listener.on_attention(call, attention)
         return output
+
+    def _multihead(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Intercept the function behind `nn.MultiheadAttention`, called by another module."""
+        output = F.multi_head_attention_forward(*args, **kwargs)
+        replace = self.replace_weights
+        with torch.set_grad_enabled(replace is not None and torch.is_grad_enabled()):
+            attention = functional_multihead_call(args, kwargs, output)
+        if isinstance(attention, str):
+            self.listener.on_unsupported(call, attention)
+            return output
+        if self.calls.probing and attention.tokens is not None:
+            call.projection_inputs.append(attention.tokens)
+        if replace is None:
+            self.listener.on_attention(call, attention)
+        weights = None if replace is None else replace(call, attention)
+        if self.identity_attention and attention.shape[2] == attention.shape[3]:
+            weights = torch.eye(attention.shape[3]).to(output[0])
+        if weights is None:
+            return output
+        return multihead_output(attention, weights, output, batch_first=False)
 
     def _softmax(
         self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -1,0 +1,159 @@
+"""Patches that are not square: grids are measured, and no other grid of as many cells is taken."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.layer_outputs import layer_activations
+from visattn.attribution.methods import METHODS
+from visattn.attribution.targets import resolve_target
+from visattn.recording.feature_layers import measure_feature_layer
+from visattn.recording.quadrant_probe import QuadrantProbe, quadrant_images
+from visattn.recording.recorder import record
+
+Pair = tuple[int, int]
+
+
+class Patches(nn.Module):
+    """A transformer that cuts patches by a reshape and projects them by a linear layer.
+
+    Args:
+        size: Height and width of the images.
+        patch: Height and width of a patch.
+        by_columns: Whether the patches are taken column by column.
+    """
+
+    def __init__(self, size: Pair, patch: Pair, *, by_columns: bool = False) -> None:
+        super().__init__()
+        self.grid = size[0] // patch[0], size[1] // patch[1]
+        self.patch, self.by_columns = patch, by_columns
+        self.proj = nn.Linear(3 * patch[0] * patch[1], 12)
+        self.pos = nn.Parameter(torch.randn(1, self.grid[0] * self.grid[1], 12) / 3)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(12, 2, 17, batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (rows, columns), (height, width) = self.grid, self.patch
+        patches = x.unflatten(3, (columns, width)).unflatten(2, (rows, height))
+        order = (0, 4, 2, 1, 3, 5) if self.by_columns else (0, 2, 4, 1, 3, 5)
+        x = self.proj(patches.permute(order).flatten(3).flatten(1, 2)) + self.pos
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(x.mean(1))
+
+
+def timm_model(size: Pair, patch: Pair) -> nn.Module:
+    sizes: dict[str, Any] = {"img_size": size, "patch_size": patch}
+    return VisionTransformer(**sizes, embed_dim=12, depth=2, num_heads=2, num_classes=5)
+
+
+def hf_model(size: Pair, patch: Pair) -> nn.Module:
+    options: dict[str, Any] = {
+        "image_size": size, "patch_size": patch, "hidden_size": 12, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 17, "num_labels": 5,
+    }  # fmt: skip
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**options))
+
+
+MODELS: dict[str, Callable[[Pair, Pair], nn.Module]] = {
+    "timm": timm_model,
+    "transformers": hf_model,
+    "reshape": Patches,
+}
+# Size and patch; 4 x 16 cells could be 8 x 8 square ones, 12 x 16 ones are nearly square.
+CASES: tuple[tuple[Pair, Pair], ...] = (
+    ((104, 112), (8, 16)),
+    ((96, 96), (24, 6)),
+    ((112, 56), (16, 4)),
+    ((132, 176), (12, 16)),
+    ((56, 88), (8, 44)),
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_maps_lie_where_changed_patches_are(name: str) -> None:
+    for size, patch in CASES:
+        torch.manual_seed(5)
+        model = MODELS[name](size, patch).eval()
+        grid = size[0] // patch[0], size[1] // patch[1]
+        case = f"{name}, patches of {patch} on {size}"
+        explained = analyze_model(model, size)
+        layers = explained.info.attention_layers
+        assert [layer.grid for layer in layers] == [grid, grid], case
+        site = explained.info.feature_layers[-1].site
+        assert explained.info.feature_layers[-1].grid == grid, case
+        assert measure_feature_layer(explained, site, None).grid == grid, case
+        x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(3))
+        target = resolve_target(1, explained)
+        for method in ("attention", "rollout", "relevance", "gradcam", "legrad"):
+            assert METHODS[method].function(explained, x, target).shape == (1, *grid), (
+                case,
+                method,
+            )
+        cell = (grid[0] - 2, 1)
+        place = [slice(n * side, (n + 1) * side) for n, side in zip(cell, patch, strict=True)]
+        changed = x.clone()
+        changed[:, :, *place] += 3
+        features: list[Tensor] = []
+        attention: list[Tensor] = []
+        first = explained.info.feature_layers[0]
+        for images in (x, changed):
+            features.append(layer_activations(explained, images, target, first)[0])
+            with record(model) as recording, torch.no_grad():
+                explained.forward(images)
+            attention.append(recording.maps[0].values)
+        change = (features[1] - features[0]).square().sum((0, 1))
+        assert divmod(int(change.argmax()), grid[1]) == cell, case
+        change = (attention[1] - attention[0]).abs().sum((0, 1, 2))
+        assert divmod(int(change.argmax()), grid[1]) == cell, case
+
+
+def test_patches_in_another_order_are_refused() -> None:
+    for size, patch in CASES:
+        torch.manual_seed(5)
+        info = analyze_model(Patches(size, patch, by_columns=True).eval(), size).info
+        grid = size[0] // patch[0], size[1] // patch[1]
+        assert not info.attention_layers, (size, patch)
+        assert not info.feature_layers, (size, patch)
+        reason = "blocks do not show at the tokens of their position|tokens form no grid"
+        assert re.search(reason, info.attention_error), grid
+
+
+def test_smooth_features_are_not_read_on_another_grid() -> None:
+    class Smooth(nn.Module):
+        """Features with large receptive fields, as tokens."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = avg_pool2d(x, patch)
+            for _ in range(rounds):
+                x = avg_pool2d(x, 5, 1, 2)
+            return x.flatten(2).mT
+
+    cases = [
+        (112, 112, 8, 8),
+        (64, 112, 8, 8),
+        (112, 112, 16, 4),
+        (112, 112, 4, 16),
+        (96, 96, 6, 24),
+    ]
+    for *size, height, width in cases:
+        patch, grid = (height, width), (size[0] // height, size[1] // width)
+        images = quadrant_images(3, (size[0], size[1]), torch.zeros(1))
+        for rounds in range(4):
+            model = nn.Sequential(Smooth())
+            probe = QuadrantProbe(model, (size[0], size[1]))
+            layer = probe.run(partial(model, images)).feature_layers.get("0")
+            assert layer is None or layer.grid == grid, (size, patch, rounds)
+            assert layer or rounds, (size, patch)
