@@ -21,7 +21,7 @@ from visattn.pipelines.words.placement import (
 )
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.recording.frozen_model import frozen
-from visattn.recording.word_rows import KeySources
+from visattn.recording.key_sources import KeySources
 
 HEIGHT, WIDTH = 180, 300
 TOLERANCE = 0.02  # tokens

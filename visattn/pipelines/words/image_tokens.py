@@ -1,19 +1,23 @@
 """Image tokens among the keys of a language model, and their places on a photo."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
+from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
+    NO_TOKEN,
     Placement,
-    element_positions,
     owned_pixel_moments,
     place_tokens,
     shared_pixel_moments,
@@ -21,7 +25,8 @@ from visattn.pipelines.words.placement import (
 )
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.recording.frozen_model import frozen
-from visattn.recording.word_rows import KeySource, KeySources
+from visattn.recording.key_sources import KeySource, KeySources
+from visattn.recording.reused_outputs import ReusedOutputs
 
 RESAMPLERS = {
     "blip-2": "qformer",
@@ -31,10 +36,13 @@ RESAMPLERS = {
 }
 """Model types whose words read learned queries, and the module in which these read the image."""
 
-_MAX_SHARED = 0.001  # of the pixels; above, tokens are placed by the moments of their gradients
+_MAX_SHARED = 0.01  # of the pixels; above, tokens are placed by the moments of their gradients
 _MAX_BACKWARD_PASSES = 2048
 _CACHE_SIZE = 64
-_CACHE: "WeakKeyDictionary[nn.Module, dict[Any, ImageTokens]]" = WeakKeyDictionary()
+_CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]]" = (
+    WeakKeyDictionary()
+)
+_CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +56,8 @@ class ImageTokens:
         placement: Places of the image tokens; of those that the resampler reads if there is one.
         resampler_sites: Attention layers between the placed tokens and those that words read.
         notes: How the tokens were placed, if not by their own pixels.
+        state_offset: Number of keys before those made from the hidden states that `KeySources`
+            finds; None if the states of the image tokens were not found.
     """
 
     sites: tuple[str, ...]
@@ -56,6 +66,7 @@ class ImageTokens:
     placement: Placement
     resampler_sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    state_offset: int | None = 0
 
 
 def find_image_tokens(
@@ -64,10 +75,13 @@ def find_image_tokens(
     photo: LoadedImage,
     inputs: dict[str, Any],
     text: GeneratedText,
+    *,
+    towers: ReusedOutputs | None = None,
 ) -> ImageTokens:
     """Return the image tokens that words of a model read, with their places on a photo.
 
-    The result is cached for photos of one size with the same prompt.
+    The result is cached for photos of one size with the same prompt. That the pixels of a photo lie
+    where those of test photos do is checked for each.
 
     Args:
         model: The model.
@@ -75,6 +89,7 @@ def find_image_tokens(
         photo: The photo.
         inputs: The preprocessed photo and prompt.
         text: A generated text.
+        towers: Outputs of vision towers on the same photo.
 
     Raises:
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
@@ -88,83 +103,140 @@ def find_image_tokens(
     key = (photo.size, photo.orientation, tuple(inputs[name].shape), process.fingerprint(),
            tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
+
+    def plain(image: Image.Image) -> Tensor:
+        return process.unnormalized(image)[name]
+
+    def normalized(image: Image.Image) -> Tensor:
+        return process([image])[name]
+
     if key not in cache:
-        positions, on_photo = element_positions(
-            lambda image: process([image], do_normalize=False)[name],
-            photo.size,
-            inputs[name].shape,
-        )
-        points = positions * torch.tensor(photo.size[::-1], dtype=torch.float64)
-        probe = _probe(model, inputs, text)
-        image_tokens = _locate(model, probe, points, on_photo,
-                        Geometry.identity(photo.size, photo.orientation))  # fmt: skip
+        places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
+        probe = _probe(model, inputs, text, towers)
+        geometry = Geometry.identity(photo.size, photo.orientation)
+        image_tokens = _locate(model, probe, places, geometry)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
-        cache[key] = image_tokens
-    return cache[key]
+        cache[key] = image_tokens, places
+    image_tokens, places = cache[key]
+    check_places(places, photo.pixels, inputs[name], process=plain, normalized=normalized)
+    return image_tokens
 
 
 @dataclass(frozen=True, eq=False)
 class _Probe:
-    """Sources of all keys without attention, and the pixels that they depend on."""
+    """Keys of a model without attention, and the pixels that they depend on.
 
+    Args:
+        model: The model.
+        inputs: Its inputs, for two words.
+        name: Name of the pixels.
+        pixels: Noise, in the graph of the keys.
+        sources: Keys of all attention layers.
+        text_sites: Attention layers of the text decoder.
+        skip: Linear layers of the text decoder that no key needs.
+    """
+
+    model: nn.Module
+    inputs: dict[str, Any]
+    name: str
+    pixels: Tensor
     sources: dict[str, KeySource]
     text_sites: tuple[str, ...]
-    pixels: Tensor
-    inputs: dict[str, Any]
+    skip: frozenset[int]
+
+    def changed(self, chosen: Bool[Tensor, " e"]) -> dict[str, KeySource]:
+        """Return the keys after the chosen pixel elements changed."""
+        generator = torch.Generator().manual_seed(1)
+        noise = 2 * torch.rand(self.pixels.shape, generator=generator) - 1
+        other = torch.where(chosen.view(self.pixels.shape), noise.to(self.pixels), self.pixels)
+        with torch.no_grad():
+            return _sources(self.model, {**self.inputs, self.name: other.detach()}, self.skip).sources
 
 
-def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Probe:
-    """Run the model without attention on noise, for one word and for two.
+def _probe(
+    model: nn.Module, inputs: dict[str, Any], text: GeneratedText, towers: ReusedOutputs | None
+) -> _Probe:
+    """Run the model without attention, for one word and on noise for two.
 
-    Attention layers of the text decoder are those whose number of queries grows with the text.
+    Attention layers of the text decoder are those whose number of queries grows with the text. Of
+    the decoder, linear layers outside of attention need not run: tokens keep their content.
     """
+    skip = _text_layers(model, text)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
-    generator = torch.Generator().manual_seed(0)
-    num_queries: dict[str, int] = {}
-    for words in (1, 2):
-        sequence = torch.cat([prompt, text.sequence[-1:].repeat(words + 1)])
-        replayed = replay_inputs(model, inputs, sequence, words + 1)
-        name = pixel_name(replayed)
-        original = replayed[name]
-        noise = 2 * torch.rand(original.shape, generator=generator) - 1
-        pixels = noise.to(original)
-        if name == "flattened_patches":
-            pixels[..., :2] = original[..., :2]  # row and column of the patch
-        probe = KeySources(model)
-        with frozen(model), torch.set_grad_enabled(words == 2), probe.collecting():
-            pixels.requires_grad_(words == 2)
-            model(**{**replayed, name: pixels})
-        if words == 1:
-            num_queries = {site: each.num_queries for site, each in probe.sources.items()}
-    grown = [site for site, source in probe.sources.items()
-             if source.num_queries == num_queries.get(site, 0) + 1]  # fmt: skip
-    return _Probe(probe.sources, tuple(grown), pixels, replayed)
+    one, two = (
+        replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(words + 1)]),
+                      words + 1)
+        for words in (1, 2)
+    )  # fmt: skip
+    reusing = nullcontext() if towers is None else towers.reusing()
+    with torch.no_grad(), reusing:
+        counts = {
+            site: source.num_queries for site, source in _sources(model, one, skip).sources.items()
+        }
+    name = pixel_name(two)
+    noise = 2 * torch.rand(two[name].shape, generator=torch.Generator().manual_seed(0)) - 1
+    pixels = noise.to(two[name].device)
+    if name == "flattened_patches":
+        pixels[..., :2] = two[name][..., :2]  # row and column of the patch
+
+    def grown(site: str, source: KeySource) -> bool:
+        return source.num_queries == counts.get(site, 0) + 1
+
+    def is_first(site: str, source: KeySource) -> bool:
+        return grown(site, source) and source.keys is not None and source.keys.requires_grad
+
+    with torch.enable_grad():
+        sources = _sources(model, {**two, name: pixels.requires_grad_()}, skip, is_first).sources
+    text_sites = tuple(site for site, source in sources.items() if grown(site, source))
+    return _Probe(model, two, name, pixels, sources, text_sites, skip)
+
+
+def _sources(
+    model: nn.Module, inputs: dict[str, Any], skip: frozenset[int], last: Any = None
+) -> KeySources:
+    """Run a model in float32 without attention."""
+    sources = KeySources(model, skip=skip, full_precision=True, last=last)
+    device = next((each.device.type for each in inputs.values() if isinstance(each, Tensor)), "cpu")
+    grad = torch.is_grad_enabled()
+    with frozen(model), torch.set_grad_enabled(grad), torch.autocast(device, enabled=False):
+        with sources.collecting():
+            model(**inputs)
+    return sources
+
+
+def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
+    """Return the weights of linear layers that run without a photo, but those of attention."""
+    ids = text.sequence[-1:].repeat(2)[None].to(next(model.parameters()).device)
+    sources = KeySources(model, full_precision=True)
+    try:
+        with frozen(model), torch.no_grad(), sources.collecting():
+            model(input_ids=ids, use_cache=False)  # pyright: ignore[reportCallIssue]
+    except Exception:  # noqa: BLE001 (the model does not run without a photo)
+        return frozenset()
+    return sources.outside_attention()
 
 
 def _locate(
-    model: nn.Module, probe: _Probe, points: Tensor, on_photo: Tensor, geometry: Geometry
+    model: nn.Module, probe: _Probe, places: PixelPlaces, geometry: Geometry
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
-    with frozen(model):
-        sites, placement, notes = _placed(
-            model, probe, probe.text_sites, points, on_photo, geometry
+    sites, placement, notes, offset = _placed(probe, probe.text_sites, places, geometry)
+    if placement is not None:
+        return ImageTokens(
+            sites, probe.text_sites, placement.columns, placement, (), notes, offset
         )
-        if placement is not None:
-            return ImageTokens(sites, probe.text_sites, placement.columns, placement, (), notes)
-        config: Any = model.config
-        module = RESAMPLERS.get(str(config.model_type))
-        columns = _image_columns(model, probe.inputs)
-        if module is None or columns is None:
-            raise ValueError(_no_image_tokens(model, probe))
-        between = tuple(
-            site
-            for site, source in probe.sources.items()
-            if module in site and source.num_queries == len(columns)
-        )
-        resampler_sites, placement, notes = _placed(
-            model, probe, between, points, on_photo, geometry
-        )
+    config: Any = model.config
+    module = RESAMPLERS.get(str(config.model_type))
+    columns = _image_columns(model, probe.inputs)
+    if module is None or columns is None:
+        raise ValueError(_no_image_tokens(model, probe))
+    between = tuple(
+        site
+        for site, source in probe.sources.items()
+        if module in site and source.num_queries == len(columns)
+    )
+    resampler_sites, placement, notes, _ = _placed(probe, between, places, geometry)
     if placement is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs["input_ids"].shape[1]
@@ -190,54 +262,101 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
 
 
 def _placed(
-    model: nn.Module,
-    probe: _Probe,
-    candidates: tuple[str, ...],
-    points: Tensor,
-    on_photo: Tensor,
-    geometry: Geometry,
-) -> tuple[tuple[str, ...], Placement | None, tuple[str, ...]]:
-    """Return the layers whose keys are image tokens, and the places of these."""
-    owners: dict[int, tuple[Tensor, Float[Tensor, ""]]] = {}
-    sites: list[str] = []
-    first: Tensor | None = None
-    for site in candidates:
-        states = probe.sources[site].states
-        if states is None or not states.requires_grad:
+    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, geometry: Geometry
+) -> tuple[tuple[str, ...], Placement | None, tuple[str, ...], int | None]:
+    """Return the layers whose keys are image tokens, the places of these, and their states."""
+    for first in candidates:
+        keys = probe.sources[first].keys
+        if keys is None or not keys.requires_grad:
             continue
-        key = states.untyped_storage().data_ptr()
-        if key not in owners:
-            owners[key] = token_owners(states, probe.pixels)
-        if not bool((owners[key][0] != -1).any()):
+        owners, shared = token_owners(keys, probe.pixels)
+        if not bool((owners != NO_TOKEN).any()):
             continue
-        if first is not None and not torch.equal(owners[key][0], owners[_key(first)][0]):
+        name = type(probe.model).__name__
+        if float(shared) <= _MAX_SHARED:
+            moments = owned_pixel_moments(owners, places.points, places.shown)
+            columns = owners[owners >= 0].unique()
+            chosen = columns[torch.randperm(len(columns), generator=_generator())[::2]]
+            part = torch.isin(owners, chosen)
+            placement, notes = place_tokens(moments, geometry), ()
+        elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
-                f"the image tokens of {site} and {sites[0]} in {type(model).__name__} are not the "
-                "same; such models are not supported"
+                f"image tokens of {name} share pixels, and {len(keys)} of them are more than the "
+                f"{_MAX_BACKWARD_PASSES} that can be placed one by one"
             )
-        first = states if first is None else first
+        else:
+            moments = shared_pixel_moments(keys, probe.pixels, places.points, places.shown)
+            placement = place_tokens(moments, geometry, shared=True)
+            part, chosen = torch.ones_like(owners, dtype=torch.bool), None
+            notes = (
+                "image tokens share pixels: each is drawn on the mean and spread of its gradient",
+            )
+        sites, offset = _proved(probe, candidates, part, chosen, name)
+        return sites, placement, notes, offset
+    return (), None, (), None
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(2)
+
+
+def _proved(
+    probe: _Probe, candidates: Sequence[str], part: Tensor, chosen: Tensor | None, name: str
+) -> tuple[tuple[str, ...], int | None]:
+    """Return the layers whose keys change with the pixels, and the offset of their states.
+
+    The pixels of every second image token are changed: exactly the keys of these tokens must
+    change, in every layer in which any key does.
+    """
+    after = probe.changed(part)
+    expected: Tensor | None = None if chosen is None else chosen.sort().values.cpu()
+    sites: list[str] = []
+    for site in candidates:
+        source, other = probe.sources[site], after[site]
+        if source.keys is None or other.keys is None:
+            continue
+        changed = _changed(source.keys, other.keys)
+        masked = torch.zeros_like(changed) if source.masked is None else source.masked.cpu()
+        if not bool(changed.any()) and not bool(masked.any()):
+            continue
+        indices = changed.nonzero()[:, 0]
+        if expected is None:
+            expected = indices
+        seen = expected[expected < len(masked)]
+        if len(seen) < len(expected) or indices.tolist() != seen[~masked[seen]].tolist():
+            raise ValueError(
+                f"the image tokens that {site} in {name} reads are not the keys that its first "
+                f"layer of this kind reads ({len(indices)} keys change, {len(expected)} should); "
+                "such models are not supported"
+            )
         sites.append(site)
-    if first is None:
-        return (), None, ()
-    tokens, shared = owners[_key(first)]
-    if float(shared) <= _MAX_SHARED:
-        return (
-            tuple(sites),
-            place_tokens(owned_pixel_moments(tokens, points, on_photo), geometry),
-            (),
-        )
-    if len(first) > _MAX_BACKWARD_PASSES:
-        raise ValueError(
-            f"image tokens of {type(model).__name__} share pixels, and {len(first)} of them are "
-            f"more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
-        )
-    moments = shared_pixel_moments(first, probe.pixels, points, on_photo)
-    note = "image tokens share pixels: each is drawn on the mean and spread of its gradient"
-    return tuple(sites), place_tokens(moments, geometry, shared=True), (note,)
+    return tuple(sites), _state_offset(probe.sources[sites[0]], after[sites[0]], expected)
 
 
-def _key(states: Tensor) -> int:
-    return states.untyped_storage().data_ptr()
+def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
+    """Return the rows that changed; all changes must be clear.
+
+    Raises:
+        ValueError: If a change is neither clear nor rounding.
+    """
+    change = (after - before.detach()).float().abs().amax(1).cpu()
+    clear = change[change > _CHANGED * change.max()]
+    if not len(clear) or float(change.max()) == 0:
+        return torch.zeros_like(change, dtype=torch.bool)
+    return change > _UNCHANGED * clear.median()
+
+
+def _state_offset(
+    before: KeySource, after: KeySource, expected: Int[Tensor, " c"] | None
+) -> int | None:
+    """Return how many keys stand before those of the hidden states; None if these are others."""
+    if before.states is None or after.states is None or expected is None:
+        return None
+    changed = _changed(before.states, after.states).nonzero()[:, 0]
+    if len(changed) != len(expected):
+        return None
+    offsets = (expected - changed).unique()
+    return int(offsets[0]) if len(offsets) == 1 else None
 
 
 def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"] | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class PhotoProcessor:
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
 
-    def __call__(self, images: Sequence[Image.Image], **images_kwargs: Any) -> dict[str, Any]:
+    def __call__(self, images: Sequence[Image.Image | Tensor], **images_kwargs: Any) -> dict[str, Any]:
         """Return the inputs of `generate` for a batch of photos, on the device of the model."""
         if self.joint is None or self.text is None:
             inputs = dict(self._pixels(images, images_kwargs))
@@ -66,16 +67,24 @@ class PhotoProcessor:
         inputs.pop("labels", None)
         return {name: self._to_model(value) for name, value in inputs.items()}
 
+    def unnormalized(self, image: Image.Image) -> dict[str, Any]:
+        """Return the inputs of a photo whose pixels are not normalized."""
+        try:
+            return self([image], do_normalize=False)
+        except NotImplementedError:  # a step that integers do not have
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
+            return self([pixels], do_normalize=False)
+
     def fingerprint(self) -> tuple[str, ...]:
         """Return what decides where pixels come from: the processors and their settings."""
         settings: Any = getattr(self.image_processor, "to_dict", lambda: vars(self.image_processor))
         kinds = (type(each).__qualname__ for each in (self.joint, self.image_processor))
         return (*kinds, repr(sorted(settings().items())))
 
-    def _pixels(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
+    def _pixels(self, images: Sequence[Image.Image | Tensor], images_kwargs: dict[str, Any]) -> Any:
         return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
 
-    def _joint(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
+    def _joint(self, images: Sequence[Image.Image | Tensor], images_kwargs: dict[str, Any]) -> Any:
         kwargs: dict[str, Any] = {"text": [self.text] * len(images), "return_tensors": "pt"}
         if len(images) > 1:
             kwargs["padding"] = True

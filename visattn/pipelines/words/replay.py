@@ -28,8 +28,9 @@ from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode, frozen
+from visattn.recording.key_sources import KeySources
 from visattn.recording.reused_outputs import ReusedOutputs
-from visattn.recording.word_rows import KeySources, WordRows
+from visattn.recording.word_rows import WordRows
 
 _UNTOUCHED = Controls()
 
@@ -74,6 +75,8 @@ class WordReplay:
         notes: How the image tokens were placed, if not by their own pixels.
         finished: Whether the last token is a special one, such as that of the end.
         head_rows: The rows of each head, float16, if they were kept.
+        state_offset: Number of keys before those made from the hidden states of the image tokens;
+            None if these were not found.
     """
 
     model: nn.Module
@@ -90,6 +93,7 @@ class WordReplay:
     notes: tuple[str, ...] = ()
     finished: bool = True
     head_rows: Float[Tensor, "site h t i"] | None = None
+    state_offset: int | None = 0
 
     @cached_property
     def pixel_name(self) -> str:
@@ -336,7 +340,7 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    located = find_image_tokens(model, process, photo, inputs, text)
+    located = find_image_tokens(model, process, photo, inputs, text, towers=towers)
     columns = located.columns
 
     heads: dict[str, Tensor] = {}
@@ -371,7 +375,7 @@ def replay_text(
     return WordReplay(
         model, replayed, photo, tokens, words, spans, text.log_probs, located.sites,
         located.text_sites, placement, rows, located.notes,
-        int(tokens[-1]) in process.special_ids, head_rows,
+        int(tokens[-1]) in process.special_ids, head_rows, located.state_offset,
     )  # fmt: skip
 
 
