@@ -118,13 +118,27 @@ def token_owners(
         worst[(rounded < 0) | (rounded >= base)] = 1.0
         owners += rounded.clamp(0, base - 1).long() * base**digit
     wrong = touched & ~((worst <= _CLEAN) & (owners < count))
-    # where the terms of a gradient cancel, little but rounding is left
+    owners[~touched | wrong] = NO_TOKEN
     strong = plain.abs() > _STRONG * plain.abs().sum() / touched.sum().clamp(min=1)
     shared = wrong & strong
-    owners[~touched | wrong] = NO_TOKEN
+    owners[_weak(plain.abs(), owners)] = NO_TOKEN
     owners[shared] = SHARED
     share = shared.sum() / touched.sum().clamp(min=1)
     return owners, share.float().cpu()
+
+
+def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
+    """Return elements with a much smaller gradient than others of their token.
+
+    Its terms cancel, so that little but rounding is left, and the token may be another one.
+    """
+    owned = owners >= 0
+    members = owners[owned]
+    if not len(members):
+        return ~owned
+    mean = torch.bincount(members, weights=gradient[owned].double())
+    mean /= torch.bincount(members).clamp(min=1)
+    return owned & (gradient < _STRONG * mean.to(gradient)[owners.clamp(min=0)])
 
 
 def owned_pixel_moments(
