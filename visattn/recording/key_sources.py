@@ -32,15 +32,20 @@ class KeySource:
         origin: Hidden states from which the keys are projected, as the module received them; None
             if they were not found.
         keys: One row per key: random mixtures of it, or of the scores of the last query, which
-            depend on no other key. None if there are several images or windows.
+            depend on no other key. Those of several images or windows follow each other.
         masked: Keys whose rows show nothing because the last query does not see them.
     """
 
     num_queries: int
     num_keys: int
     origin: Tensor | None
-    keys: Float[Tensor, "m d"] | None
+    keys: Float[Tensor, "m d"]
     masked: Bool[Tensor, " m"] | None = None
+
+    @property
+    def num_groups(self) -> int:
+        """Number of images or windows that attend separately."""
+        return len(self.keys) // self.num_keys
 
     @property
     def states(self) -> Float[Tensor, "m d"] | None:
@@ -144,17 +149,16 @@ class KeySources(TorchFunctionMode):
         )
 
 
-def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return a few random mixtures of each key of one image, and which keys are masked."""
+def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor, Tensor | None]:
+    """Return a few random mixtures of each key, and which keys are masked."""
     masked = None
-    if scores:
-        rows = keys[..., -1, :].flatten(0, -2).T
+    if scores:  # `h q m`, or `g h q m`
+        rows = keys[..., -1, :].unflatten(0, (-1, len(keys) if keys.ndim == 3 else 1))
+        rows = rows.flatten(1, -2).transpose(1, 2).flatten(0, 1)
         hidden = rows < _MASKED
         masked, rows = hidden.all(1), rows.masked_fill(hidden, 0.0)
-    elif keys.ndim == 3 or len(keys) == 1:
-        rows = (keys if keys.ndim == 3 else keys[0]).transpose(0, 1).flatten(1)
-    else:
-        return None, None
+    else:  # `h m d`, or `g h m d` with several images or windows
+        rows = keys.transpose(-3, -2).flatten(-2).flatten(0, -2)
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(rows.shape[1], _MIXTURES, generator=generator).to(rows)
     return rows @ mixing, masked

@@ -184,7 +184,7 @@ def _probe(
         return source.num_queries == counts.get(site, 0) + 1
 
     def is_first(site: str, source: KeySource) -> bool:
-        return grown(site, source) and source.keys is not None and source.keys.requires_grad
+        return grown(site, source) and source.keys.requires_grad
 
     with torch.enable_grad():
         sources = _sources(model, {**two, name: pixels.requires_grad_()}, skip, is_first).sources
@@ -234,7 +234,7 @@ def _locate(
     between = tuple(
         site
         for site, source in probe.sources.items()
-        if module in site and source.num_queries == len(columns)
+        if module in site and source.num_queries * source.num_groups == len(columns)
     )
     resampler_sites, placement, notes, _ = _placed(probe, between, places, geometry)
     if placement is None:
@@ -267,7 +267,7 @@ def _placed(
     """Return the layers whose keys are image tokens, the places of these, and their states."""
     for first in candidates:
         keys = probe.sources[first].keys
-        if keys is None or not keys.requires_grad:
+        if not keys.requires_grad:
             continue
         owners, shared = token_owners(keys, probe.pixels)
         if not bool((owners != NO_TOKEN).any()):
@@ -313,8 +313,6 @@ def _proved(
     sites: list[str] = []
     for site in candidates:
         source, other = probe.sources[site], after[site]
-        if source.keys is None or other.keys is None:
-            continue
         changed = _changed(source.keys, other.keys)
         masked = torch.zeros_like(changed) if source.masked is None else source.masked.cpu()
         if not bool(changed.any()) and not bool(masked.any()):

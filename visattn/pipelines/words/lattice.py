@@ -12,6 +12,7 @@ from visattn.geometry.affine import Geometry
 _ALIKE = 0.15  # largest difference of logarithms of sizes in one lattice
 _MAX_MISFIT = 0.1  # of a token, between a lattice and the centers of its tokens
 _EDGE = 0.05  # of a token: lattices that end so close to the edge of the photo end there
+_SLIVER = 0.25  # of a token: smaller parts of other lattices need no cells of their own
 _MAX_CELLS = 512  # along an axis
 _CHUNK = 256
 
@@ -25,14 +26,12 @@ class TokenMoments:
         visible: Share of its pixels that are on the photo.
         mean: Mean x and y of these pixels, in pixels of the photo.
         extent: Width and height of the visible part.
-        full: Width and height of the whole token.
     """
 
     columns: Int[Tensor, " i"]
     visible: Float[Tensor, " i"]
     mean: Float[Tensor, "i 2"]
     extent: Float[Tensor, "i 2"]
-    full: Float[Tensor, "i 2"]
 
     @property
     def whole(self) -> Bool[Tensor, " i"]:
@@ -65,9 +64,9 @@ class Axis:
         return ((places - self.begin) / self.pitch).floor().long()
 
     def covering(self, low: float, high: float) -> "Axis":
-        """Return the same lattice with cells up to two places, but for a share of a cell."""
-        before = max(0, math.ceil((self.begin - low) / self.pitch - _EDGE))
-        after = max(0, math.ceil((high - self.end) / self.pitch - _EDGE))
+        """Return the same lattice with cells up to two places, but for slivers."""
+        before = max(0, math.ceil((self.begin - low) / self.pitch - _SLIVER))
+        after = max(0, math.ceil((high - self.end) / self.pitch - _SLIVER))
         return Axis(self.begin - before * self.pitch, self.pitch, self.count + before + after)
 
 
@@ -101,19 +100,17 @@ def find_lattices(moments: TokenMoments, image_size: tuple[int, int]) -> list[La
             fitted = axes if axes is not None else _fit(moments, run, image_size)
             if not _is_extended(lattices, moments, run, image_size):
                 lattices.append(Lattice(run, fitted))
-    area = [float(moments.full[each.members].median(0).values.prod()) for each in lattices]
+    area = [float(moments.extent[each.members].median(0).values.prod()) for each in lattices]
     return [lattices[index] for index in sorted(range(len(area)), key=area.__getitem__)]
 
 
 def _alike(moments: TokenMoments) -> list[Int[Tensor, " m"]]:
     """Return groups of tokens of about the same size, the largest group first."""
-    sizes = moments.full.clamp(min=1e-6).log()
-    rest = torch.arange(len(sizes))
+    sizes = moments.extent.clamp(min=1e-6).log()
+    rest, partial = (each.nonzero()[:, 0] for each in (moments.whole, ~moments.whole))
     groups: list[Tensor] = []
     while len(rest):
-        whole = rest[moments.whole[rest]]
-        some = whole if len(whole) else rest
-        center = sizes[some[sizes[some].sum(1).argsort()[len(some) // 2]]]
+        center = sizes[rest[sizes[rest].sum(1).argsort()[len(rest) // 2]]]
         for _ in range(2):
             near = ((sizes[rest] - center).abs() < _ALIKE).all(1)
             center = sizes[rest[near]].median(0).values if bool(near.any()) else center
@@ -121,12 +118,35 @@ def _alike(moments: TokenMoments) -> list[Int[Tensor, " m"]]:
         near = near if bool(near.any()) else torch.ones_like(near)
         groups.append(rest[near])
         rest = rest[~near]
+    if len(partial):
+        group = _group_of_partial(moments, partial, groups)
+        groups = [torch.cat([each, partial[group == number]]).sort().values
+                  for number, each in enumerate(groups)]  # fmt: skip
     return sorted(groups, key=len, reverse=True)
+
+
+def _group_of_partial(
+    moments: TokenMoments, partial: Int[Tensor, " p"], groups: list[Int[Tensor, " m"]]
+) -> Int[Tensor, " p"]:
+    """Return the group of each token that is partly padding.
+
+    Its visible part is not larger than the tokens of its group, and it follows or precedes one of
+    them among the keys.
+    """
+    distances: list[Tensor] = []
+    for members in groups:
+        largest = moments.extent[members].median(0).values
+        fits = (moments.extent[partial] < (1 + _ALIKE) * largest).all(1)
+        fits &= (moments.extent[partial] > (1 - _ALIKE) * largest).any(1) | (len(groups) == 1)
+        columns = moments.columns[members]
+        apart = (moments.columns[partial][:, None] - columns).abs().amin(1).double()
+        distances.append(torch.where(fits, apart, apart + 1e9))
+    return torch.stack(distances).argmin(0)
 
 
 def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor, " m"]]:
     """Return tokens tile by tile: in a tile, no row lies above the one before it."""
-    y, height = moments.mean[members, 1], moments.full[members, 1]
+    y, height = moments.mean[members, 1], moments.extent[members, 1]
     starts = (y.diff() < -0.5 * height[1:]).nonzero()[:, 0] + 1
     return list(members.tensor_split(starts.tolist()))
 
@@ -139,7 +159,7 @@ def _fit(
     whole = members[moments.whole[members]]
     whole = whole if len(whole) else members
     for axis in (0, 1):
-        fitted = _fit_axis(moments.mean[whole, axis], float(moments.full[whole, axis].median()))
+        fitted = _fit_axis(moments.mean[whole, axis], float(moments.extent[whole, axis].median()))
         if fitted is None:
             return None
         index = fitted.index(moments.mean[members, axis])
@@ -199,7 +219,7 @@ def _is_extended(
         for axis, each in enumerate(lattice.axes):
             places = (moments.mean[:, axis] - each.begin) / each.pitch
             cells.append(places.floor())
-            index, size = places[members], moments.full[members, axis] / each.pitch
+            index, size = places[members], moments.extent[members, axis] / each.pitch
             near &= bool(((index - index.floor() - 0.5).abs() < 0.35).all())
             near &= bool(((size > 0.4) & (size < 1.3)).all())
             near &= bool(((index > -1) & (index < each.count + 1)).all())
@@ -316,7 +336,7 @@ def _finest(
     if fits:
         return min(fits, key=lambda each: each.pitch)
     low, high = float(boxes[:, axis].min()), float(boxes[:, axis + 2].max())
-    pitch = max(float(moments.full[:, axis].median()), (high - low) / _MAX_CELLS, 1e-6)
+    pitch = max(float(moments.extent[:, axis].median()), (high - low) / _MAX_CELLS, 1e-6)
     count = max(1, round((high - low) / pitch))
     return Axis(low, (high - low) / count, count)
 

@@ -170,11 +170,8 @@ def owned_pixel_moments(
     step = _pixel_steps(variance[shown > 0], count[shown > 0], (shown == count)[shown > 0])
     kept = shown > 0
     extent = (12 * variance[kept] + step**2).sqrt()
-    side = (count[kept] / 3).sqrt().clamp(min=1)[:, None]
-    whole = (shown == count)[kept, None]
-    full = torch.where(whole, extent, torch.maximum(side * step, extent))
     columns = kept.nonzero()[:, 0]
-    return TokenMoments(columns, (shown[kept] / count[kept]), mean[kept], extent, full)
+    return TokenMoments(columns, (shown[kept] / count[kept]), mean[kept], extent)
 
 
 def _pixel_steps(
@@ -238,13 +235,11 @@ def shared_pixel_moments(
         placed.append((index, on_photo, mean.cpu(), (12 * variance).sqrt().cpu()))
     columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)
-    extent = torch.stack(extents) if extents else empty
     return TokenMoments(
         torch.tensor(columns, dtype=torch.long),
         torch.tensor(visible, dtype=torch.float64),
         torch.stack(means) if means else empty,
-        extent,
-        extent,
+        torch.stack(extents) if extents else empty,
     )
 
 

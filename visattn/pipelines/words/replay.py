@@ -346,8 +346,10 @@ def replay_text(
     heads: dict[str, Tensor] = {}
 
     def keep(site: str, weights: Tensor) -> Tensor:
-        kept = located.placement.columns if site in located.resampler_sites else columns
-        weights = weights[0][..., kept.to(weights.device)]
+        if site in located.resampler_sites:  # of several images, each reads its own keys alone
+            mixing = torch.block_diag(*weights.float().mean(1))
+            return mixing[:, located.placement.columns.to(weights.device)].cpu()
+        weights = weights[0][..., columns.to(weights.device)]
         if keep_heads:
             heads[site] = weights.half().cpu()
         return weights.float().mean(0).cpu()
