@@ -14,11 +14,8 @@ from vlm_runs import VLMS, greedy, model_inputs, photo, prompt_of, sharp
 
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
-from visattn.pipelines.words.placement import (
-    Placement,
-    element_positions,
-    owned_pixel_moments,
-)
+from visattn.pipelines.words.pixel_places import find_pixel_places
+from visattn.pipelines.words.placement import Placement, owned_pixel_moments
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySources
@@ -96,7 +93,7 @@ def test_probe_finds_the_worked_out_grid(family: str) -> None:
     assert float(((placement.boxes - expected) / size).abs().max()) <= 3 * TOLERANCE
     if family == "donut":
         shares = torch.tensor([0.75, 1, 1, 0.75]).repeat_interleave(6)
-        torch.testing.assert_close(placement.visible, shares, atol=1e-6, rtol=0)
+        torch.testing.assert_close(placement.visible, shares, atol=3e-3, rtol=0)
 
 
 @cache
@@ -153,24 +150,27 @@ def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: 
             assert float(change[token]) >= least * float(change[smallest].max())
 
 
-@pytest.mark.parametrize("size", [(40, 400), (180, 120), (90, 1200)])
-def test_ramps_place_the_pixels_of_crops(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("colors", ["rgb", "bgr", "gray"])
+@pytest.mark.parametrize("size", [(40, 400), (181, 119), (90, 1200)])
+def test_waves_place_the_pixels_of_crops(size: tuple[int, int], colors: str) -> None:
     def crop(image: Image.Image) -> Tensor:  # the middle of the longer side, at the size of a tower
         height, width = size
-        left, top = (max(0, (each - min(size)) // 2) for each in (width, height))
+        left, top = (max(0, (each - min(size)) / 2) for each in (width, height))
         box = (left, top, left + min(size), top + min(size))
-        return torch.from_numpy(np.array(image.resize((280, 280), Image.Resampling.BILINEAR, box)))
+        image = image.resize((280, 280), Image.Resampling.BILINEAR, box)
+        pixels = np.array(image if colors != "gray" else image.convert("L").convert("RGB"))
+        return torch.from_numpy(pixels[..., ::-1].copy() if colors == "bgr" else pixels)
 
-    positions, shown = element_positions(crop, size, torch.Size((280, 280, 3)))
-    assert bool(shown.all())
+    places = find_pixel_places(crop, crop, size, torch.Size((280, 280, 3)))
+    assert bool(places.shown.all())
     step = min(size) / 280
-    places = (torch.arange(280) + 0.5) * step
+    centers = (torch.arange(280) + 0.5) * step
     inner = slice(28, -28)  # bilinear interpolation repeats the first and last pixels
-    grid = positions.view(280, 280, 3, 2)
-    for cells, side in ((grid[140, :, 0, 0], size[1]), (grid[:, 140, 0, 1], size[0])):
-        expected = places + max(0, (side - min(size)) // 2)
-        error = (cells * side - expected).abs()[inner]
-        assert float(error.max()) < 14 * step / 10  # a tenth of a token
+    grid = places.points.view(280, 280, 3, 2).nanmean(2)  # channels tell different axes
+    for cells, side in ((grid[140, :, 0], size[1]), (grid[:, 140, 1], size[0])):
+        expected = centers + max(0, (side - min(size)) / 2)
+        error = (cells - expected).abs()[inner]
+        assert float(error.max()) < 14 * step / 20  # a twentieth of a token
 
 
 def test_a_token_that_shows_one_row_has_the_height_of_a_pixel() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,6 +42,7 @@ _CACHE_SIZE = 64
 _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]]" = (
     WeakKeyDictionary()
 )
+_PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
 _CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
 
 
@@ -56,8 +57,10 @@ class ImageTokens:
         placement: Places of the image tokens; of those that the resampler reads if there is one.
         resampler_sites: Attention layers between the placed tokens and those that words read.
         notes: How the tokens were placed, if not by their own pixels.
-        state_offset: Number of keys before those made from the hidden states that `KeySources`
-            finds; None if the states of the image tokens were not found.
+        states: Rows of the image tokens in the hidden states that `KeySources` finds; None if these
+            are others.
+        moves: Whether the keys of image tokens stand behind those of the words, so that each word
+            moves them by one.
     """
 
     sites: tuple[str, ...]
@@ -66,7 +69,15 @@ class ImageTokens:
     placement: Placement
     resampler_sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    state_offset: int | None = 0
+    states: Int[Tensor, " i"] | None = None
+    moves: bool = False
+
+    def for_words(self, count: int) -> "ImageTokens":
+        """Return the image tokens of a text of `count` generated tokens."""
+        if not self.moves:
+            return self
+        columns = self.columns + count - _PROBED_WORDS
+        return replace(self, columns=columns, placement=replace(self.placement, columns=columns))
 
 
 def find_image_tokens(
@@ -120,7 +131,7 @@ def find_image_tokens(
         cache[key] = image_tokens, places
     image_tokens, places = cache[key]
     check_places(places, photo.pixels, inputs[name], process=plain, normalized=normalized)
-    return image_tokens
+    return image_tokens.for_words(text.num_generated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +141,7 @@ class _Probe:
     Args:
         model: The model.
         inputs: Its inputs, for two words.
+        shorter: Its inputs, for one word.
         name: Name of the pixels.
         pixels: Noise, in the graph of the keys.
         sources: Keys of all attention layers.
@@ -139,19 +151,26 @@ class _Probe:
 
     model: nn.Module
     inputs: dict[str, Any]
+    shorter: dict[str, Any]
     name: str
     pixels: Tensor
     sources: dict[str, KeySource]
     text_sites: tuple[str, ...]
     skip: frozenset[int]
 
-    def changed(self, chosen: Bool[Tensor, " e"]) -> dict[str, KeySource]:
-        """Return the keys after the chosen pixel elements changed."""
+    def changed(
+        self, chosen: Bool[Tensor, " e"], *, shorter: bool = False
+    ) -> dict[str, KeySource]:
+        """Return the keys after the chosen pixel elements changed, for two words or for one."""
         generator = torch.Generator().manual_seed(1)
         noise = 2 * torch.rand(self.pixels.shape, generator=generator) - 1
+        chosen = chosen.clone()
+        if self.name == "flattened_patches":
+            chosen.view(self.pixels.shape)[..., :2] = False  # row and column of the patch
         other = torch.where(chosen.view(self.pixels.shape), noise.to(self.pixels), self.pixels)
+        inputs = self.shorter if shorter else self.inputs
         with torch.no_grad():
-            return _sources(self.model, {**self.inputs, self.name: other.detach()}, self.skip).sources
+            return _sources(self.model, {**inputs, self.name: other.detach()}, self.skip).sources
 
 
 def _probe(
@@ -165,9 +184,8 @@ def _probe(
     skip = _text_layers(model, text)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
     one, two = (
-        replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(words + 1)]),
-                      words + 1)
-        for words in (1, 2)
+        replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
+        for count in (_PROBED_WORDS - 1, _PROBED_WORDS)
     )  # fmt: skip
     reusing = nullcontext() if towers is None else towers.reusing()
     with torch.no_grad(), reusing:
@@ -189,7 +207,7 @@ def _probe(
     with torch.enable_grad():
         sources = _sources(model, {**two, name: pixels.requires_grad_()}, skip, is_first).sources
     text_sites = tuple(site for site, source in sources.items() if grown(site, source))
-    return _Probe(model, two, name, pixels, sources, text_sites, skip)
+    return _Probe(model, two, one, name, pixels, sources, text_sites, skip)
 
 
 def _sources(
@@ -221,11 +239,9 @@ def _locate(
     model: nn.Module, probe: _Probe, places: PixelPlaces, geometry: Geometry
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
-    sites, placement, notes, offset = _placed(probe, probe.text_sites, places, geometry)
-    if placement is not None:
-        return ImageTokens(
-            sites, probe.text_sites, placement.columns, placement, (), notes, offset
-        )
+    found = _placed(probe, probe.text_sites, places, geometry)
+    if found is not None:
+        return replace(found, text_sites=probe.text_sites)
     config: Any = model.config
     module = RESAMPLERS.get(str(config.model_type))
     columns = _image_columns(model, probe.inputs)
@@ -236,8 +252,8 @@ def _locate(
         for site, source in probe.sources.items()
         if module in site and source.num_queries * source.num_groups == len(columns)
     )
-    resampler_sites, placement, notes, _ = _placed(probe, between, places, geometry)
-    if placement is None:
+    found = _placed(probe, between, places, geometry)
+    if found is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs["input_ids"].shape[1]
     sites = tuple(s for s in probe.text_sites if probe.sources[s].num_keys == length)
@@ -245,7 +261,8 @@ def _locate(
         f"words read {len(columns)} learned queries; each is replaced by its attention to image "
         f"tokens, mean over the layers and heads of {module}: an approximation"
     )
-    return ImageTokens(sites, probe.text_sites, columns, placement, resampler_sites, (*notes, note))
+    return replace(found, sites=sites, text_sites=probe.text_sites, columns=columns,
+                   resampler_sites=found.sites, notes=(*found.notes, note))  # fmt: skip
 
 
 def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
@@ -263,8 +280,8 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
 
 def _placed(
     probe: _Probe, candidates: Sequence[str], places: PixelPlaces, geometry: Geometry
-) -> tuple[tuple[str, ...], Placement | None, tuple[str, ...], int | None]:
-    """Return the layers whose keys are image tokens, the places of these, and their states."""
+) -> ImageTokens | None:
+    """Return the image tokens among the keys of some layers; None if there are none."""
     for first in candidates:
         keys = probe.sources[first].keys
         if not keys.requires_grad:
@@ -291,9 +308,9 @@ def _placed(
             notes = (
                 "image tokens share pixels: each is drawn on the mean and spread of its gradient",
             )
-        sites, offset = _proved(probe, candidates, part, chosen, name)
-        return sites, placement, notes, offset
-    return (), None, (), None
+        return _proved(probe, candidates, part, chosen, ImageTokens(
+            (), (), placement.columns, placement, (), notes))  # fmt: skip
+    return None
 
 
 def _generator() -> torch.Generator:
@@ -301,15 +318,19 @@ def _generator() -> torch.Generator:
 
 
 def _proved(
-    probe: _Probe, candidates: Sequence[str], part: Tensor, chosen: Tensor | None, name: str
-) -> tuple[tuple[str, ...], int | None]:
-    """Return the layers whose keys change with the pixels, and the offset of their states.
+    probe: _Probe,
+    candidates: Sequence[str],
+    part: Bool[Tensor, " e"],
+    chosen: Int[Tensor, " c"] | None,
+    tokens: ImageTokens,
+) -> ImageTokens:
+    """Return the image tokens with the layers whose keys change with their pixels.
 
     The pixels of every second image token are changed: exactly the keys of these tokens must
     change, in every layer in which any key does.
     """
     after = probe.changed(part)
-    expected: Tensor | None = None if chosen is None else chosen.sort().values.cpu()
+    expected = None if chosen is None else chosen.sort().values.cpu()
     sites: list[str] = []
     for site in candidates:
         source, other = probe.sources[site], after[site]
@@ -318,17 +339,43 @@ def _proved(
         if not bool(changed.any()) and not bool(masked.any()):
             continue
         indices = changed.nonzero()[:, 0]
-        if expected is None:
-            expected = indices
+        expected = indices if expected is None else expected
         seen = expected[expected < len(masked)]
         if len(seen) < len(expected) or indices.tolist() != seen[~masked[seen]].tolist():
             raise ValueError(
-                f"the image tokens that {site} in {name} reads are not the keys that its first "
-                f"layer of this kind reads ({len(indices)} keys change, {len(expected)} should); "
-                "such models are not supported"
+                f"the image tokens that {site} in {type(probe.model).__name__} reads are not those "
+                f"that its first layer reads ({len(indices)} keys change with their pixels, "
+                f"{len(expected)} should); such models are not supported"
             )
         sites.append(site)
-    return tuple(sites), _state_offset(probe.sources[sites[0]], after[sites[0]], expected)
+    if expected is None:
+        raise ValueError(_no_image_tokens(probe.model, probe))
+    rows = _state_rows(probe.sources[sites[0]], after[sites[0]], expected, tokens.columns)
+    moves = _moves(probe, sites[0], part, expected)
+    return replace(tokens, sites=tuple(sites), states=rows, moves=moves)
+
+
+def _moves(
+    probe: _Probe, site: str, part: Bool[Tensor, " e"], expected: Int[Tensor, " c"]
+) -> bool:
+    """Whether the keys of image tokens move by one with each word.
+
+    This can only be if words are keys, too, but the queries are not the same tokens as the keys.
+    """
+    if probe.sources[site].num_keys == probe.sources[site].num_queries:
+        return False
+    nothing = torch.zeros_like(part)
+    before, after = (probe.changed(each, shorter=True)[site] for each in (nothing, part))
+    if before.num_keys == probe.sources[site].num_keys:
+        return False
+    indices = _changed(before.keys, after.keys).nonzero()[:, 0].tolist()
+    for moves in (False, True):
+        if indices == (expected - int(moves)).tolist():
+            return moves
+    raise ValueError(
+        f"the keys of image tokens in {site} of {type(probe.model).__name__} must stay or move by "
+        "one with each word; such models are not supported"
+    )
 
 
 def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
@@ -344,17 +391,20 @@ def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[
     return change > _UNCHANGED * clear.median()
 
 
-def _state_offset(
-    before: KeySource, after: KeySource, expected: Int[Tensor, " c"] | None
-) -> int | None:
-    """Return how many keys stand before those of the hidden states; None if these are others."""
-    if before.states is None or after.states is None or expected is None:
+def _state_rows(
+    before: KeySource, after: KeySource, expected: Int[Tensor, " c"], columns: Int[Tensor, " i"]
+) -> Int[Tensor, " i"] | None:
+    """Return the rows of the hidden states that image tokens are made from.
+
+    They change with the same pixels as the keys: all keys are that much further on.
+    """
+    if before.states is None or after.states is None:
         return None
     changed = _changed(before.states, after.states).nonzero()[:, 0]
     if len(changed) != len(expected):
         return None
     offsets = (expected - changed).unique()
-    return int(offsets[0]) if len(offsets) == 1 else None
+    return columns.cpu() - offsets if len(offsets) == 1 else None
 
 
 def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"] | None:

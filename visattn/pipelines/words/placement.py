@@ -21,7 +21,7 @@ from visattn.pipelines.words.lattice import (
 NO_TOKEN, SHARED = -1, -2
 _ONE_DIGIT, _TWO_DIGITS = 64, 64**2  # tokens whose number has one or two digits
 _CLEAN = 0.1  # largest distance of a digit from a whole number
-_STRONG = 0.01  # of the mean gradient
+_STRONG, _WEAK = 0.01, 0.001  # of the mean gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
         return ~owned
     mean = torch.bincount(members, weights=gradient[owned].double())
     mean /= torch.bincount(members).clamp(min=1)
-    return owned & (gradient < _STRONG * mean.to(gradient)[owners.clamp(min=0)])
+    return owned & (gradient < _WEAK * mean.to(gradient)[owners.clamp(min=0)])
 
 
 def owned_pixel_moments(
