@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
+from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
 from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
@@ -273,8 +274,9 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
             "model.set_attn_implementation('sdpa')"
         )
     return (
-        f"the words of {name} read no token that depends on pixels without attention in between; "
-        f"models whose words read learned queries are supported for {', '.join(RESAMPLERS)}"
+        f"the words of {name} read no token that depends on pixels of its own: "
+        f"{why_no_image_tokens(model)}; models whose words read learned queries are supported for "
+        f"{', '.join(RESAMPLERS)}"
     )
 
 
