@@ -34,6 +34,7 @@ RESAMPLERS = {
     "instructblip": "qformer",
     "idefics2": "perceiver_resampler",
     "kosmos-2": "image_to_text_projection",
+    "kosmos-2.5": "image_to_text_projection",
 }
 """Model types whose words read learned queries, and the module in which these read the image."""
 
@@ -200,7 +201,7 @@ def _probe(
         pixels[..., :2] = two[name][..., :2]  # row and column of the patch
 
     def grown(site: str, source: KeySource) -> bool:
-        return source.num_queries == counts.get(site, 0) + 1
+        return site in counts and source.num_queries == counts[site] + 1
 
     def is_first(site: str, source: KeySource) -> bool:
         return grown(site, source) and source.keys.requires_grad
@@ -417,5 +418,5 @@ def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"
                                                                 None))  # fmt: skip
         if token is None or "input_ids" not in inputs:
             return None
-        mask = inputs["input_ids"] == token
-    return mask[0].nonzero()[:, 0].cpu()
+        mask = (inputs["input_ids"] == token).long()
+    return (mask[0] == 1).nonzero()[:, 0].cpu()

@@ -104,7 +104,7 @@ def find_lattices(moments: TokenMoments, image_size: tuple[int, int]) -> list[La
     return [lattices[index] for index in sorted(range(len(area)), key=area.__getitem__)]
 
 
-def _alike(moments: TokenMoments) -> list[Int[Tensor, " m"]]:
+def _alike(moments: TokenMoments) -> list[Int[Tensor, " _m"]]:
     """Return groups of tokens of about the same size, the largest group first."""
     sizes = moments.extent.clamp(min=1e-6).log()
     rest, partial = (each.nonzero()[:, 0] for each in (moments.whole, ~moments.whole))
@@ -126,7 +126,7 @@ def _alike(moments: TokenMoments) -> list[Int[Tensor, " m"]]:
 
 
 def _group_of_partial(
-    moments: TokenMoments, partial: Int[Tensor, " p"], groups: list[Int[Tensor, " m"]]
+    moments: TokenMoments, partial: Int[Tensor, " p"], groups: list[Int[Tensor, " _m"]]
 ) -> Int[Tensor, " p"]:
     """Return the group of each token that is partly padding.
 
@@ -144,7 +144,7 @@ def _group_of_partial(
     return torch.stack(distances).argmin(0)
 
 
-def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor, " m"]]:
+def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor, " _m"]]:
     """Return tokens tile by tile: in a tile, no row lies above the one before it."""
     y, height = moments.mean[members, 1], moments.extent[members, 1]
     starts = (y.diff() < -0.5 * height[1:]).nonzero()[:, 0] + 1

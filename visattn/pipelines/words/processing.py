@@ -10,12 +10,17 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-PIXEL_NAMES = ("pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images")
+PIXEL_NAMES = (
+    "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
+    "image_patches",
+)  # fmt: skip
 DEFAULT_PROMPTS = {
     "instructblip": "A short image description.",
     "florence2": "<CAPTION>",
     "paligemma": "caption en",
     "kosmos-2": "<grounding>An image of",
+    "kosmos-2.5": "<ocr>",
+    "fuyu": "Generate a coco-style caption.\n",
 }
 """Prompts of models that were trained with a fixed one for captions."""
 _CHAT_PROMPT = "Describe this image."
@@ -137,7 +142,8 @@ class PhotoProcessor:
     def _text(self, prompt: str | Messages | None) -> str | None:
         """Return the complete prompt; None for models that take none."""
         model_type = str(getattr(getattr(self.model, "config", None), "model_type", ""))
-        image_token = getattr(self.joint, "image_token", None)
+        image_token = getattr(self.joint, "image_placeholder_token", None)
+        image_token = image_token or getattr(self.joint, "image_token", None)
         image_token = str(getattr(image_token, "content", image_token or ""))
         has_template = getattr(self.joint, "chat_template", None) is not None
         if is_chat(prompt):
