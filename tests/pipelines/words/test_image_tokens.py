@@ -117,7 +117,8 @@ def states(
     site = (tokens.resampler_sites or tokens.sites)[0]
     result = sources.sources[site].states
     assert result is not None
-    return result[tokens.placement.columns]
+    assert tokens.states is not None or family in SHARED
+    return result[tokens.placement.columns if tokens.states is None else tokens.states]
 
 
 def painted(placement: Placement, token: int) -> tuple[np.ndarray, tuple[float, float]]:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from visattn.pipelines.words.placement import Placement
 
-CHEAP = ("clip_336", "siglip_224", "siglip_384")
+CHEAP = ("clip_336", "siglip_384")
 SOME: dict[str, list[Size]] = {
+    "siglip_224": [(375, 500), (1200, 600)],
     "siglip_448": [(375, 500), (427, 640)],
     "siglip_896": [(375, 500)],
     "qwen2": [(375, 500), (97, 613), (53, 71)],
@@ -58,12 +59,12 @@ def test_tokens_lie_in_the_cells_of_the_true_grid(name: str, size: Size) -> None
     truth = expected(name, size)
     assert placement.boxes.shape == truth.shape
     assert misplaced(placement.boxes, truth) <= TOLERANCE
-    assert placement.grid_size == real_grids.grid_of(truth)
     share = placement.cells.amax(0) / placement.visible
     cells = finest(placement)
     if (name, size) in CROSSED:
         assert not bool(cells.any())
         return
+    assert placement.grid_size == real_grids.grid_of(truth)
     assert int(cells.sum()) == placement.grid_size[0] * placement.grid_size[1]
     assert float(share[cells].min()) >= 0.98
     even = placement.rasterize(cells.float() / placement.visible)

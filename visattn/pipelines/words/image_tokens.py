@@ -71,7 +71,7 @@ class ImageTokens:
     placement: Placement
     resampler_sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    states: Int[Tensor, " i"] | None = None
+    states: Int[Tensor, " s"] | None = None
     moves: bool = False
 
     def for_words(self, count: int) -> "ImageTokens":

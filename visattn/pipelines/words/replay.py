@@ -53,7 +53,7 @@ class ReplayRun:
     logits: Float[Tensor, "t v"]
     log_probs: Float[Tensor, " t"]
     weights: Mapping[str, Float[Tensor, "h n m"]]
-    sources: Mapping[str, Float[Tensor, "m d"]]
+    sources: Mapping[str, Float[Tensor, "_s d"]]
     origins: Mapping[str, Tensor]
     pixels: Tensor
 
@@ -95,7 +95,7 @@ class WordReplay:
     notes: tuple[str, ...] = ()
     finished: bool = True
     head_rows: Float[Tensor, "site h t i"] | None = None
-    states: Int[Tensor, " i"] | None = None
+    states: Int[Tensor, " s"] | None = None
     spaces: tuple[bool, ...] = ()
 
     @cached_property
