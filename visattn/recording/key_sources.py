@@ -65,6 +65,7 @@ class KeySources(TorchFunctionMode):
         skip: Weights of linear layers that return zeros instead, by `id`.
         full_precision: Whether 16-bit models compute in float32.
         last: Given a layer and its source, whether the layers after it need no graph.
+        trace: Whether to find the linear layers that keys are projected with.
     """
 
     def __init__(
@@ -75,13 +76,16 @@ class KeySources(TorchFunctionMode):
         skip: Collection[int] = (),
         full_precision: bool = False,
         last: Callable[[str, KeySource], bool] | None = None,
+        trace: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.zero_attention = model, zero_attention
         self.skip, self.full_precision, self.last = skip, full_precision, last
         self.calls = ModuleCallStack()
         self.sources: dict[str, KeySource] = {}
-        self.linear: dict[int, str] = {}
+        self.trace = trace
+        self._linear: dict[int, Tensor] = {}
+        self._projections: set[int] = set()
         self._ended = False
 
     @contextmanager
@@ -97,10 +101,15 @@ class KeySources(TorchFunctionMode):
         kwargs, call = kwargs or {}, self.calls.current
         if call is not None and func is F.linear:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
-            self.linear.setdefault(id(weight), call.site)
             if id(weight) in self.skip:
                 states = args[0] if args else kwargs["input"]
                 return states.new_zeros(*states.shape[:-1], weight.shape[0])
+            if self.trace:
+                with torch.no_grad():
+                    func, args, kwargs = in_float32(func, args, kwargs)
+                    output = func(*args, **kwargs)
+                self._linear[id(weight)] = output.requires_grad_()
+                return output
         with torch.no_grad() if self._ended else nullcontext():
             if self.full_precision:
                 func, args, kwargs = in_float32(func, args, kwargs)
@@ -140,13 +149,18 @@ class KeySources(TorchFunctionMode):
         self.sources[site] = source
         if self.last is not None and self.last(site, source):
             self._ended = True
+        if self.trace and rows.requires_grad:
+            weights = list(self._linear)
+            gradients = torch.autograd.grad(
+                rows.sum(), list(self._linear.values()), allow_unused=True
+            )
+            self._projections.update(
+                weight for weight, each in zip(weights, gradients, strict=True) if each is not None
+            )
 
-    def outside_attention(self) -> frozenset[int]:
-        """Return the linear layers that ran, but those inside of attention layers."""
-        sites = tuple(f"{site.partition('#')[0]}." for site in self.sources)
-        return frozenset(
-            weight for weight, site in self.linear.items() if not f"{site}.".startswith(sites)
-        )
+    def without_keys(self) -> frozenset[int]:
+        """Return the traced linear layers that ran, but those that keys are projected with."""
+        return frozenset(set(self._linear) - self._projections)
 
 
 def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor, Tensor | None]:

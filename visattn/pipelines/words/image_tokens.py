@@ -1,8 +1,8 @@
 """Image tokens among the keys of a language model, and their places on a photo."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,6 @@ from visattn.pipelines.words.placement import (
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySource, KeySources
-from visattn.recording.reused_outputs import ReusedOutputs
 
 RESAMPLERS = {
     "blip-2": "qformer",
@@ -88,8 +87,6 @@ def find_image_tokens(
     photo: LoadedImage,
     inputs: dict[str, Any],
     text: GeneratedText,
-    *,
-    towers: ReusedOutputs | None = None,
 ) -> ImageTokens:
     """Return the image tokens that words of a model read, with their places on a photo.
 
@@ -102,7 +99,6 @@ def find_image_tokens(
         photo: The photo.
         inputs: The preprocessed photo and prompt.
         text: A generated text.
-        towers: Outputs of vision towers on the same photo.
 
     Raises:
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
@@ -125,7 +121,7 @@ def find_image_tokens(
 
     if key not in cache:
         places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
-        probe = _probe(model, inputs, text, towers)
+        probe = _probe(model, inputs, text)
         geometry = Geometry.identity(photo.size, photo.orientation)
         image_tokens = _locate(model, probe, places, geometry)
         if len(cache) >= _CACHE_SIZE:
@@ -136,52 +132,54 @@ def find_image_tokens(
     return image_tokens.for_words(text.num_generated)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Probe:
     """Keys of a model without attention, and the pixels that they depend on.
 
     Args:
         model: The model.
-        inputs: Its inputs, for two words.
-        shorter: Its inputs, for one word.
-        name: Name of the pixels.
+        inputs: Its inputs, for one word and for two.
+        skip: Linear layers of the text decoder that no key needs.
         pixels: Noise, in the graph of the keys.
         sources: Keys of all attention layers.
+        others: The same for one word and the photo.
         text_sites: Attention layers of the text decoder.
-        skip: Linear layers of the text decoder that no key needs.
     """
 
     model: nn.Module
-    inputs: dict[str, Any]
-    shorter: dict[str, Any]
-    name: str
+    inputs: tuple[dict[str, Any], dict[str, Any]]
+    skip: frozenset[int]
     pixels: Tensor
     sources: dict[str, KeySource]
+    others: dict[str, KeySource]
     text_sites: tuple[str, ...]
-    skip: frozenset[int]
 
-    def changed(
-        self, chosen: Bool[Tensor, " e"], *, shorter: bool = False
-    ) -> dict[str, KeySource]:
-        """Return the keys after the chosen pixel elements changed, for two words or for one."""
-        generator = torch.Generator().manual_seed(1)
-        noise = 2 * torch.rand(self.pixels.shape, generator=generator) - 1
-        chosen = chosen.clone()
-        if self.name == "flattened_patches":
-            chosen.view(self.pixels.shape)[..., :2] = False  # row and column of the patch
-        other = torch.where(chosen.view(self.pixels.shape), noise.to(self.pixels), self.pixels)
-        inputs = self.shorter if shorter else self.inputs
+    @cached_property
+    def noisy(self) -> tuple[dict[str, KeySource], dict[str, KeySource]]:
+        """Keys of other noise, for one word and for two."""
+        noise = _noise(self.inputs[1], seed=1)
         with torch.no_grad():
-            return _sources(self.model, {**inputs, self.name: other.detach()}, self.skip).sources
+            first, second = (_sources(self.model, {**each, **noise}, self.skip)
+                             for each in self.inputs)  # fmt: skip
+        return first, second
 
 
-def _probe(
-    model: nn.Module, inputs: dict[str, Any], text: GeneratedText, towers: ReusedOutputs | None
-) -> _Probe:
-    """Run the model without attention, for one word and on noise for two.
+def _noise(inputs: dict[str, Any], seed: int) -> dict[str, Tensor]:
+    """Return noise as pixels of a model."""
+    name = pixel_name(inputs)
+    original = inputs[name]
+    noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(seed)) - 1
+    pixels = noise.to(original.device)
+    if name == "flattened_patches":
+        pixels[..., :2] = original[..., :2]  # row and column of the patch
+    return {name: pixels}
+
+
+def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Probe:
+    """Run the model without attention, for one word and the photo, and for two words and noise.
 
     Attention layers of the text decoder are those whose number of queries grows with the text. Of
-    the decoder, linear layers outside of attention need not run: tokens keep their content.
+    the decoder, only the linear layers of keys have to run: tokens keep their content.
     """
     skip = _text_layers(model, text)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
@@ -189,52 +187,45 @@ def _probe(
         replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
         for count in (_PROBED_WORDS - 1, _PROBED_WORDS)
     )  # fmt: skip
-    reusing = nullcontext() if towers is None else towers.reusing()
-    with torch.no_grad(), reusing:
-        counts = {
-            site: source.num_queries for site, source in _sources(model, one, skip).sources.items()
-        }
-    name = pixel_name(two)
-    noise = 2 * torch.rand(two[name].shape, generator=torch.Generator().manual_seed(0)) - 1
-    pixels = noise.to(two[name].device)
-    if name == "flattened_patches":
-        pixels[..., :2] = two[name][..., :2]  # row and column of the patch
+    with torch.no_grad():
+        others = _sources(model, one, skip)
+    [(name, pixels)] = _noise(two, seed=0).items()
 
     def grown(site: str, source: KeySource) -> bool:
-        return site in counts and source.num_queries == counts[site] + 1
+        return site in others and source.num_queries == others[site].num_queries + 1
 
     def is_first(site: str, source: KeySource) -> bool:
         return grown(site, source) and source.keys.requires_grad
 
     with torch.enable_grad():
-        sources = _sources(model, {**two, name: pixels.requires_grad_()}, skip, is_first).sources
+        sources = _sources(model, {**two, name: pixels.requires_grad_()}, skip, is_first)
     text_sites = tuple(site for site, source in sources.items() if grown(site, source))
-    return _Probe(model, two, one, name, pixels, sources, text_sites, skip)
+    return _Probe(model, (one, two), skip, pixels, sources, others, text_sites)
 
 
 def _sources(
     model: nn.Module, inputs: dict[str, Any], skip: frozenset[int], last: Any = None
-) -> KeySources:
-    """Run a model in float32 without attention."""
+) -> dict[str, KeySource]:
+    """Return the keys of a model that runs in float32 without attention."""
     sources = KeySources(model, skip=skip, full_precision=True, last=last)
     device = next((each.device.type for each in inputs.values() if isinstance(each, Tensor)), "cpu")
     grad = torch.is_grad_enabled()
     with frozen(model), torch.set_grad_enabled(grad), torch.autocast(device, enabled=False):
         with sources.collecting():
             model(**inputs)
-    return sources
+    return sources.sources
 
 
 def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
-    """Return the weights of linear layers that run without a photo, but those of attention."""
+    """Return the weights of linear layers that run without a photo, but those of the keys."""
     ids = text.sequence[-1:].repeat(2)[None].to(next(model.parameters()).device)
-    sources = KeySources(model, full_precision=True)
+    sources = KeySources(model, full_precision=True, trace=True)
     try:
-        with frozen(model), torch.no_grad(), sources.collecting():
+        with frozen(model), sources.collecting():
             model(input_ids=ids, use_cache=False)  # pyright: ignore[reportCallIssue]
     except Exception:  # noqa: BLE001 (the model does not run without a photo)
         return frozenset()
-    return sources.outside_attention()
+    return sources.without_keys()
 
 
 def _locate(
@@ -246,7 +237,7 @@ def _locate(
         return replace(found, text_sites=probe.text_sites)
     config: Any = model.config
     module = RESAMPLERS.get(str(config.model_type))
-    columns = _image_columns(model, probe.inputs)
+    columns = _image_columns(model, probe.inputs[1])
     if module is None or columns is None:
         raise ValueError(_no_image_tokens(model, probe))
     between = tuple(
@@ -257,7 +248,7 @@ def _locate(
     found = _placed(probe, between, places, geometry)
     if found is None:
         raise ValueError(_no_image_tokens(model, probe))
-    length = probe.inputs["input_ids"].shape[1]
+    length = probe.inputs[1]["input_ids"].shape[1]
     sites = tuple(s for s in probe.text_sites if probe.sources[s].num_keys == length)
     note = (
         f"words read {len(columns)} learned queries; each is replaced by its attention to image "
@@ -295,10 +286,8 @@ def _placed(
         name = type(probe.model).__name__
         if float(shared) <= _MAX_SHARED:
             moments = owned_pixel_moments(owners, places.points, places.shown)
-            columns = owners[owners >= 0].unique()
-            chosen = columns[torch.randperm(len(columns), generator=_generator())[::2]]
-            part = torch.isin(owners, chosen)
             placement, notes = place_tokens(moments, geometry), ()
+            expected = owners[owners >= 0].unique().cpu()
         elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
                 f"image tokens of {name} share pixels, and {len(keys)} of them are more than the "
@@ -306,44 +295,47 @@ def _placed(
             )
         else:
             moments = shared_pixel_moments(keys, probe.pixels, places.points, places.shown)
-            placement = place_tokens(moments, geometry, shared=True)
-            part, chosen = torch.ones_like(owners, dtype=torch.bool), None
+            placement, expected = place_tokens(moments, geometry, shared=True), None
             notes = (
                 "image tokens share pixels: each is drawn on the mean and spread of its gradient",
             )
-        return _proved(probe, candidates, part, chosen, ImageTokens(
+        return _proved(probe, candidates, expected, ImageTokens(
             (), (), placement.columns, placement, (), notes))  # fmt: skip
     return None
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(2)
 
 
 def _proved(
     probe: _Probe,
     candidates: Sequence[str],
-    part: Bool[Tensor, " e"],
-    chosen: Int[Tensor, " c"] | None,
+    expected: Int[Tensor, " c"] | None,
     tokens: ImageTokens,
 ) -> ImageTokens:
-    """Return the image tokens with the layers whose keys change with their pixels.
+    """Return the image tokens with the layers whose keys change with the pixels.
 
-    The pixels of every second image token are changed: exactly the keys of these tokens must
-    change, in every layer in which any key does.
+    Photo and noise differ in all pixels, and the texts in the last word: exactly the keys of image
+    tokens must change, in every layer in which any key does.
+
+    Args:
+        probe: Keys for photo and noise.
+        candidates: Attention layers.
+        expected: Keys that depend on pixels in the first layer, visible ones or not; None to take
+            those that change.
+        tokens: Their places.
     """
-    after = probe.changed(part)
-    expected = None if chosen is None else chosen.sort().values.cpu()
     sites: list[str] = []
+    moving: set[bool] = set()
     for site in candidates:
-        source, other = probe.sources[site], after[site]
-        changed = _changed(source.keys, other.keys)
+        if site not in probe.others:
+            continue
+        source, other = probe.sources[site], probe.others[site]
+        moves, changed = _moves(source, other) if source.masked is None else _moves_of_scores(
+            probe, site)  # fmt: skip
         masked = torch.zeros_like(changed) if source.masked is None else source.masked.cpu()
         if not bool(changed.any()) and not bool(masked.any()):
             continue
         indices = changed.nonzero()[:, 0]
         expected = indices if expected is None else expected
-        seen = expected[expected < len(masked)]
+        seen = expected[expected < len(changed)]
         if len(seen) < len(expected) or indices.tolist() != seen[~masked[seen]].tolist():
             raise ValueError(
                 f"the image tokens that {site} in {type(probe.model).__name__} reads are not those "
@@ -351,34 +343,45 @@ def _proved(
                 f"{len(expected)} should); such models are not supported"
             )
         sites.append(site)
-    if expected is None:
+        moving.add(moves)
+    if expected is None or len(moving) != 1:
         raise ValueError(_no_image_tokens(probe.model, probe))
-    rows = _state_rows(probe.sources[sites[0]], after[sites[0]], expected, tokens.columns)
-    moves = _moves(probe, sites[0], part, expected)
-    return replace(tokens, sites=tuple(sites), states=rows, moves=moves)
+    first = probe.sources[sites[0]]
+    rows = _state_rows(first, probe.others[sites[0]], expected, tokens.columns)
+    return replace(tokens, sites=tuple(sites), states=rows, moves=moving.pop())
 
 
-def _moves(
-    probe: _Probe, site: str, part: Bool[Tensor, " e"], expected: Int[Tensor, " c"]
-) -> bool:
-    """Whether the keys of image tokens move by one with each word.
+def _moves(source: KeySource, other: KeySource) -> tuple[bool, Bool[Tensor, " m"]]:
+    """Return whether keys of image tokens stand behind those of the words, and which changed.
 
-    This can only be if words are keys, too, but the queries are not the same tokens as the keys.
+    With one word more, the keys behind the words move by one. Of the two ways to compare the keys
+    of both texts, the right one shows fewer changes, as keys of the prompt stay.
     """
-    if probe.sources[site].num_keys == probe.sources[site].num_queries:
-        return False
-    nothing = torch.zeros_like(part)
-    before, after = (probe.changed(each, shorter=True)[site] for each in (nothing, part))
-    if before.num_keys == probe.sources[site].num_keys:
-        return False
-    indices = _changed(before.keys, after.keys).nonzero()[:, 0].tolist()
-    for moves in (False, True):
-        if indices == (expected - int(moves)).tolist():
-            return moves
-    raise ValueError(
-        f"the keys of image tokens in {site} of {type(probe.model).__name__} must stay or move by "
-        "one with each word; such models are not supported"
-    )
+    ahead, count = len(source.keys) - len(other.keys), len(other.keys)
+    stay, move = torch.zeros(2, len(source.keys), dtype=torch.bool)
+    stay[:count] = _changed(source.keys[:count], other.keys)
+    if ahead == 0 or source.num_keys == source.num_queries:
+        return False, stay
+    words = source.num_queries - ahead  # they stand first, and the other keys behind them
+    aligned = torch.cat([source.keys[:words], source.keys[source.num_queries :]])
+    both = _changed(aligned, other.keys)
+    move[:words], move[source.num_queries :] = both[:words], both[words:]
+    moves = int(move.sum()) < int(stay.sum())
+    return moves, move if moves else stay
+
+
+def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]]:
+    """Return the same of keys that only scores show: these are of the last word, which differs.
+
+    Texts of the same words are compared instead, on other noise.
+    """
+    shorter, longer = (each[site] for each in probe.noisy)
+    source, other = probe.sources[site], probe.others[site]
+    changed = _changed(source.keys, longer.keys)
+    if source.num_keys in (source.num_queries, other.num_keys):
+        return False, changed
+    before = _changed(other.keys, shorter.keys).nonzero()[:, 0].tolist()
+    return before != changed.nonzero()[:, 0].tolist(), changed
 
 
 def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
@@ -403,7 +406,8 @@ def _state_rows(
     """
     if before.states is None or after.states is None:
         return None
-    changed = _changed(before.states, after.states).nonzero()[:, 0]
+    count = min(len(before.states), len(after.states))  # the words stand last
+    changed = _changed(before.states[:count], after.states[:count]).nonzero()[:, 0]
     if len(changed) != len(expected):
         return None
     offsets = (expected - changed).unique()

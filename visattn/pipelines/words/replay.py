@@ -364,7 +364,7 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    located = find_image_tokens(model, process, photo, inputs, text, towers=towers)
+    located = find_image_tokens(model, process, photo, inputs, text)
     columns = located.columns
 
     heads: dict[str, Tensor] = {}
