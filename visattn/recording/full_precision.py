@@ -10,7 +10,9 @@ from torch.nn import functional as F
 HALF = (torch.float16, torch.bfloat16)
 _NARROWING = frozenset({Tensor.half, Tensor.bfloat16})
 _LOOKUPS = frozenset({F.embedding, torch.embedding})
-_ATTRIBUTES = frozenset({"__get__", "__set__", "__setitem__", "__getitem__", "size", "dim", "numel"})
+_ATTRIBUTES = frozenset(
+    {"__get__", "__set__", "__setitem__", "__getitem__", "size", "dim", "numel"}
+)
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 

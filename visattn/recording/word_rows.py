@@ -12,6 +12,7 @@ from visattn.recording.attention_call import AttentionCall
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
 from visattn.recording.torch_function import AttentionInterceptor, sums_to_one
 
+
 def call_site(call: ModuleCall) -> str:
     """Return the name of a module call; `layer#2` is the second call of `layer`."""
     return call.site if call.index == 0 else f"{call.site}#{call.index + 1}"

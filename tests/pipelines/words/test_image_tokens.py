@@ -219,19 +219,19 @@ def test_a_shift_by_a_few_pixels_is_seen() -> None:
     places = find_pixel_places(moved, moved, (280, 280), torch.Size((280, 280, 3)))
     noise = np.random.default_rng(0).integers(0, 200, (280, 280, 3), dtype=np.uint8)
     for pixels in (noise, noise + 55):
-        given = moved(Image.fromarray(pixels))
+        output = moved(Image.fromarray(pixels))
         if pixels is noise:
-            check_places(places, pixels, given, process=moved, normalized=moved)
+            check_places(places, pixels, output, process=moved, normalized=moved)
             continue
         with pytest.raises(ValueError, match="by their content"):
-            check_places(places, pixels, given, process=moved, normalized=moved)
+            check_places(places, pixels, output, process=moved, normalized=moved)
 
 
 def test_keys_that_only_scores_show_are_those_of_the_keys() -> None:
     """Eager attention shows scores alone, of which a sliding window hides some."""
     for family in ("llava", "gemma3", "qwen2_vl", "t5gemma2"):
         model, processor = build(family)
-        found: list[ImageTokens] = []
+        results: list[ImageTokens] = []
         for kind in ("sdpa", "eager"):
             model.set_attn_implementation(kind)
             process = PhotoProcessor(model, processor, prompt_of(family))
@@ -240,8 +240,8 @@ def test_keys_that_only_scores_show_are_those_of_the_keys() -> None:
             start = torch.tensor([1]) if family == "t5gemma2" or ids is None else ids[0]
             text = GeneratedText(torch.cat([start, torch.tensor([9, 9, 9])]), 3, torch.zeros(3))
             _CACHE.pop(model, None)
-            found.append(find_image_tokens(model, process, photo(), inputs, text))
-        first, second = found
+            results.append(find_image_tokens(model, process, photo(), inputs, text))
+        first, second = results
         assert first.sites == second.sites
         assert first.columns.tolist() == second.columns.tolist()
         torch.testing.assert_close(first.placement.boxes, second.placement.boxes, atol=0.1,

@@ -21,9 +21,9 @@ def say(role: str, *content: Any) -> dict[str, Any]:
 
 def captions(family: str, images: Any, prompt: Any, **more: Any) -> list[WordReplay]:
     model, processor = sharp(family)
-    found = generate_and_replay(model, images, processor=processor, prompt=prompt,
+    results = generate_and_replay(model, images, processor=processor, prompt=prompt,
                                 **options(family, **more))  # fmt: skip
-    return [replay for [replay] in found]
+    return [replay for [replay] in results]
 
 
 def test_chat_messages_are_rendered_as_the_processor_does() -> None:
@@ -97,11 +97,11 @@ def test_rendered_prompts_of_another_image_token_are_kept() -> None:
 
 def test_steps_that_integers_lack_get_floating_point_photos() -> None:
     model, processor = build("llava")
-    inner, given = processor.image_processor, list[Any]()
+    inner, received = processor.image_processor, list[Any]()
 
     class Images:
         def __call__(self, images: Any, *, do_normalize: bool = True, **kwargs: Any) -> Any:
-            given.extend(images)
+            received.extend(images)
             if not do_normalize and not isinstance(images[0], torch.Tensor):
                 raise NotImplementedError
             return inner(images=images, do_normalize=do_normalize, **kwargs)
@@ -113,4 +113,4 @@ def test_steps_that_integers_lack_get_floating_point_photos() -> None:
         own, inner(images=[image], do_normalize=False, return_tensors="pt")["pixel_values"],
         atol=2 / 255, rtol=0,
     )  # fmt: skip
-    assert given[-1].is_floating_point()
+    assert received[-1].is_floating_point()

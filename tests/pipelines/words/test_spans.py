@@ -27,8 +27,24 @@ def byte_level() -> Any:
 
 
 def word_piece(**options: Any) -> Any:
-    pieces = ["[PAD]", "[UNK]", "the", "dog", "'", "s", "ball", "isn", "t", "red", ".", "un", "##like"]
-    core = Tokenizer(models.WordPiece({each: n for n, each in enumerate(pieces)}, unk_token="[UNK]"))
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "the",
+        "dog",
+        "'",
+        "s",
+        "ball",
+        "isn",
+        "t",
+        "red",
+        ".",
+        "un",
+        "##like",
+    ]
+    core = Tokenizer(
+        models.WordPiece({each: n for n, each in enumerate(pieces)}, unk_token="[UNK]")
+    )
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.decoder = decoders.WordPiece()
     return hf.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", pad_token="[PAD]",
@@ -44,12 +60,14 @@ def letters(text: str) -> str:
 def test_no_letter_is_lost_and_every_token_has_a_word(text: str, *, per_token: bool) -> None:
     tokenizer = byte_level()
     ids = tokenizer(text).input_ids
-    found = split_words(tokenizer, ids, per_token=per_token)
-    assert letters("".join(found.words)) == letters(text)
-    covered = {token for span in found.spans for token in range(*span)}
+    result = split_words(tokenizer, ids, per_token=per_token)
+    assert letters("".join(result.words)) == letters(text)
+    covered = {token for span in result.spans for token in range(*span)}
     assert covered == set(range(len(ids)))
-    assert list(found.spans) == sorted(found.spans)
-    joined = "".join(" " * space + word for space, word in zip(found.spaces, found.words, strict=True))
+    assert list(result.spans) == sorted(result.spans)
+    joined = "".join(
+        " " * space + word for space, word in zip(result.spaces, result.words, strict=True)
+    )
     assert joined.split() == text.split()
 
 
@@ -57,9 +75,9 @@ def test_no_letter_is_lost_and_every_token_has_a_word(text: str, *, per_token: b
 def test_clean_up_of_word_pieces_drops_no_letters(*, clean_up: bool) -> None:
     tokenizer = word_piece(clean_up_tokenization_spaces=clean_up)
     ids = tokenizer("the dog's ball isn't unlike red.").input_ids
-    found = split_words(tokenizer, ids)
-    assert found.words == ("the", "dog", "'", "s", "ball", "isn", "'", "t", "unlike", "red.")
-    assert found.spans == (*((n, n + 1) for n in range(8)), (8, 10), (10, 12))
+    result = split_words(tokenizer, ids)
+    assert result.words == ("the", "dog", "'", "s", "ball", "isn", "'", "t", "unlike", "red.")
+    assert result.spans == (*((n, n + 1) for n in range(8)), (8, 10), (10, 12))
 
 
 class Pieces:
@@ -88,11 +106,11 @@ def test_scripts_without_spaces_have_a_map_per_token() -> None:
     assert not Pieces("a", " cat", "s").split().split
 
 
-def test_each_token_is_a_word_if_asked_for() -> None:
-    found = Pieces("play", "ing", ",", " ", "cats").split(per_token=True)
-    assert found.words == ("play", "ing", ",", "cats")
-    assert found.spans == ((0, 1), (1, 2), (2, 3), (3, 5))
-    assert found.spaces == (True, False, False, True)
+def test_each_token_is_a_word_on_request() -> None:
+    result = Pieces("play", "ing", ",", " ", "cats").split(per_token=True)
+    assert result.words == ("play", "ing", ",", "cats")
+    assert result.spans == ((0, 1), (1, 2), (2, 3), (3, 5))
+    assert result.spaces == (True, False, False, True)
 
 
 def test_a_text_that_stops_inside_a_character_keeps_its_words() -> None:
@@ -107,6 +125,6 @@ def test_prefixes_that_change_keep_all_letters() -> None:
         def decode(self, ids: Sequence[int], **options: Any) -> str:
             return super().decode(ids, **options).replace(" ' t", "'t")
 
-    found = Joining("isn", " '", " t", " red").split()
-    assert found.words == ("isn't", "red")
-    assert found.spans == ((0, 3), (3, 4))
+    result = Joining("isn", " '", " t", " red").split()
+    assert result.words == ("isn't", "red")
+    assert result.spans == ((0, 3), (3, 4))

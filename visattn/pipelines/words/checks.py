@@ -18,13 +18,13 @@ def check_captioner(model: nn.Module) -> None:
         model: The model.
 
     Raises:
-        TypeError: If it has no `generate`, or takes no images.
+        TypeError: If it has no `generate`, takes no images, or is a wrapper of another.
         ValueError: If its attention kernels cannot be recorded, or it is compiled.
     """
     name = type(model).__name__
     check_supports_hooks(model)
     if callable(getattr(model, "get_base_model", None)):  # peft
-        raise ValueError(
+        raise TypeError(
             f"the model must be one of transformers, got the wrapper {name}: pass "
             "model.get_base_model(), which has the adapters, or model.merge_and_unload()"
         )

@@ -183,13 +183,13 @@ def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Pr
     """
     skip = _text_layers(model, text)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
-    one, two = (
+    shorter, longer = (
         replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
         for count in (_PROBED_WORDS - 1, _PROBED_WORDS)
     )  # fmt: skip
     with torch.no_grad():
-        others = _sources(model, one, skip)
-    [(name, pixels)] = _noise(two, seed=0).items()
+        others = _sources(model, shorter, skip)
+    [(name, pixels)] = _noise(longer, seed=0).items()
 
     def grown(site: str, source: KeySource) -> bool:
         return site in others and source.num_queries == others[site].num_queries + 1
@@ -198,9 +198,9 @@ def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Pr
         return grown(site, source) and source.keys.requires_grad
 
     with torch.enable_grad():
-        sources = _sources(model, {**two, name: pixels.requires_grad_()}, skip, is_first)
+        sources = _sources(model, {**longer, name: pixels.requires_grad_()}, skip, is_first)
     text_sites = tuple(site for site, source in sources.items() if grown(site, source))
-    return _Probe(model, (one, two), skip, pixels, sources, others, text_sites)
+    return _Probe(model, (shorter, longer), skip, pixels, sources, others, text_sites)
 
 
 def _sources(
@@ -210,9 +210,13 @@ def _sources(
     sources = KeySources(model, skip=skip, full_precision=True, last=last)
     device = next((each.device.type for each in inputs.values() if isinstance(each, Tensor)), "cpu")
     grad = torch.is_grad_enabled()
-    with frozen(model), torch.set_grad_enabled(grad), torch.autocast(device, enabled=False):
-        with sources.collecting():
-            model(**inputs)
+    with (
+        frozen(model),
+        torch.set_grad_enabled(grad),
+        torch.autocast(device, enabled=False),
+        sources.collecting(),
+    ):
+        model(**inputs)
     return sources.sources
 
 
@@ -232,9 +236,9 @@ def _locate(
     model: nn.Module, probe: _Probe, places: PixelPlaces, geometry: Geometry
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
-    found = _placed(probe, probe.text_sites, places, geometry)
-    if found is not None:
-        return replace(found, text_sites=probe.text_sites)
+    tokens = _placed(probe, probe.text_sites, places, geometry)
+    if tokens is not None:
+        return replace(tokens, text_sites=probe.text_sites)
     config: Any = model.config
     module = RESAMPLERS.get(str(config.model_type))
     columns = _image_columns(model, probe.inputs[1])
@@ -245,8 +249,8 @@ def _locate(
         for site, source in probe.sources.items()
         if module in site and source.num_queries * source.num_groups == len(columns)
     )
-    found = _placed(probe, between, places, geometry)
-    if found is None:
+    tokens = _placed(probe, between, places, geometry)
+    if tokens is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs[1]["input_ids"].shape[1]
     sites = tuple(s for s in probe.text_sites if probe.sources[s].num_keys == length)
@@ -254,8 +258,8 @@ def _locate(
         f"words read {len(columns)} learned queries; each is replaced by its attention to image "
         f"tokens, mean over the layers and heads of {module}: an approximation"
     )
-    return replace(found, sites=sites, text_sites=probe.text_sites, columns=columns,
-                   resampler_sites=found.sites, notes=(*found.notes, note))  # fmt: skip
+    return replace(tokens, sites=sites, text_sites=probe.text_sites, columns=columns,
+                   resampler_sites=tokens.sites, notes=(*tokens.notes, note))  # fmt: skip
 
 
 def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
@@ -335,8 +339,8 @@ def _proved(
             continue
         indices = changed.nonzero()[:, 0]
         expected = indices if expected is None else expected
-        seen = expected[expected < len(changed)]
-        if len(seen) < len(expected) or indices.tolist() != seen[~masked[seen]].tolist():
+        fitting = expected[expected < len(changed)]
+        if len(fitting) < len(expected) or indices.tolist() != fitting[~masked[fitting]].tolist():
             raise ValueError(
                 f"the image tokens that {site} in {type(probe.model).__name__} reads are not those "
                 f"that its first layer reads ({len(indices)} keys change with their pixels, "

@@ -41,7 +41,7 @@ class TokenMoments:
 
 
 @dataclass(frozen=True)
-class Axis:
+class LatticeAxis:
     """Equal cells along x or y, in pixels of the photo.
 
     Args:
@@ -63,11 +63,13 @@ class Axis:
         """Return the cell of each place; cells before the first are negative."""
         return ((places - self.begin) / self.pitch).floor().long()
 
-    def covering(self, low: float, high: float) -> "Axis":
+    def covering(self, low: float, high: float) -> "LatticeAxis":
         """Return the same lattice with cells up to two places, but for slivers."""
         before = max(0, math.ceil((self.begin - low) / self.pitch - _SLIVER))
         after = max(0, math.ceil((high - self.end) / self.pitch - _SLIVER))
-        return Axis(self.begin - before * self.pitch, self.pitch, self.count + before + after)
+        return LatticeAxis(
+            self.begin - before * self.pitch, self.pitch, self.count + before + after
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +82,7 @@ class Lattice:
     """
 
     members: Int[Tensor, " m"]
-    axes: tuple[Axis, Axis] | None
+    axes: tuple[LatticeAxis, LatticeAxis] | None
 
 
 def find_lattices(moments: TokenMoments, image_size: tuple[int, int]) -> list[Lattice]:
@@ -153,9 +155,9 @@ def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor,
 
 def _fit(
     moments: TokenMoments, members: Int[Tensor, " m"], image_size: tuple[int, int]
-) -> tuple[Axis, Axis] | None:
+) -> tuple[LatticeAxis, LatticeAxis] | None:
     """Return the grid of tokens along x and y, or None if they form none."""
-    axes: list[Axis] = []
+    axes: list[LatticeAxis] = []
     whole = members[moments.whole[members]]
     whole = whole if len(whole) else members
     for axis in (0, 1):
@@ -165,11 +167,11 @@ def _fit(
         index = fitted.index(moments.mean[members, axis])
         low, high = int(index.min()), int(index.max()) + 1
         begin = fitted.begin + low * fitted.pitch
-        axes.append(_at_edges(Axis(begin, fitted.pitch, high - low), image_size[1 - axis]))
+        axes.append(_at_edges(LatticeAxis(begin, fitted.pitch, high - low), image_size[1 - axis]))
     return axes[0], axes[1]
 
 
-def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> Axis | None:
+def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> LatticeAxis | None:
     """Return the lattice of token centers along an axis, by linear regression.
 
     The outermost centers count only if there are few: at the edge of the photo, resampling repeats
@@ -179,7 +181,7 @@ def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> Axis | None:
     starts = (ordered.diff() > 0.5 * pitch).nonzero()[:, 0] + 1
     centers = torch.stack([part.mean() for part in ordered.tensor_split(starts.tolist())])
     if len(centers) == 1:
-        return Axis(float(centers[0]) - pitch / 2, pitch, 1)
+        return LatticeAxis(float(centers[0]) - pitch / 2, pitch, 1)
     steps = (centers.diff() / pitch).round().clamp(min=1)
     index = torch.cat([steps.new_zeros(1), steps.cumsum(0)])
     inner = slice(1, -1) if len(centers) >= 5 else slice(None)
@@ -189,15 +191,15 @@ def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> Axis | None:
     misfit = float((offset + slope * x - y).abs().max()) / pitch
     if misfit > _MAX_MISFIT:
         return None
-    return Axis(offset - slope / 2, slope, int(index[-1]) + 1)
+    return LatticeAxis(offset - slope / 2, slope, int(index[-1]) + 1)
 
 
-def _at_edges(axis: Axis, side: int) -> Axis:
+def _at_edges(axis: LatticeAxis, side: int) -> LatticeAxis:
     """Return an axis that ends at the edges of the photo if it almost does."""
     tolerance = _EDGE * axis.pitch
     begin = 0.0 if abs(axis.begin) < tolerance else axis.begin
     end = float(side) if abs(axis.end - side) < tolerance else axis.end
-    return Axis(begin, (end - begin) / axis.count, axis.count)
+    return LatticeAxis(begin, (end - begin) / axis.count, axis.count)
 
 
 def _is_extended(
@@ -236,10 +238,10 @@ def _is_extended(
     return False
 
 
-def _extended(axis: Axis, cells: Float[Tensor, " m"]) -> Axis:
+def _extended(axis: LatticeAxis, cells: Float[Tensor, " m"]) -> LatticeAxis:
     before = max(0, -int(cells.min()))
     after = max(0, int(cells.max()) + 1 - axis.count)
-    return Axis(axis.begin - before * axis.pitch, axis.pitch, axis.count + before + after)
+    return LatticeAxis(axis.begin - before * axis.pitch, axis.pitch, axis.count + before + after)
 
 
 def lattice_boxes(
@@ -265,7 +267,7 @@ def lattice_boxes(
     return boxes
 
 
-def raster(
+def rasterize_tokens(
     lattices: list[Lattice], moments: TokenMoments, boxes: Float[Tensor, "i 4"], geometry: Geometry
 ) -> tuple[Geometry, Tensor, tuple[int, int]]:
     """Return the grid on which tokens are drawn, and the share of each in each cell.
@@ -282,13 +284,13 @@ def raster(
         The geometry of the grid, shares as a sparse matrix `[cells i]`, and rows and columns.
     """
     shares: list[Tensor] = []
-    axes: list[Axis] = []
+    axes: list[LatticeAxis] = []
     for axis in (0, 1):
         finest = _finest(lattices, moments, boxes, axis)
         low = min(float(boxes[:, axis].min()), finest.begin)
         high = max(float(boxes[:, axis + 2].max()), finest.end)
         chosen = finest.covering(low, high)
-        share = overlap(boxes[:, axis], boxes[:, axis + 2], chosen)
+        share = interval_shares(boxes[:, axis], boxes[:, axis + 2], chosen)
         for lattice in lattices:
             own = lattice.axes and lattice.axes[axis]
             if own and abs(own.pitch / chosen.pitch - 1) < 1e-9:
@@ -296,11 +298,16 @@ def raster(
                 share[lattice.members] = torch.eye(chosen.count, dtype=share.dtype)[index]
         axes.append(chosen)
         shares.append(share)
-    return assemble(axes[0], axes[1], shares[0], shares[1], moments.visible, geometry)
+    return assemble_grid(axes[0], axes[1], shares[0], shares[1], moments.visible, geometry)
 
 
-def assemble(
-    x: Axis, y: Axis, across: Tensor, down: Tensor, visible: Tensor, geometry: Geometry
+def assemble_grid(
+    x: LatticeAxis,
+    y: LatticeAxis,
+    across: Tensor,
+    down: Tensor,
+    visible: Tensor,
+    geometry: Geometry,
 ) -> tuple[Geometry, Tensor, tuple[int, int]]:
     """Return the geometry of a grid, and the visible share of each token in each of its cells.
 
@@ -329,7 +336,7 @@ def assemble(
 
 def _finest(
     lattices: list[Lattice], moments: TokenMoments, boxes: Float[Tensor, "i 4"], axis: int
-) -> Axis:
+) -> LatticeAxis:
     """Return the lattice with the smallest cells along an axis; if there is none, equal cells."""
     regular = [each.axes[axis] for each in lattices if each.axes is not None]
     fits = [each for each in regular if each.count <= _MAX_CELLS]
@@ -338,10 +345,10 @@ def _finest(
     low, high = float(boxes[:, axis].min()), float(boxes[:, axis + 2].max())
     pitch = max(float(moments.extent[:, axis].median()), (high - low) / _MAX_CELLS, 1e-6)
     count = max(1, round((high - low) / pitch))
-    return Axis(low, (high - low) / count, count)
+    return LatticeAxis(low, (high - low) / count, count)
 
 
-def overlap(low: Tensor, high: Tensor, axis: Axis) -> Float[Tensor, "i n"]:
+def interval_shares(low: Tensor, high: Tensor, axis: LatticeAxis) -> Float[Tensor, "i n"]:
     """Return the share of each interval in each cell of an axis; they sum to 1.
 
     Args:

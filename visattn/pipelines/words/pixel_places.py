@@ -41,7 +41,7 @@ class PixelPlaces:
     levels: tuple[float, float]
 
 
-class _Probe:
+class _TestPhotos:
     """Processes test photos of one size, and compares the shapes of the results."""
 
     def __init__(self, process: Process, size: tuple[int, int], shape: torch.Size) -> None:
@@ -85,7 +85,7 @@ def find_pixel_places(
     Source:
         Places by phase: Srinivasan et al. 1984, doi:10.1364/AO.23.003105.
     """
-    probe = _Probe(process, size, shape)
+    probe = _TestPhotos(process, size, shape)
     none, full = np.zeros((1, 1)), np.full((1, 1), 255)
     low, high = probe(probe.photo(none, full, none)), probe(probe.photo(full, none, full))
     change = high - low
@@ -98,13 +98,13 @@ def find_pixel_places(
         shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
-    told = [shown & (change > 0), shown & (change < 0)] if colored else [shown, shown]
+    shown_by_axis = [shown & (change > 0), shown & (change < 0)] if colored else [shown, shown]
 
     def levels(x: np.ndarray, y: np.ndarray) -> list[Float[Tensor, " _e"]]:
         """Return the level of each element, from 0 to 1, of a photo that varies along x and y."""
         if colored:
             level = (probe(probe.photo(x, y[:, None], x)) - zero) / span
-            return [level[each] for each in told]
+            return [level[each] for each in shown_by_axis]
         photos = [probe.photo(*[each] * 3) for each in (x, y[:, None])]
         return [((probe(photo) - zero) / span)[shown] for photo in photos]
 
@@ -117,23 +117,23 @@ def find_pixel_places(
     for axis, (ramp, cosine, sine, n) in enumerate(zip(ramps, *waves, periods, strict=True)):
         turn = torch.atan2(2 * sine - 1, 2 * cosine - 1) / (2 * math.pi)
         place = ((n * ramp - turn).round() + turn) / n
-        points[told[axis], axis] = place * size[1 - axis]
+        points[shown_by_axis[axis], axis] = place * size[1 - axis]
     x, y = (_wave(side, n, 0.0) for side, n in zip(size[::-1], periods, strict=True))
     wave = probe.photo(x, y[:, None], x)
-    return PixelPlaces(points, shown, wave, *_sampled(probe, normalized, wave, told))
+    return PixelPlaces(points, shown, wave, *_sampled(probe, normalized, wave, shown_by_axis))
 
 
 def _sampled(
-    probe: _Probe, normalized: Process, wave: np.ndarray, told: list[Tensor]
+    probe: _TestPhotos, normalized: Process, wave: np.ndarray, shown_by_axis: list[Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[float, float]]:
     """Return elements of both axes with their values in the wave, and values per gray level."""
     generator = torch.Generator().manual_seed(0)
-    count = min(_SAMPLES // 2, *(int(each.sum()) for each in told))
+    count = min(_SAMPLES // 2, *(int(each.sum()) for each in shown_by_axis))
     kept: list[Tensor] = []
-    for each in told:
+    for each in shown_by_axis:
         indices = each.nonzero()[:, 0].cpu()
         kept.append(indices[torch.randperm(len(indices), generator=generator)[:count]])
-    samples = torch.cat(kept).to(told[0].device)
+    samples = torch.cat(kept).to(shown_by_axis[0].device)
     both = [
         process(Image.fromarray(wave)).detach().float().flatten()[samples]
         for process in (normalized, probe.process)

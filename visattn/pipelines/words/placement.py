@@ -9,13 +9,13 @@ from torch import Tensor
 
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.words.lattice import (
-    Axis,
+    LatticeAxis,
     TokenMoments,
-    assemble,
+    assemble_grid,
     find_lattices,
+    interval_shares,
     lattice_boxes,
-    overlap,
-    raster,
+    rasterize_tokens,
 )
 
 NO_TOKEN, SHARED = -1, -2
@@ -159,8 +159,8 @@ def owned_pixel_moments(
     means: list[Tensor] = []
     variances: list[Tensor] = []
     for axis in (0, 1):
-        told = owned & shows_photo & points[:, axis].isfinite()
-        members, places = owners[told], points[told, axis].double()
+        counted = owned & shows_photo & points[:, axis].isfinite()
+        members, places = owners[counted], points[counted, axis].double()
         number = torch.bincount(members, minlength=total).clamp(min=1)
         mean = torch.bincount(members, weights=places, minlength=total) / number
         spread = torch.bincount(members, weights=(places - mean[members]) ** 2, minlength=total)
@@ -213,7 +213,7 @@ def shared_pixel_moments(
     """
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
-    told = points.isfinite() & shows_photo[:, None]
+    counted = points.isfinite() & shows_photo[:, None]
     places = points.double().nan_to_num(0.0)
     placed: list[tuple[int, float, Tensor, Tensor]] = []
     for index in range(len(states)):
@@ -228,7 +228,7 @@ def shared_pixel_moments(
         on_photo = float((weight * shows_photo).sum() / weight.sum())
         if on_photo <= 1e-6:
             continue
-        weights = weight[:, None] * told
+        weights = weight[:, None] * counted
         total = weights.sum(0).clamp(min=1e-300)
         mean = (weights * places).sum(0) / total
         variance = (weights * (places - mean) ** 2).sum(0) / total
@@ -261,11 +261,18 @@ def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = Fa
     boxes = lattice_boxes(lattices, moments, size)
     if shared:  # overlapping boxes: about as many cells as tokens, on the whole photo
         pitch = math.sqrt(size[0] * size[1] / len(boxes))
-        x, y = (Axis(0.0, side / n, n) for side in size[::-1] for n in [max(1, round(side / pitch))])
-        across, down = overlap(boxes[:, 0], boxes[:, 2], x), overlap(boxes[:, 1], boxes[:, 3], y)
-        drawn = assemble(x, y, across, down, moments.visible, geometry)
+        x, y = (
+            LatticeAxis(0.0, side / n, n)
+            for side in size[::-1]
+            for n in [max(1, round(side / pitch))]
+        )
+        across, down = (
+            interval_shares(boxes[:, 0], boxes[:, 2], x),
+            interval_shares(boxes[:, 1], boxes[:, 3], y),
+        )
+        drawn = assemble_grid(x, y, across, down, moments.visible, geometry)
     else:
-        drawn = raster(lattices, moments, boxes, geometry)
+        drawn = rasterize_tokens(lattices, moments, boxes, geometry)
     return Placement(
         moments.columns, boxes.float(), moments.visible.float(), drawn[0], drawn[1], drawn[2]
     )

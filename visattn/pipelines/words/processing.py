@@ -1,6 +1,5 @@
 """Preprocessing of photos and prompts with the processors of transformers."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -9,6 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+
+from visattn.pipelines.words.spans import same_length
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
@@ -189,9 +190,9 @@ class PhotoProcessor:
                 "the messages must say where the photo stands: add {'type': 'image'} to the "
                 "content of one of them"
             )
-        if given := [key for key in photos[0] if key != "type"]:
+        if extra := [key for key in photos[0] if key != "type"]:
             raise ValueError(
-                f"the photo of the messages is the one in images, but they have {given[0]!r} of "
+                f"the photo of the messages is the one in images, but they have {extra[0]!r} of "
                 "their own: write {'type': 'image'} instead"
             )
         if getattr(self.joint, "chat_template", None) is None:
@@ -213,7 +214,7 @@ class PhotoProcessor:
             )
         except Exception:  # noqa: BLE001 (of the template, which wants other messages)
             return ""
-        same = len(os.path.commonprefix([without, with_photo]))
+        same = same_length(without, with_photo)
         return with_photo[same : same + len(with_photo) - len(without)].strip()
 
 
@@ -282,10 +283,10 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     """
     if any("video" in name for name in inputs if name not in PIXEL_NAMES):
         raise ValueError("videos are not supported: pass one photo at a time")
-    found = [name for name in inputs if "pixel_values" in name or name in PIXEL_NAMES]
-    if len(found) > 1:
+    names = [name for name in inputs if "pixel_values" in name or name in PIXEL_NAMES]
+    if len(names) > 1:
         raise ValueError(
-            f"the model must read the photo once, but its processor returns {' and '.join(found)}: "
+            f"the model must read the photo once, but its processor returns {' and '.join(names)}: "
             "models with two vision encoders are not supported"
         )
     for name in PIXEL_NAMES:

@@ -1,7 +1,6 @@
 """Words of generated tokens."""
 
 import inspect
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,8 +62,8 @@ def split_words(
         ...     all_special_ids = [0]
         ...     def decode(self, ids, **_):
         ...         return "".join("?ab .猫犬"[i] for i in ids)
-        >>> found = split_words(Letters(), [1, 3, 2, 1, 4, 0])
-        >>> found.words, found.spans
+        >>> result = split_words(Letters(), [1, 3, 2, 1, 4, 0])
+        >>> result.words, result.spans
         (('a', 'ba.'), ((0, 1), (1, 5)))
         >>> split_words(Letters(), [5, 6, 4, 3, 1, 0]).words
         ('猫', '犬.', 'a')
@@ -86,11 +85,23 @@ def split_words(
             longer = longer.rstrip(_REPLACEMENT)
             if index + 1 < len(token_ids) or len(longer) <= len(text):
                 continue
-        same = len(os.path.commonprefix([text, longer]))
+        same = same_length(text, longer)
         added, text = longer[same:], longer
         owners[same:] = [(first, index + 1)] * len(added)
         first = None if added.strip() else first
     return _words(text, owners, ends, per_token=per_token)
+
+
+def same_length(first: str, second: str) -> int:
+    """Return the number of characters with which two texts begin alike.
+
+    Example:
+        >>> same_length("a cat", "a car")
+        4
+    """
+    pairs = enumerate(zip(first, second, strict=False))
+    shorter = min(len(first), len(second))
+    return next((place for place, (own, other) in pairs if own != other), shorter)
 
 
 def _decoder(tokenizer: Any) -> Any:
@@ -105,9 +116,7 @@ def _decoder(tokenizer: Any) -> Any:
     return lambda ids: tokenizer.decode(ids, **options)
 
 
-def _words(
-    text: str, owners: list[tuple[int, int]], ends: set[int], *, per_token: bool
-) -> Words:
+def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_token: bool) -> Words:
     """Return the words of a text whose characters belong to ranges of tokens."""
     words, spans, spaces = list[str](), list[tuple[int, int]](), list[bool]()
     split, inside = False, False
