@@ -231,7 +231,7 @@ def expected(name: str, size: Size) -> Tensor:
         return tiled(size, rows, columns, 16) if rows * columns > 1 else even(size, 16, 16)
     if name == "idefics3":
         images: Any = MODELS[name]()[1].image_processor
-        info = images([Image.new("RGB", size[::-1])], return_row_col_info=True)
+        info = images([Image.new("RGB", (size[1], size[0]))], return_row_col_info=True)
         return tiled(size, info["rows"][0][0], info["cols"][0][0], 13)
     return unpadded(size)
 
