@@ -457,13 +457,55 @@ def lfm2_vl() -> tuple[Any, Any]:
     return hf.Lfm2VlForConditionalGeneration(config), hf.Lfm2VlProcessor(images, tokens)
 
 
+def video_llava() -> tuple[Any, Any]:
+    vision = {**SMALL, **TILES, "model_type": "clip_vision_model", "num_hidden_layers": 3,
+              "projection_dim": 16}  # fmt: skip
+    config = hf.VideoLlavaConfig(
+        vision_config=vision, text_config={**LLAMA, "model_type": "llama"}, image_token_index=4,
+        video_token_index=5, image_seq_length=16,
+    )  # fmt: skip
+    images = hf.VideoLlavaImageProcessor(size={"shortest_edge": 32},
+                                         crop_size={"height": 32, "width": 32})  # fmt: skip
+    tokens = tokenizer(image_token="<image>", video_token="<video>")
+    processor = hf.VideoLlavaProcessor(images, hf.VideoLlavaVideoProcessor(), tokens, patch_size=8)
+    return hf.VideoLlavaForConditionalGeneration(config), processor
+
+
+def t5gemma2() -> tuple[Any, Any]:
+    """Its decoder reads words and image tokens in one attention, the words first."""
+    text = {**LLAMA, "head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
+    vision = {**SMALL, **TILES, "vision_use_head": False, "model_type": "siglip_vision_model"}
+    config = hf.T5Gemma2Config(
+        encoder={"text_config": text, "vision_config": vision, "mm_tokens_per_image": 4,
+                 "boi_token_index": 5, "eoi_token_index": 6, "image_token_index": 4,
+                 "vocab_size": VOCABULARY},
+        decoder=text, image_token_index=4, eoi_token_index=6, vocab_size=VOCABULARY,
+    )  # fmt: skip
+    tokens = tokenizer(image_token="<image>", boi_token="<boi>", eoi_token="<eoi>")
+    processor = hf.Gemma3Processor(_square(hf.Gemma3ImageProcessor), tokens, image_seq_length=4)
+    model = hf.T5Gemma2ForConditionalGeneration(config)
+    for name, weight in model.named_parameters():
+        if "mm_input_projection_weight" in name:
+            torch.nn.init.normal_(weight)  # zeros
+    model.generation_config.update(decoder_start_token_id=1, pad_token_id=0, eos_token_id=2)
+    return model, processor
+
+
+def nougat() -> tuple[Any, Any]:
+    """Donut whose image processor crops the white margins of a page."""
+    model, processor = donut()
+    images = hf.NougatImageProcessor(size={"height": 64, "width": 48})
+    return model, hf.NougatProcessor(images, processor.tokenizer)
+
+
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
     each.__name__: each
     for each in (
         ved, trocr, donut, blip, blip2, instructblip, git, llava, llava_next, llava_onevision,
         qwen2_vl, qwen2_5_vl, qwen3_vl, paligemma, gemma3, idefics2, idefics3, smolvlm, internvl,
         florence2, kosmos2, pix2struct, mllama, deepseek_vl, ovis2, mistral3, aya_vision, got_ocr2,
-        lfm2_vl,
+        lfm2_vl, video_llava, t5gemma2,
     )
 }  # fmt: skip
 

@@ -20,10 +20,11 @@ VLMS = [
     "ved", "trocr", "donut", "blip2", "instructblip", "git", "llava", "llava_next",
     "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "gemma3", "idefics2",
     "idefics3", "smolvlm", "internvl", "florence2", "kosmos2", "pix2struct", "mllama",
-    "deepseek_vl", "ovis2", "mistral3", "aya_vision", "lfm2_vl", "blip", "got_ocr2",
+    "deepseek_vl", "ovis2", "mistral3", "aya_vision", "lfm2_vl", "blip", "got_ocr2", "video_llava",
+    "t5gemma2",
 ]  # fmt: skip
 NUM_WORDS = 5
-WITH_PROMPT = ("instructblip", "llava", "internvl", "llava_next")
+WITH_PROMPT = ("instructblip", "llava", "internvl", "llava_next", "t5gemma2")
 CROSS = ("ved", "trocr", "donut", "blip", "florence2", "pix2struct")
 """Families whose words read image tokens by cross-attention alone."""
 
@@ -143,6 +144,8 @@ def _sites(family: str, replay: WordReplay, own: Any, cross: Any) -> list[Any]:
     """Return the attention of the layers in which words read image tokens."""
     if family in CROSS:
         return list(cross)
+    if family == "t5gemma2":  # one attention over words and image, returned in two parts
+        return [torch.cat(parts, -1) for parts in zip(own, cross, strict=True)]
     layers = [each for each in own if each is not None]
     if family == "mllama":
         return [layers[replay.text_sites.index(site)] for site in replay.sites]
@@ -168,6 +171,9 @@ def rows_in_flight(family: str, replay: WordReplay, output: Any, chosen: list[in
             keys = len(replay.inputs.get("input_ids", [[]])[0]) - len(chosen) + step + 1
             if family not in (*CROSS, "mllama"):  # sliding windows hold the last keys only
                 weights = F.pad(weights, (max(0, keys - len(weights)), 0))
-            rows.append(weights[replay.placement.columns])
+            columns = replay.placement.columns
+            if family == "t5gemma2":  # image tokens stand behind the words so far
+                columns = columns - (len(chosen) - 1 - step)
+            rows.append(weights[columns])
         steps.append(torch.stack(rows))
     return torch.stack(steps, 1)

@@ -205,3 +205,16 @@ def test_overlay_draws_texts_on_one_scale(photos: Path, tmp_path: Path, capsys: 
     assert main([*words, *texts, "--target", "3"]) == 2
     assert main([*words, "--method", "similarity"]) == 1
     assert "with no texts" in capsys.readouterr().err
+
+
+def test_detectors_of_given_texts_are_refused() -> None:
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+             "num_attention_heads": 2}  # fmt: skip
+    config = transformers.Owlv2Config(
+        text_config={**small, "vocab_size": 50, "max_position_embeddings": 8},
+        vision_config={**small, "image_size": 32, "patch_size": 8}, projection_dim=16,
+    )  # fmt: skip
+    model = transformers.Owlv2ForObjectDetection(config).eval()
+    processor = transformers.Owlv2ImageProcessor(size={"height": 32, "width": 32})
+    with pytest.raises(ValueError, match=r"Owlv2ForObjectDetection .* also needs input_ids"):
+        explain_queries(model, photo(90, 130), processor=processor)

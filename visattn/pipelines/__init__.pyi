@@ -195,6 +195,7 @@ from .words.checks import (
     check_captioner as check_captioner,
     check_prompt_length as check_prompt_length,
     replay_memory as replay_memory,
+    why_no_image_tokens as why_no_image_tokens,
 )
 from .words.controls import (
     Controls as Controls,
@@ -213,6 +214,16 @@ from .words.image_tokens import (
     ImageTokens as ImageTokens,
     find_image_tokens as find_image_tokens,
 )
+from .words.lattice import (
+    Lattice as Lattice,
+    LatticeAxis as LatticeAxis,
+    TokenMoments as TokenMoments,
+    assemble_grid as assemble_grid,
+    find_lattices as find_lattices,
+    interval_shares as interval_shares,
+    lattice_boxes as lattice_boxes,
+    rasterize_tokens as rasterize_tokens,
+)
 from .words.loading import (
     load_word_model as load_word_model,
 )
@@ -223,10 +234,13 @@ from .words.methods import (
     replay_occlusion as replay_occlusion,
     replay_run as replay_run,
 )
+from .words.pixel_places import (
+    PixelPlaces as PixelPlaces,
+    check_places as check_places,
+    find_pixel_places as find_pixel_places,
+)
 from .words.placement import (
     Placement as Placement,
-    TokenMoments as TokenMoments,
-    element_positions as element_positions,
     owned_pixel_moments as owned_pixel_moments,
     place_tokens as place_tokens,
     shared_pixel_moments as shared_pixel_moments,
@@ -234,6 +248,8 @@ from .words.placement import (
 )
 from .words.processing import (
     PhotoProcessor as PhotoProcessor,
+    is_chat as is_chat,
+    list_prompts as list_prompts,
     pixel_name as pixel_name,
 )
 from .words.replay import (
@@ -245,5 +261,7 @@ from .words.replay import (
     replay_text as replay_text,
 )
 from .words.spans import (
+    Words as Words,
+    same_length as same_length,
     split_words as split_words,
 )

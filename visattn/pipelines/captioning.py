@@ -67,6 +67,8 @@ class Caption:
     """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
     thumbnail: UInt8[np.ndarray, "y x 3"] | None = None
     """The photo at up to 640 pixels, for notebooks."""
+    spaces: tuple[bool, ...] = ()
+    """Whether white space stands before each word; () if it does before all."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
@@ -91,7 +93,10 @@ class Caption:
     @property
     def text(self) -> str:
         """The caption as one line."""
-        return " ".join(self.words)
+        if not self.spaces:
+            return " ".join(self.words)
+        spaced = zip(self.spaces, self.words, strict=True)
+        return "".join(" " * space + word for space, word in spaced).strip()
 
     @property
     def has_gates(self) -> bool:
@@ -114,7 +119,7 @@ def caption(
     places: Places | None = None,
     seed: int = 0,
     processor: Any = None,
-    prompt: str | None = None,
+    prompt: Any = None,
     **generate_kwargs: Any,
 ) -> list[Caption]:
     """Caption images by beam search, with the attention map of each word.
@@ -143,10 +148,11 @@ def caption(
         seed: Seed of sampled places (32 bits). They do not depend on the batch of the image.
         processor: For models of transformers: the processor, or a pair of image processor and
             tokenizer.
-        prompt: For models of transformers: an instruction, or the beginning of the caption.
+        prompt: For models of transformers: an instruction, the beginning of the caption, or chat
+            messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
             `num_beams`, ...) and arguments of `caption_with_transformers` (`layers`, `heads`,
-            `relative`, `without_sinks`).
+            `relative`, `without_sinks`, `per_token`).
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.

@@ -50,6 +50,9 @@ from .frozen_model import (
     frozen as frozen,
     with_grad as with_grad,
 )
+from .full_precision import (
+    in_float32 as in_float32,
+)
 from .gradient_graph import (
     GradientGraph as GradientGraph,
     gradient_edge as gradient_edge,
@@ -63,6 +66,11 @@ from .heatmap_png import (
 from .internal_resize import (
     internal_geometry as internal_geometry,
     internal_transform as internal_transform,
+)
+from .key_sources import (
+    KeySource as KeySource,
+    KeySources as KeySources,
+    is_attention_softmax as is_attention_softmax,
 )
 from .model_config import (
     configured_image_size as configured_image_size,
@@ -154,6 +162,9 @@ from .recorder import (
 from .reused_outputs import (
     ReusedOutputs as ReusedOutputs,
 )
+from .rounding import (
+    Rounding as Rounding,
+)
 from .third_party import (
     RecordedWeights as RecordedWeights,
     ThirdPartyRecorder as ThirdPartyRecorder,
@@ -177,10 +188,8 @@ from .torch_function import (
     sums_to_one as sums_to_one,
 )
 from .word_rows import (
-    KeySource as KeySource,
-    KeySources as KeySources,
     WordRows as WordRows,
     call_site as call_site,
-    is_attention_softmax as is_attention_softmax,
+    largest_score as largest_score,
     row_tolerance as row_tolerance,
 )

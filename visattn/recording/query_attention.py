@@ -77,7 +77,7 @@ def record_queries(
         calls.hooked(model, listener.on_enter, lambda *_: None),
         AttentionInterceptor(calls, listener),
     ):
-        output = model(**inputs)
+        output = _run(model, inputs)
     name = type(model).__name__
     logits, boxes = (getattr(output, key, None) for key in ("logits", "pred_boxes"))
     if not isinstance(logits, Tensor) or not isinstance(boxes, Tensor):
@@ -96,6 +96,26 @@ def record_queries(
     if not layers:
         raise ValueError(_nothing_recorded(name, listener))
     return output, layers
+
+
+def _run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
+    """Run a detector, which must need nothing but the image."""
+    required = [
+        name
+        for name, each in inspect.signature(type(model).forward).parameters.items()
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+    ][1:]
+    texts = [name for name in required if name not in inputs]
+    try:
+        return model(**inputs)
+    except (TypeError, ValueError, AttributeError) as error:
+        if not texts and "input_ids" not in inspect.signature(type(model).forward).parameters:
+            raise
+        raise ValueError(
+            f"{type(model).__name__} must detect objects from the image alone, but it also needs "
+            f"{', '.join(texts) or 'input_ids'}: detectors that look for given texts are not "
+            "supported; explain a box of it with a method that needs scores, such as occlusion"
+        ) from error
 
 
 @dataclass

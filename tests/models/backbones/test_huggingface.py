@@ -97,6 +97,7 @@ def test_integer_size_is_shortest_edge_for_some_processors() -> None:
         ({"size": {"shortest_edge": 8, "longest_edge": 9}}, "resizing to .* is not supported"),
         ({"size": 8, "resample": 5}, "with filter 5 is not supported"),
         ({"size": 8, "rescale_factor": 1.0}, "rescale_factor must be 1/255, got 1.0"),
+        ({"max_num_patches": 25, "patch_size": 8}, "patches, as SigLIP 2 NaFlex does"),
     ],
 )
 def test_unsupported_preprocessing_is_refused(config: dict[str, Any], reason: str) -> None:

@@ -9,7 +9,7 @@ from tiny_vlms import LLAMA, PROMPT, build
 from torch import nn
 from vlm_runs import greedy, photo
 
-from visattn.pipelines.words.checks import check_captioner, replay_memory
+from visattn.pipelines.words.checks import check_captioner, replay_memory, why_no_image_tokens
 from visattn.pipelines.words.placement import token_owners
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.replay import check_log_probs, generate_and_replay
@@ -70,7 +70,7 @@ def test_videos_are_refused() -> None:
 
 def test_models_with_two_vision_encoders_are_refused() -> None:
     inputs = {"pixel_values": torch.zeros(1), "high_res_pixel_values": torch.zeros(1)}
-    with pytest.raises(ValueError, match=r"returns high_res_pixel_values.*two vision encoders"):
+    with pytest.raises(ValueError, match=r"returns .*high_res_pixel_values.*two vision encoders"):
         pixel_name(inputs)
 
 
@@ -96,10 +96,54 @@ def test_maps_through_learned_queries_are_labelled(family: str, module: str) -> 
 
 
 def test_other_log_probabilities_are_refused() -> None:
-    logits = torch.zeros(2, 3)
-    check_log_probs(torch.zeros(2), torch.full((2,), 5e-5), logits, torch.float32)
-    with pytest.raises(ValueError, match=r"differ by 0.001.*report this model"):
-        check_log_probs(torch.zeros(2), torch.full((2,), 1e-3), logits, torch.float32)
+    def check(deviation: float, rounding: float) -> None:
+        generated, replayed = torch.full((2,), deviation), torch.zeros(2)
+        noisy = torch.full((2,), rounding)
+        check_log_probs(replayed, generated, torch.zeros(2, 3), torch.float32, lambda: noisy)
+
+    check(5e-5, rounding=0.0)
+    check(1e-3, rounding=5e-4)  # rounding alone changes them by as much
+    with pytest.raises(
+        ValueError, match=r"differ by 0.001, more than rounding explains \(0.0001\)"
+    ):
+        check(1e-3, rounding=1e-6)
+
+
+class Wrapper(nn.Module):
+    """What peft puts around a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.base_model = model
+
+    def get_base_model(self) -> nn.Module:
+        return self.base_model
+
+    def generate(self, **kwargs: Any) -> Any:
+        return None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base_model(*args, **kwargs)
+
+
+def test_true_reasons_are_given() -> None:
+    model, processor = build("llava")
+    with pytest.raises(TypeError, match=r"wrapper Wrapper: pass model.get_base_model\(\)"):
+        caption(Wrapper(model), processor)
+    with pytest.raises(ValueError, match="neither compiled nor scripted"):
+        caption(torch.compile(model, backend="eager"), processor)  # a wrapper, too
+    assert "attention before words" in why_no_image_tokens(model)
+    assert "discrete codes" in why_no_image_tokens(nn.Sequential(hf.ChameleonVQVAE(
+        hf.ChameleonVQVAEConfig(base_channels=32, num_embeddings=8, embed_dim=8,
+                                channel_multiplier=[1], num_res_blocks=1))))  # fmt: skip
+
+
+def test_processors_of_videos_are_refused() -> None:
+    class Processor:
+        video_processor = tokenizer = build("llava")[1].tokenizer
+
+    with pytest.raises(TypeError, match="Processor processes videos, but no photos"):
+        caption(build("llava")[0], Processor())
 
 
 def test_kept_bytes_are_a_fraction_of_eager_attention() -> None:
@@ -121,5 +165,5 @@ def test_pixels_of_several_tokens_are_seen_as_shared() -> None:
 def test_a_processor_without_photos_is_refused() -> None:
     process = PhotoProcessor(*build("llava"), prompt=PROMPT)
     assert process.text == f"<image>{PROMPT}"
-    with pytest.raises(ValueError, match="pixel_values or flattened_patches, got input_ids"):
+    with pytest.raises(ValueError, match="pixel_values, .* image_patches, got input_ids"):
         pixel_name({"input_ids": torch.zeros(1, 1)})

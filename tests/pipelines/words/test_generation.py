@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_vlms import build
 from torch import nn
 from vlm_runs import eager, greedy, options, photo, plain_generate, prompt_of, replays, sharp
 
@@ -74,6 +75,30 @@ def test_sampling_draws_what_generate_draws() -> None:
     torch.manual_seed(3)
     [replay] = replays("llava", do_sample=True, temperature=1.5)
     assert output.sequences[0, -len(replay.token_ids) :].tolist() == replay.token_ids.tolist()
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "git", "ved"])
+def test_autocast_gives_the_maps_of_float32(family: str) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        [replay] = replays(family, max_new_tokens=1, min_new_tokens=1)
+    [plain] = replays(family, max_new_tokens=1, min_new_tokens=1)
+    assert replay.placement.columns.tolist() == plain.placement.columns.tolist()
+    torch.testing.assert_close(replay.placement.boxes, plain.placement.boxes)
+    torch.testing.assert_close(replay.rows, plain.rows, atol=2e-2, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "internvl", "gemma3"])
+def test_16_bit_models_have_the_places_of_float32(family: str, dtype: torch.dtype) -> None:
+    own, processor = build(family)
+    common: dict[str, Any] = {"processor": processor, "prompt": prompt_of(family),
+                              **options(family, max_new_tokens=2, min_new_tokens=2)}  # fmt: skip
+    [[wide]] = generate_and_replay(own, photo(), **common)
+    [[half]] = generate_and_replay(own.to(dtype), photo(), **common)
+    assert half.notes == wide.notes
+    assert half.placement.grid_size == wide.placement.grid_size
+    assert half.placement.columns.tolist() == wide.placement.columns.tolist()
+    torch.testing.assert_close(half.placement.boxes, wide.placement.boxes, atol=1e-2, rtol=0)
 
 
 def _condition(model: nn.Module) -> dict[str, Any]:

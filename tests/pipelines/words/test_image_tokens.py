@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_vlms import build
+from tiny_vlms import build, nougat
 from torch import Tensor
-from vlm_runs import VLMS, greedy, model_inputs, photo, prompt_of, sharp
+from vlm_runs import VLMS, greedy, model_inputs, options, photo, prompt_of, replays, sharp
 
+from visattn.data.images.reader import LoadedImage
 from visattn.pipelines.words.generation import GeneratedText
-from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
-from visattn.pipelines.words.placement import (
-    Placement,
-    element_positions,
-    owned_pixel_moments,
-)
+from visattn.pipelines.words.image_tokens import _CACHE, ImageTokens, find_image_tokens
+from visattn.pipelines.words.pixel_places import check_places, find_pixel_places
+from visattn.pipelines.words.placement import Placement, owned_pixel_moments
 from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.frozen_model import frozen
-from visattn.recording.word_rows import KeySources
+from visattn.recording.key_sources import KeySources
 
 HEIGHT, WIDTH = 180, 300
 TOLERANCE = 0.02  # tokens
@@ -96,7 +95,7 @@ def test_probe_finds_the_worked_out_grid(family: str) -> None:
     assert float(((placement.boxes - expected) / size).abs().max()) <= 3 * TOLERANCE
     if family == "donut":
         shares = torch.tensor([0.75, 1, 1, 0.75]).repeat_interleave(6)
-        torch.testing.assert_close(placement.visible, shares, atol=1e-6, rtol=0)
+        torch.testing.assert_close(placement.visible, shares, atol=3e-3, rtol=0)
 
 
 @cache
@@ -120,7 +119,8 @@ def states(
     site = (tokens.resampler_sites or tokens.sites)[0]
     result = sources.sources[site].states
     assert result is not None
-    return result[tokens.placement.columns]
+    assert tokens.states is not None or family in SHARED
+    return result[tokens.placement.columns if tokens.states is None else tokens.states]
 
 
 def painted(placement: Placement, token: int) -> tuple[np.ndarray, tuple[float, float]]:
@@ -153,24 +153,109 @@ def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: 
             assert float(change[token]) >= least * float(change[smallest].max())
 
 
-@pytest.mark.parametrize("size", [(40, 400), (180, 120), (90, 1200)])
-def test_ramps_place_the_pixels_of_crops(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("colors", ["rgb", "bgr", "gray"])
+@pytest.mark.parametrize("size", [(40, 400), (181, 119), (90, 1200)])
+def test_waves_place_the_pixels_of_crops(size: tuple[int, int], colors: str) -> None:
     def crop(image: Image.Image) -> Tensor:  # the middle of the longer side, at the size of a tower
         height, width = size
-        left, top = (max(0, (each - min(size)) // 2) for each in (width, height))
+        left, top = (max(0, (each - min(size)) / 2) for each in (width, height))
         box = (left, top, left + min(size), top + min(size))
-        return torch.from_numpy(np.array(image.resize((280, 280), Image.Resampling.BILINEAR, box)))
+        image = image.resize((280, 280), Image.Resampling.BILINEAR, box)
+        pixels = np.array(image if colors != "gray" else image.convert("L").convert("RGB"))
+        return torch.from_numpy(pixels[..., ::-1].copy() if colors == "bgr" else pixels)
 
-    positions, shown = element_positions(crop, size, torch.Size((280, 280, 3)))
-    assert bool(shown.all())
+    places = find_pixel_places(crop, crop, size, torch.Size((280, 280, 3)))
+    assert bool(places.shown.all())
     step = min(size) / 280
-    places = (torch.arange(280) + 0.5) * step
+    centers = (torch.arange(280) + 0.5) * step
     inner = slice(28, -28)  # bilinear interpolation repeats the first and last pixels
-    grid = positions.view(280, 280, 3, 2)
-    for cells, side in ((grid[140, :, 0, 0], size[1]), (grid[:, 140, 0, 1], size[0])):
-        expected = places + max(0, (side - min(size)) // 2)
-        error = (cells * side - expected).abs()[inner]
-        assert float(error.max()) < 14 * step / 10  # a tenth of a token
+    grid = places.points.view(280, 280, 3, 2).nanmean(2)  # channels tell different axes
+    for cells, side in ((grid[140, :, 0], size[1]), (grid[:, 140, 1], size[0])):
+        expected = centers + max(0, (side - min(size)) / 2)
+        error = (cells - expected).abs()[inner]
+        assert float(error.max()) < 14 * step / 20  # a twentieth of a token
+
+
+def page() -> np.ndarray:
+    """Return white margins around text."""
+    pixels = np.full((180, 300, 3), 255, np.uint8)
+    pixels[40:150, 100:280] = np.random.default_rng(0).integers(0, 256, (110, 180, 3))
+    return pixels
+
+
+def caption_of(processor: Any, pixels: np.ndarray) -> WordReplay:
+    model, _ = sharp("donut")
+    chosen = options("donut", max_new_tokens=2, min_new_tokens=2)
+    [[replay]] = generate_and_replay(model, LoadedImage(pixels), processor=processor, **chosen)
+    return replay
+
+
+def test_processors_that_crop_by_content_are_refused() -> None:
+    processor = nougat()[1]
+    processor.image_processor.do_crop_margin = False
+    plain = caption_of(processor, page())
+    processor.image_processor.do_crop_margin = True
+    noise = caption_of(processor, photo().pixels)  # no margins
+    torch.testing.assert_close(noise.placement.boxes, plain.placement.boxes)
+    with pytest.raises(ValueError, match=r"places photos by their content.*do_crop_margin=False"):
+        caption_of(processor, page())
+
+
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_photos_of_one_color_are_placed(level: int) -> None:
+    model, processor = sharp("llava")
+    pixels = np.full((180, 300, 3), level, np.uint8)
+    [[replay]] = generate_and_replay(model, LoadedImage(pixels), processor=processor,
+                                     **options("llava"))  # fmt: skip
+    torch.testing.assert_close(replay.placement.boxes, greedy("llava").placement.boxes)
+
+
+def test_a_shift_by_a_few_pixels_is_seen() -> None:
+    def moved(image: Image.Image) -> Tensor:  # bright photos move to the right
+        pixels = np.array(image.resize((280, 280)))
+        shift = 3 if pixels.mean() > 140 else 0
+        return torch.from_numpy(np.roll(pixels, shift, 1).copy()).float()
+
+    places = find_pixel_places(moved, moved, (280, 280), torch.Size((280, 280, 3)))
+    noise = np.random.default_rng(0).integers(0, 200, (280, 280, 3), dtype=np.uint8)
+    for pixels in (noise, noise + 55):
+        output = moved(Image.fromarray(pixels))
+        if pixels is noise:
+            check_places(places, pixels, output, process=moved, normalized=moved)
+            continue
+        with pytest.raises(ValueError, match="by their content"):
+            check_places(places, pixels, output, process=moved, normalized=moved)
+
+
+def test_keys_that_only_scores_show_are_those_of_the_keys() -> None:
+    """Eager attention shows scores alone, of which a sliding window hides some."""
+    for family in ("llava", "gemma3", "qwen2_vl", "t5gemma2"):
+        model, processor = build(family)
+        results: list[ImageTokens] = []
+        for kind in ("sdpa", "eager"):
+            model.set_attn_implementation(kind)
+            process = PhotoProcessor(model, processor, prompt_of(family))
+            inputs = model_inputs(family)
+            ids = inputs.get("decoder_input_ids", inputs.get("input_ids"))
+            start = torch.tensor([1]) if family == "t5gemma2" or ids is None else ids[0]
+            text = GeneratedText(torch.cat([start, torch.tensor([9, 9, 9])]), 3, torch.zeros(3))
+            _CACHE.pop(model, None)
+            results.append(find_image_tokens(model, process, photo(), inputs, text))
+        first, second = results
+        assert first.sites == second.sites
+        assert first.columns.tolist() == second.columns.tolist()
+        torch.testing.assert_close(first.placement.boxes, second.placement.boxes, atol=0.1,
+                                   rtol=0)  # fmt: skip
+
+
+def test_keys_behind_the_words_move_with_them() -> None:
+    columns = {
+        count: replays("t5gemma2", max_new_tokens=count, min_new_tokens=count)[0].placement.columns
+        for count in (2, 5)
+    }
+    first = 1 + 5 - 1  # the start token, and all words but the last; before the image its marker
+    assert columns[5].tolist() == [first + each for each in (1, 2, 3, 4)]
+    assert (columns[5] - columns[2]).unique().tolist() == [3]
 
 
 def test_a_token_that_shows_one_row_has_the_height_of_a_pixel() -> None:

@@ -28,7 +28,7 @@ _GENERATION = (
     "num_return_sequences",
 )  # fmt: skip
 _CONTROLS = ("layers", "heads", "relative", "without_sinks")
-_ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS)
+_ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token")
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -116,6 +116,11 @@ def _add_controls(group: "argparse._ArgumentGroup") -> None:
         "--without-sinks",
         action="store_true",
         help="remove image tokens that draw much attention for every word",
+    )
+    group.add_argument(
+        "--per-token",
+        action="store_true",
+        help="a map for each token instead of each word (always so in scripts without spaces)",
     )
 
 
@@ -210,7 +215,7 @@ class TransformersRun(CaptionRun):
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
         directory = str(Path(self.args.model.removeprefix(PREFIX)).expanduser())
-        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS)
+        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, "per_token")
         options = {name: getattr(self.args, name) for name in names}
         return {"weights": weights_origin(directory), **options, **super().settings()}
 
@@ -271,6 +276,7 @@ def _captions(
         prompt=args.prompt,
         batch_size=len(images),
         keep_heads=args.heads is not None and args.method == "attention",
+        per_token=args.per_token,
         **_generate_kwargs(args),
     )
     captions: list[Caption] = []

@@ -246,6 +246,13 @@ def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
 def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
     mode = _MODES.get(config.get("resample", 2))
     kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    if "size" not in config:
+        raise ValueError(
+            "the preprocessing must resize images to one size, but this image processor"
+            f"{f' ({kind})' if kind else ''} has none: it cuts images of any shape into "
+            "patches, as SigLIP 2 NaFlex does; pass a model of fixed resolution, or a torchvision "
+            "transform"
+        )
     size = config["size"]
     if mode is None or (isinstance(size, Mapping) and "longest_edge" in size):
         raise ValueError(

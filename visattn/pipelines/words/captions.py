@@ -17,12 +17,13 @@ def caption_with_transformers(
     images: Iterable[ImageLike] | ImageLike,
     *,
     processor: Any,
-    prompt: str | None = None,
+    prompt: Any = None,
     batch_size: int = 1,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     relative: bool = False,
     without_sinks: bool = False,
+    per_token: bool = False,
     **generate_kwargs: Any,
 ) -> list[Caption]:
     """Caption images with a model of transformers, with the attention map of each word.
@@ -35,13 +36,17 @@ def caption_with_transformers(
         model: A model of transformers that generates text from images.
         images: One image or several, as for `visattn.caption`.
         processor: Its processor, or a pair of image processor and tokenizer.
-        prompt: An instruction for chat models, the beginning of the caption for others. By default
-            that of the model's training, "Describe this image." for chat models.
+        prompt: An instruction for chat models, the beginning of the caption for others; chat
+            messages as for `apply_chat_template`, in which `{"type": "image"}` stands for the
+            photo; or a list of either, one per photo. By default that of the model's training,
+            "Describe this image." for chat models.
         batch_size: Photos that are captioned together, padded at the left.
         layers: Indices of the layers whose mean is taken; None for all.
         heads: Indices of the heads whose mean is taken; None for all.
         relative: Divide the row of each word by the mean row of the other words.
         without_sinks: Remove image tokens that draw weight for every word.
+        per_token: Return a map for each token instead of each word. Scripts without spaces between
+            words, such as Chinese and Thai, are always split at tokens.
         generate_kwargs: Options of `generate`: `max_new_tokens`, `num_beams`, `do_sample`, ...
 
     Returns:
@@ -66,6 +71,7 @@ def caption_with_transformers(
         prompt=prompt,
         batch_size=batch_size,
         keep_heads=heads is not None,
+        per_token=per_token,
         **generate_kwargs,
     )
     captions: list[Caption] = []

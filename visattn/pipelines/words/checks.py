@@ -18,10 +18,16 @@ def check_captioner(model: nn.Module) -> None:
         model: The model.
 
     Raises:
-        TypeError: If it has no `generate`, or takes no images.
+        TypeError: If it has no `generate`, takes no images, or is a wrapper of another.
         ValueError: If its attention kernels cannot be recorded, or it is compiled.
     """
     name = type(model).__name__
+    check_supports_hooks(model)
+    if callable(getattr(model, "get_base_model", None)):  # peft
+        raise TypeError(
+            f"the model must be one of transformers, got the wrapper {name}: pass "
+            "model.get_base_model(), which has the adapters, or model.merge_and_unload()"
+        )
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
             f"the model must generate text as those of transformers do, but {name} has no generate"
@@ -29,10 +35,34 @@ def check_captioner(model: nn.Module) -> None:
     parameters = inspect.signature(type(model).forward).parameters
     if not any(pixels in parameters for pixels in PIXEL_NAMES):
         raise TypeError(
-            f"the model must take images ({' or '.join(PIXEL_NAMES)}); {name} takes "
+            f"the model must take images ({', '.join(PIXEL_NAMES)}); {name} takes "
             f"{', '.join(list(parameters)[1:4])}: is it a text-only model?"
         )
-    check_supports_hooks(model)
+
+
+def why_no_image_tokens(model: nn.Module) -> str:
+    """Return why no key of the words depends on pixels without attention in between.
+
+    Args:
+        model: The model.
+
+    Example:
+        >>> why_no_image_tokens(torch.nn.Linear(1, 1))
+        'the image passes attention before words read it'
+    """
+    for site, module in model.named_modules():
+        path, kind = type(module).__module__, type(module).__name__
+        if ".quantized" in path:
+            return (
+                f"{site} is quantized to integers ({kind}), through which no gradient flows; use "
+                "the model with its floating-point weights"
+            )
+        if "VQ" in kind or "VectorQuantizer" in kind:
+            return (
+                f"{site} ({kind}) turns the image into discrete codes, through which no gradient "
+                "flows; such models are not supported"
+            )
+    return "the image passes attention before words read it"
 
 
 def check_prompt_length(

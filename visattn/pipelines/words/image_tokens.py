@@ -1,19 +1,24 @@
 """Image tokens among the keys of a language model, and their places on a photo."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
+from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
+from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
+    NO_TOKEN,
     Placement,
-    element_positions,
     owned_pixel_moments,
     place_tokens,
     shared_pixel_moments,
@@ -21,20 +26,25 @@ from visattn.pipelines.words.placement import (
 )
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.recording.frozen_model import frozen
-from visattn.recording.word_rows import KeySource, KeySources
+from visattn.recording.key_sources import KeySource, KeySources
 
 RESAMPLERS = {
     "blip-2": "qformer",
     "instructblip": "qformer",
     "idefics2": "perceiver_resampler",
     "kosmos-2": "image_to_text_projection",
+    "kosmos-2.5": "image_to_text_projection",
 }
 """Model types whose words read learned queries, and the module in which these read the image."""
 
-_MAX_SHARED = 0.001  # of the pixels; above, tokens are placed by the moments of their gradients
+_MAX_SHARED = 0.01  # of the pixels; above, tokens are placed by the moments of their gradients
 _MAX_BACKWARD_PASSES = 2048
 _CACHE_SIZE = 64
-_CACHE: "WeakKeyDictionary[nn.Module, dict[Any, ImageTokens]]" = WeakKeyDictionary()
+_CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]]" = (
+    WeakKeyDictionary()
+)
+_PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
+_CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +58,10 @@ class ImageTokens:
         placement: Places of the image tokens; of those that the resampler reads if there is one.
         resampler_sites: Attention layers between the placed tokens and those that words read.
         notes: How the tokens were placed, if not by their own pixels.
+        states: Rows of the image tokens in the hidden states that `KeySources` finds; None if these
+            are others.
+        moves: Whether the keys of image tokens stand behind those of the words, so that each word
+            moves them by one.
     """
 
     sites: tuple[str, ...]
@@ -56,6 +70,15 @@ class ImageTokens:
     placement: Placement
     resampler_sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    states: Int[Tensor, " s"] | None = None
+    moves: bool = False
+
+    def for_words(self, count: int) -> "ImageTokens":
+        """Return the image tokens of a text of `count` generated tokens."""
+        if not self.moves:
+            return self
+        columns = self.columns + count - _PROBED_WORDS
+        return replace(self, columns=columns, placement=replace(self.placement, columns=columns))
 
 
 def find_image_tokens(
@@ -67,7 +90,8 @@ def find_image_tokens(
 ) -> ImageTokens:
     """Return the image tokens that words of a model read, with their places on a photo.
 
-    The result is cached for photos of one size with the same prompt.
+    The result is cached for photos of one size with the same prompt. That the pixels of a photo lie
+    where those of test photos do is checked for each.
 
     Args:
         model: The model.
@@ -88,92 +112,154 @@ def find_image_tokens(
     key = (photo.size, photo.orientation, tuple(inputs[name].shape), process.fingerprint(),
            tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
+
+    def plain(image: Image.Image) -> Tensor:
+        return process.unnormalized(image)[name]
+
+    def normalized(image: Image.Image) -> Tensor:
+        return process([image])[name]
+
     if key not in cache:
-        positions, on_photo = element_positions(
-            lambda image: process([image], do_normalize=False)[name],
-            photo.size,
-            inputs[name].shape,
-        )
-        points = positions * torch.tensor(photo.size[::-1], dtype=torch.float64)
+        places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
         probe = _probe(model, inputs, text)
-        image_tokens = _locate(model, probe, points, on_photo,
-                        Geometry.identity(photo.size, photo.orientation))  # fmt: skip
+        geometry = Geometry.identity(photo.size, photo.orientation)
+        image_tokens = _locate(model, probe, places, geometry)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
-        cache[key] = image_tokens
-    return cache[key]
+        cache[key] = image_tokens, places
+    image_tokens, places = cache[key]
+    check_places(places, photo.pixels, inputs[name], process=plain, normalized=normalized)
+    return image_tokens.for_words(text.num_generated)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Probe:
-    """Sources of all keys without attention, and the pixels that they depend on."""
+    """Keys of a model without attention, and the pixels that they depend on.
 
-    sources: dict[str, KeySource]
-    text_sites: tuple[str, ...]
+    Args:
+        model: The model.
+        inputs: Its inputs, for one word and for two.
+        skip: Linear layers of the text decoder that no key needs.
+        pixels: Noise, in the graph of the keys.
+        sources: Keys of all attention layers.
+        others: The same for one word and the photo.
+        text_sites: Attention layers of the text decoder.
+    """
+
+    model: nn.Module
+    inputs: tuple[dict[str, Any], dict[str, Any]]
+    skip: frozenset[int]
     pixels: Tensor
-    inputs: dict[str, Any]
+    sources: dict[str, KeySource]
+    others: dict[str, KeySource]
+    text_sites: tuple[str, ...]
+
+    @cached_property
+    def noisy(self) -> tuple[dict[str, KeySource], dict[str, KeySource]]:
+        """Keys of other noise, for one word and for two."""
+        noise = _noise(self.inputs[1], seed=1)
+        with torch.no_grad():
+            first, second = (_sources(self.model, {**each, **noise}, self.skip)
+                             for each in self.inputs)  # fmt: skip
+        return first, second
+
+
+def _noise(inputs: dict[str, Any], seed: int) -> dict[str, Tensor]:
+    """Return noise as pixels of a model."""
+    name = pixel_name(inputs)
+    original = inputs[name]
+    noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(seed)) - 1
+    pixels = noise.to(original.device)
+    if name == "flattened_patches":
+        pixels[..., :2] = original[..., :2]  # row and column of the patch
+    return {name: pixels}
 
 
 def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Probe:
-    """Run the model without attention on noise, for one word and for two.
+    """Run the model without attention, for one word and the photo, and for two words and noise.
 
-    Attention layers of the text decoder are those whose number of queries grows with the text.
+    Attention layers of the text decoder are those whose number of queries grows with the text. Of
+    the decoder, only the linear layers of keys have to run: tokens keep their content.
     """
+    skip = _text_layers(model, text)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
-    generator = torch.Generator().manual_seed(0)
-    num_queries: dict[str, int] = {}
-    for words in (1, 2):
-        sequence = torch.cat([prompt, text.sequence[-1:].repeat(words + 1)])
-        replayed = replay_inputs(model, inputs, sequence, words + 1)
-        name = pixel_name(replayed)
-        original = replayed[name]
-        noise = 2 * torch.rand(original.shape, generator=generator) - 1
-        pixels = noise.to(original)
-        if name == "flattened_patches":
-            pixels[..., :2] = original[..., :2]  # row and column of the patch
-        probe = KeySources(model)
-        with frozen(model), torch.set_grad_enabled(words == 2), probe.collecting():
-            pixels.requires_grad_(words == 2)
-            model(**{**replayed, name: pixels})
-        if words == 1:
-            num_queries = {site: each.num_queries for site, each in probe.sources.items()}
-    grown = [site for site, source in probe.sources.items()
-             if source.num_queries == num_queries.get(site, 0) + 1]  # fmt: skip
-    return _Probe(probe.sources, tuple(grown), pixels, replayed)
+    shorter, longer = (
+        replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
+        for count in (_PROBED_WORDS - 1, _PROBED_WORDS)
+    )  # fmt: skip
+    with torch.no_grad():
+        others = _sources(model, shorter, skip)
+    [(name, pixels)] = _noise(longer, seed=0).items()
+
+    def grown(site: str, source: KeySource) -> bool:
+        return site in others and source.num_queries == others[site].num_queries + 1
+
+    def is_first(site: str, source: KeySource) -> bool:
+        return grown(site, source) and source.keys.requires_grad
+
+    with torch.enable_grad():
+        sources = _sources(model, {**longer, name: pixels.requires_grad_()}, skip, is_first)
+    text_sites = tuple(site for site, source in sources.items() if grown(site, source))
+    return _Probe(model, (shorter, longer), skip, pixels, sources, others, text_sites)
+
+
+def _sources(
+    model: nn.Module, inputs: dict[str, Any], skip: frozenset[int], last: Any = None
+) -> dict[str, KeySource]:
+    """Return the keys of a model that runs in float32 without attention."""
+    sources = KeySources(model, skip=skip, full_precision=True, last=last)
+    device = next((each.device.type for each in inputs.values() if isinstance(each, Tensor)), "cpu")
+    grad = torch.is_grad_enabled()
+    with (
+        frozen(model),
+        torch.set_grad_enabled(grad),
+        torch.autocast(device, enabled=False),
+        sources.collecting(),
+    ):
+        model(**inputs)
+    return sources.sources
+
+
+def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
+    """Return the weights of linear layers that run without a photo, but those of the keys."""
+    ids = text.sequence[-1:].repeat(2)[None].to(next(model.parameters()).device)
+    sources = KeySources(model, full_precision=True, trace=True)
+    try:
+        with frozen(model), sources.collecting():
+            model(input_ids=ids, use_cache=False)  # pyright: ignore[reportCallIssue]
+    except Exception:  # noqa: BLE001 (the model does not run without a photo)
+        return frozenset()
+    return sources.without_keys()
 
 
 def _locate(
-    model: nn.Module, probe: _Probe, points: Tensor, on_photo: Tensor, geometry: Geometry
+    model: nn.Module, probe: _Probe, places: PixelPlaces, geometry: Geometry
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
-    with frozen(model):
-        sites, placement, notes = _placed(
-            model, probe, probe.text_sites, points, on_photo, geometry
-        )
-        if placement is not None:
-            return ImageTokens(sites, probe.text_sites, placement.columns, placement, (), notes)
-        config: Any = model.config
-        module = RESAMPLERS.get(str(config.model_type))
-        columns = _image_columns(model, probe.inputs)
-        if module is None or columns is None:
-            raise ValueError(_no_image_tokens(model, probe))
-        between = tuple(
-            site
-            for site, source in probe.sources.items()
-            if module in site and source.num_queries == len(columns)
-        )
-        resampler_sites, placement, notes = _placed(
-            model, probe, between, points, on_photo, geometry
-        )
-    if placement is None:
+    tokens = _placed(probe, probe.text_sites, places, geometry)
+    if tokens is not None:
+        return replace(tokens, text_sites=probe.text_sites)
+    config: Any = model.config
+    module = RESAMPLERS.get(str(config.model_type))
+    columns = _image_columns(model, probe.inputs[1])
+    if module is None or columns is None:
         raise ValueError(_no_image_tokens(model, probe))
-    length = probe.inputs["input_ids"].shape[1]
+    between = tuple(
+        site
+        for site, source in probe.sources.items()
+        if module in site and source.num_queries * source.num_groups == len(columns)
+    )
+    tokens = _placed(probe, between, places, geometry)
+    if tokens is None:
+        raise ValueError(_no_image_tokens(model, probe))
+    length = probe.inputs[1]["input_ids"].shape[1]
     sites = tuple(s for s in probe.text_sites if probe.sources[s].num_keys == length)
     note = (
         f"words read {len(columns)} learned queries; each is replaced by its attention to image "
         f"tokens, mean over the layers and heads of {module}: an approximation"
     )
-    return ImageTokens(sites, probe.text_sites, columns, placement, resampler_sites, (*notes, note))
+    return replace(tokens, sites=sites, text_sites=probe.text_sites, columns=columns,
+                   resampler_sites=tokens.sites, notes=(*tokens.notes, note))  # fmt: skip
 
 
 def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
@@ -184,60 +270,152 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
             "model.set_attn_implementation('sdpa')"
         )
     return (
-        f"the words of {name} read no token that depends on pixels without attention in between; "
-        f"models whose words read learned queries are supported for {', '.join(RESAMPLERS)}"
+        f"the words of {name} read no token that depends on pixels of its own: "
+        f"{why_no_image_tokens(model)}; models whose words read learned queries are supported for "
+        f"{', '.join(RESAMPLERS)}"
     )
 
 
 def _placed(
-    model: nn.Module,
-    probe: _Probe,
-    candidates: tuple[str, ...],
-    points: Tensor,
-    on_photo: Tensor,
-    geometry: Geometry,
-) -> tuple[tuple[str, ...], Placement | None, tuple[str, ...]]:
-    """Return the layers whose keys are image tokens, and the places of these."""
-    owners: dict[int, tuple[Tensor, Float[Tensor, ""]]] = {}
-    sites: list[str] = []
-    first: Tensor | None = None
-    for site in candidates:
-        states = probe.sources[site].states
-        if states is None or not states.requires_grad:
+    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, geometry: Geometry
+) -> ImageTokens | None:
+    """Return the image tokens among the keys of some layers; None if there are none."""
+    for first in candidates:
+        keys = probe.sources[first].keys
+        if not keys.requires_grad:
             continue
-        key = states.untyped_storage().data_ptr()
-        if key not in owners:
-            owners[key] = token_owners(states, probe.pixels)
-        if not bool((owners[key][0] != -1).any()):
+        owners, shared = token_owners(keys, probe.pixels)
+        if not bool((owners != NO_TOKEN).any()):
             continue
-        if first is not None and not torch.equal(owners[key][0], owners[_key(first)][0]):
+        name = type(probe.model).__name__
+        if float(shared) <= _MAX_SHARED:
+            moments = owned_pixel_moments(owners, places.points, places.shown)
+            placement, notes = place_tokens(moments, geometry), ()
+            expected = owners[owners >= 0].unique().cpu()
+        elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
-                f"the image tokens of {site} and {sites[0]} in {type(model).__name__} are not the "
-                "same; such models are not supported"
+                f"image tokens of {name} share pixels, and {len(keys)} of them are more than the "
+                f"{_MAX_BACKWARD_PASSES} that can be placed one by one"
             )
-        first = states if first is None else first
+        else:
+            moments = shared_pixel_moments(keys, probe.pixels, places.points, places.shown)
+            placement, expected = place_tokens(moments, geometry, shared=True), None
+            notes = (
+                "image tokens share pixels: each is drawn on the mean and spread of its gradient",
+            )
+        return _proved(probe, candidates, expected, ImageTokens(
+            (), (), placement.columns, placement, (), notes))  # fmt: skip
+    return None
+
+
+def _proved(
+    probe: _Probe,
+    candidates: Sequence[str],
+    expected: Int[Tensor, " c"] | None,
+    tokens: ImageTokens,
+) -> ImageTokens:
+    """Return the image tokens with the layers whose keys change with the pixels.
+
+    Photo and noise differ in all pixels, and the texts in the last word: exactly the keys of image
+    tokens must change, in every layer in which any key does.
+
+    Args:
+        probe: Keys for photo and noise.
+        candidates: Attention layers.
+        expected: Keys that depend on pixels in the first layer, visible ones or not; None to take
+            those that change.
+        tokens: Their places.
+    """
+    sites: list[str] = []
+    moving: set[bool] = set()
+    for site in candidates:
+        if site not in probe.others:
+            continue
+        source, other = probe.sources[site], probe.others[site]
+        moves, changed = _moves(source, other) if source.masked is None else _moves_of_scores(
+            probe, site)  # fmt: skip
+        masked = torch.zeros_like(changed) if source.masked is None else source.masked.cpu()
+        if not bool(changed.any()) and not bool(masked.any()):
+            continue
+        indices = changed.nonzero()[:, 0]
+        expected = indices if expected is None else expected
+        fitting = expected[expected < len(changed)]
+        if len(fitting) < len(expected) or indices.tolist() != fitting[~masked[fitting]].tolist():
+            raise ValueError(
+                f"the image tokens that {site} in {type(probe.model).__name__} reads are not those "
+                f"that its first layer reads ({len(indices)} keys change with their pixels, "
+                f"{len(expected)} should); such models are not supported"
+            )
         sites.append(site)
-    if first is None:
-        return (), None, ()
-    tokens, shared = owners[_key(first)]
-    if float(shared) <= _MAX_SHARED:
-        return (
-            tuple(sites),
-            place_tokens(owned_pixel_moments(tokens, points, on_photo), geometry),
-            (),
-        )
-    if len(first) > _MAX_BACKWARD_PASSES:
-        raise ValueError(
-            f"image tokens of {type(model).__name__} share pixels, and {len(first)} of them are "
-            f"more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
-        )
-    moments = shared_pixel_moments(first, probe.pixels, points, on_photo)
-    note = "image tokens share pixels: each is drawn on the mean and spread of its gradient"
-    return tuple(sites), place_tokens(moments, geometry, shared=True), (note,)
+        moving.add(moves)
+    if expected is None or len(moving) != 1:
+        raise ValueError(_no_image_tokens(probe.model, probe))
+    first = probe.sources[sites[0]]
+    rows = _state_rows(first, probe.others[sites[0]], expected, tokens.columns)
+    return replace(tokens, sites=tuple(sites), states=rows, moves=moving.pop())
 
 
-def _key(states: Tensor) -> int:
-    return states.untyped_storage().data_ptr()
+def _moves(source: KeySource, other: KeySource) -> tuple[bool, Bool[Tensor, " m"]]:
+    """Return whether keys of image tokens stand behind those of the words, and which changed.
+
+    With one word more, the keys behind the words move by one. Of the two ways to compare the keys
+    of both texts, the right one shows fewer changes, as keys of the prompt stay.
+    """
+    ahead, count = len(source.keys) - len(other.keys), len(other.keys)
+    stay, move = torch.zeros(2, len(source.keys), dtype=torch.bool)
+    stay[:count] = _changed(source.keys[:count], other.keys)
+    if ahead == 0 or source.num_keys == source.num_queries:
+        return False, stay
+    words = source.num_queries - ahead  # they stand first, and the other keys behind them
+    aligned = torch.cat([source.keys[:words], source.keys[source.num_queries :]])
+    both = _changed(aligned, other.keys)
+    move[:words], move[source.num_queries :] = both[:words], both[words:]
+    moves = int(move.sum()) < int(stay.sum())
+    return moves, move if moves else stay
+
+
+def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]]:
+    """Return the same of keys that only scores show: these are of the last word, which differs.
+
+    Texts of the same words are compared instead, on other noise.
+    """
+    shorter, longer = (each[site] for each in probe.noisy)
+    source, other = probe.sources[site], probe.others[site]
+    changed = _changed(source.keys, longer.keys)
+    if source.num_keys in (source.num_queries, other.num_keys):
+        return False, changed
+    before = _changed(other.keys, shorter.keys).nonzero()[:, 0].tolist()
+    return before != changed.nonzero()[:, 0].tolist(), changed
+
+
+def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
+    """Return the rows that changed; all changes must be clear.
+
+    Raises:
+        ValueError: If a change is neither clear nor rounding.
+    """
+    change = (after - before.detach()).float().abs().amax(1).cpu()
+    clear = change[change > _CHANGED * change.max()]
+    if not len(clear) or float(change.max()) == 0:
+        return torch.zeros_like(change, dtype=torch.bool)
+    return change > _UNCHANGED * clear.median()
+
+
+def _state_rows(
+    before: KeySource, after: KeySource, expected: Int[Tensor, " c"], columns: Int[Tensor, " i"]
+) -> Int[Tensor, " i"] | None:
+    """Return the rows of the hidden states that image tokens are made from.
+
+    They change with the same pixels as the keys: all keys are that much further on.
+    """
+    if before.states is None or after.states is None:
+        return None
+    count = min(len(before.states), len(after.states))  # the words stand last
+    changed = _changed(before.states[:count], after.states[:count]).nonzero()[:, 0]
+    if len(changed) != len(expected):
+        return None
+    offsets = (expected - changed).unique()
+    return columns.cpu() - offsets if len(offsets) == 1 else None
 
 
 def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"] | None:
@@ -248,5 +426,5 @@ def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"
                                                                 None))  # fmt: skip
         if token is None or "input_ids" not in inputs:
             return None
-        mask = inputs["input_ids"] == token
-    return mask[0].nonzero()[:, 0].cpu()
+        mask = (inputs["input_ids"] == token).long()
+    return (mask[0] == 1).nonzero()[:, 0].cpu()

@@ -50,7 +50,8 @@ def replay_run(replay: WordReplay) -> WordRun:
             "methods attention or occlusion"
         )
     run = replay.run(differentiable=True, sites=replay.text_sites)
-    if replay.sites[0] not in run.origins:
+    rows = replay.states
+    if replay.sites[0] not in run.origins or rows is None:
         raise ValueError(
             f"the inputs of {replay.sites[0]} in {type(replay.model).__name__} were not found; use "
             "the methods attention or occlusion"
@@ -61,7 +62,7 @@ def replay_run(replay: WordReplay) -> WordRun:
     )
     embeddings = TokenVectors(
         run.origins[replay.sites[0]],
-        lambda tokens: tokens.flatten(0, -2)[columns.to(tokens.device)],
+        lambda tokens: tokens.flatten(0, -2)[rows.to(tokens.device)],
     )
     joint = set(replay.sites) == set(replay.text_sites)
     return WordRun(run.log_probs, layers, embeddings, joint=joint)

@@ -1,19 +1,27 @@
 """Places of image tokens on the photo, found by probing the model and its processor."""
 
-import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
-from PIL import Image
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.geometry.affine import Geometry
+from visattn.pipelines.words.lattice import (
+    LatticeAxis,
+    TokenMoments,
+    assemble_grid,
+    find_lattices,
+    interval_shares,
+    lattice_boxes,
+    rasterize_tokens,
+)
 
 NO_TOKEN, SHARED = -1, -2
+_ONE_DIGIT, _TWO_DIGITS = 64, 64**2  # tokens whose number has one or two digits
+_CLEAN = 0.1  # largest distance of a digit from a whole number
+_STRONG, _WEAK = 0.01, 0.001  # of the mean gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +33,7 @@ class Placement:
         boxes: Left, top, right, bottom of its visible part, in pixels of the upright photo.
         visible: Share of its pixels that are on the photo; the others are padding.
         geometry: Geometry of the grid on the photo.
-        cells: Weights from image tokens to cells of the grid, which keep the visible mass.
+        weights: Sparse matrix from image tokens to cells of the grid, which keeps the visible mass.
         grid_size: Rows and columns of the grid.
     """
 
@@ -33,8 +41,13 @@ class Placement:
     boxes: Float[Tensor, "i 4"]
     visible: Float[Tensor, " i"]
     geometry: Geometry
-    cells: Float[Tensor, "cells i"]
+    weights: Tensor
     grid_size: tuple[int, int]
+
+    @property
+    def cells(self) -> Float[Tensor, "cells i"]:
+        """The weights as a dense matrix."""
+        return self.weights.to_dense()
 
     def rasterize(self, rows: Float[Tensor, "*axes i"]) -> Float[Tensor, "*axes y x"]:
         """Return values of image tokens as maps; their visible mass is kept.
@@ -42,7 +55,9 @@ class Placement:
         Args:
             rows: One value per image token.
         """
-        return (rows @ self.cells.to(rows).T).unflatten(-1, self.grid_size)
+        flat = rows.float().reshape(-1, rows.shape[-1])
+        maps = torch.sparse.mm(self.weights.to(flat.device), flat.T).T.to(rows)
+        return maps.reshape(*rows.shape[:-1], *self.grid_size)
 
     def through(self, columns: Int[Tensor, " l"], mixing: Float[Tensor, "l i"]) -> "Placement":
         """Return the placement of tokens that are mixtures of these image tokens.
@@ -51,13 +66,13 @@ class Placement:
             columns: Index of the key of each mixed token.
             mixing: Share of each image token in each mixed token.
         """
-        mixing = mixing.to(self.cells)
+        mixing = mixing.to(self.boxes)
         return replace(
             self,
             columns=columns,
             boxes=mixing @ self.boxes / mixing.sum(1, keepdim=True).clamp(min=1e-12),
             visible=mixing @ self.visible,
-            cells=self.cells @ mixing.T,
+            weights=torch.sparse.mm(self.weights, mixing.T).to_sparse(),
         )
 
 
@@ -66,11 +81,11 @@ def token_owners(
 ) -> tuple[Int[Tensor, " e"], Float[Tensor, ""]]:
     """Return for each pixel element the token that depends on it.
 
-    Gradients of the tokens are scaled by powers of two that encode their number. This is exact in
-    every floating-point format, so that a ratio that is no power of two shows a shared pixel.
+    Gradients of the tokens are scaled by factors from 1 to 2 that encode the digits of their
+    number. A factor that is none of these shows a pixel that several tokens share.
 
     Args:
-        states: Tokens that were computed without attention.
+        states: Tokens that were computed without attention, in float32.
         pixels: The pixels that they were computed from.
 
     Returns:
@@ -78,8 +93,8 @@ def token_owners(
         share of shared elements among those that a token depends on.
     """
     count = len(states)
-    base = 8 if states.dtype == torch.float16 else 64
-    digits = max(1, math.ceil(math.log(max(count, 2), base)))
+    digits = 1 if count <= _ONE_DIGIT else 2 if count <= _TWO_DIGITS else 3
+    base = max(2, math.ceil(count ** (1 / digits) - 1e-9))
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
     index = torch.arange(count, device=states.device)
@@ -90,111 +105,40 @@ def token_owners(
                                        allow_unused=True)  # fmt: skip
         return torch.zeros_like(pixels).flatten() if result is None else result.flatten()
 
-    plain = gradient(torch.ones(count, device=states.device)).double()
+    plain = gradient(torch.ones(count, device=states.device))
     touched = plain != 0
-    owners = torch.full_like(plain, NO_TOKEN, dtype=torch.long)
-    owners[touched] = 0
-    shared = torch.zeros_like(touched)
+    owners = torch.zeros_like(plain, dtype=torch.long)
+    safe = torch.where(touched, plain, 1.0)
+    worst = torch.zeros_like(plain)
     for digit in range(digits):
-        exponent = index // base**digit % base - base // 2
-        ratio = gradient(2.0**exponent).double()[touched] / plain[touched]
-        value = torch.log2(ratio.abs().clamp(min=1e-300)) + base // 2
+        scale = 1 + index // base**digit % base / base
+        value = (gradient(scale) / safe - 1) * base
         rounded = value.round()
-        wrong = ((value - rounded).abs() > 1e-3) | (ratio <= 0) | (rounded < 0) | (rounded >= base)
-        shared[touched] |= wrong
-        owners[touched] += rounded.clamp(0, base - 1).long() * base**digit
+        worst = torch.maximum(worst, (value - rounded).abs())
+        worst[(rounded < 0) | (rounded >= base)] = 1.0
+        owners += rounded.clamp(0, base - 1).long() * base**digit
+    wrong = touched & ~((worst <= _CLEAN) & (owners < count))
+    owners[~touched | wrong] = NO_TOKEN
+    strong = plain.abs() > _STRONG * plain.abs().sum() / touched.sum().clamp(min=1)
+    shared = wrong & strong
+    owners[_weak(plain.abs(), owners)] = NO_TOKEN
     owners[shared] = SHARED
-    return owners.cpu(), (shared.sum() / touched.sum().clamp(min=1)).float().cpu()
+    share = shared.sum() / touched.sum().clamp(min=1)
+    return owners, share.float().cpu()
 
 
-def element_positions(
-    process: Callable[[Image.Image], Tensor], size: tuple[int, int], shape: torch.Size
-) -> tuple[Float[Tensor, "e 2"], Tensor]:
-    """Return the place of each pixel element on the photo, by processing at least four test photos.
+def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
+    """Return elements with a much smaller gradient than others of their token.
 
-    Two are black and white, two ramps. As a ramp has 256 gray levels, steeper ramps over a part of
-    an axis follow if the photo is cropped to less than half, or its pixels are more than 255.
-
-    Args:
-        process: Returns the pixels of a photo.
-        size: Height and width of the photo.
-        shape: Shape of its pixels.
-
-    Returns:
-        Share of the width and of the height, and whether the element shows the photo at all.
-
-    Raises:
-        ValueError: If the shape of the pixels depends on the content of the photo.
+    Its terms cancel, so that little but rounding is left, and the token may be another one.
     """
-
-    def processed(gray: UInt8[np.ndarray, "..."]) -> Tensor:
-        photo = np.repeat(np.broadcast_to(gray, size)[:, :, None], 3, 2)
-        output = process(Image.fromarray(np.ascontiguousarray(photo)))
-        if output.shape != shape:
-            raise ValueError(
-                f"the processor must return pixels of one shape for photos of {size[0]} x "
-                f"{size[1]} pixels, got {tuple(shape)} and {tuple(output.shape)}"
-            )
-        return output.detach().double().cpu().flatten()
-
-    black, white = (processed(np.array(level, np.uint8)) for level in (0, 255))
-    span = white - black
-    shows_photo = span.abs() > 1e-3 * max(float(span.abs().max()), 1e-9)
-    safe = torch.where(shows_photo, span, torch.ones_like(span))
-
-    def positions(axis: int, begin: float, end: float) -> Tensor:
-        centers = (np.arange(size[axis]) + 0.5) / size[axis]
-        ramp = np.rint(255 * np.clip((centers - begin) / (end - begin), 0, 1)).astype(np.uint8)
-        levels = (processed(ramp if axis else ramp[:, None]) - black) / safe
-        return (begin + (end - begin) * levels).clamp(0, 1)
-
-    axes: list[Tensor] = []
-    for axis in (1, 0):
-        place = positions(axis, 0.0, 1.0)
-        edges = _windows(place[shows_photo], math.sqrt(shape.numel() / 3), size[axis])
-        coarse = place.clone()
-        for begin, end in itertools.pairwise(edges):
-            within = (coarse >= begin) & (coarse <= end)
-            margin = (end - begin) / 8
-            finer = positions(axis, max(0.0, begin - margin), min(1.0, end + margin))
-            place = torch.where(within, finer, place)
-        axes.append(place)
-    return torch.stack(axes, -1), shows_photo
-
-
-def _windows(places: Float[Tensor, " e"], pixels: float, side: int) -> list[float]:
-    """Return the edges of the parts of an axis that need a ramp of their own, or [].
-
-    Args:
-        places: Places of the elements that show the photo, as shares of the side.
-        pixels: Number of pixels along a side of the input.
-        side: Number of pixels along the side of the photo.
-    """
-    if not len(places):
-        return []
-    margin = max(1 / 255, 0.5 / side)
-    low, high = max(0.0, float(places.min()) - margin), min(1.0, float(places.max()) + margin)
-    count = min(math.ceil(pixels / 255), 8, side)
-    if count == 1 and high - low > 0.5:
-        return []
-    return torch.linspace(low, high, count + 1, dtype=torch.float64).tolist()
-
-
-@dataclass(frozen=True, eq=False)
-class TokenMoments:
-    """Position and extent of image tokens on a photo.
-
-    Args:
-        columns: Index of the key of each token.
-        visible: Share of its pixels that are on the photo.
-        mean: Mean x and y of these pixels, in pixels of the photo.
-        extent: Width and height of the token's box.
-    """
-
-    columns: Int[Tensor, " i"]
-    visible: Float[Tensor, " i"]
-    mean: Float[Tensor, "i 2"]
-    extent: Float[Tensor, "i 2"]
+    owned = owners >= 0
+    members = owners[owned]
+    if not len(members):
+        return ~owned
+    mean = torch.bincount(members, weights=gradient[owned].double())
+    mean /= torch.bincount(members).clamp(min=1)
+    return owned & (gradient < _WEAK * mean.to(gradient)[owners.clamp(min=0)])
 
 
 def owned_pixel_moments(
@@ -204,22 +148,30 @@ def owned_pixel_moments(
 
     Args:
         owners: Token of each pixel element.
-        points: Position of each element on the photo, in pixels.
+        points: Position of each element on the photo, in pixels; NaN for an axis that its color
+            channel does not tell.
         shows_photo: Whether the element shows the photo.
     """
     owned = owners >= 0
-    columns, members = owners[owned].unique(return_inverse=True)
-    points, on_photo = points[owned], shows_photo[owned].double()
-    count = _sum(torch.ones_like(on_photo), members, len(columns))
-    number = _sum(on_photo, members, len(columns))
-    safe = number.clamp(min=1)[:, None]
-    mean = _sum(points * on_photo[:, None], members, len(columns)) / safe
-    spread = (points - mean[members]) ** 2 * on_photo[:, None]
-    variance = _sum(spread, members, len(columns)) / safe
-    step = _pixel_steps(variance, count, number == count)
-    extent = (12 * variance + step**2).sqrt()
-    kept = number > 0
-    return TokenMoments(columns[kept], (number / count)[kept], mean[kept], extent[kept])
+    total = int(owners.max()) + 1 if len(owners) else 0
+    count = torch.bincount(owners[owned], minlength=total).double().cpu()
+    shown = torch.bincount(owners[owned & shows_photo], minlength=total).double().cpu()
+    means: list[Tensor] = []
+    variances: list[Tensor] = []
+    for axis in (0, 1):
+        counted = owned & shows_photo & points[:, axis].isfinite()
+        members, places = owners[counted], points[counted, axis].double()
+        number = torch.bincount(members, minlength=total).clamp(min=1)
+        mean = torch.bincount(members, weights=places, minlength=total) / number
+        spread = torch.bincount(members, weights=(places - mean[members]) ** 2, minlength=total)
+        means.append(mean.cpu())
+        variances.append((spread / number).cpu())
+    mean, variance = torch.stack(means, -1), torch.stack(variances, -1)
+    step = _pixel_steps(variance[shown > 0], count[shown > 0], (shown == count)[shown > 0])
+    kept = shown > 0
+    extent = (12 * variance[kept] + step**2).sqrt()
+    columns = kept.nonzero()[:, 0]
+    return TokenMoments(columns, (shown[kept] / count[kept]), mean[kept], extent)
 
 
 def _pixel_steps(
@@ -238,6 +190,8 @@ def _pixel_steps(
     """
     side = (count / 3).sqrt().clamp(min=2)[:, None]
     step = (12 * variance / (side**2 - 1)).sqrt()
+    if not len(step):
+        return step
     known = step[whole] if bool(whole.any()) else step
     width, height = known.median(0).values.clamp(min=1e-9)
     other = step.flip(1) * torch.stack([width / height, height / width])
@@ -254,11 +208,13 @@ def shared_pixel_moments(
     Args:
         states: Tokens that were computed without attention.
         pixels: The pixels that they were computed from.
-        points: Position of each pixel element on the photo, in pixels.
+        points: Position of each pixel element on the photo, in pixels; NaN as above.
         shows_photo: Whether the element shows the photo.
     """
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
+    counted = points.isfinite() & shows_photo[:, None]
+    places = points.double().nan_to_num(0.0)
     placed: list[tuple[int, float, Tensor, Tensor]] = []
     for index in range(len(states)):
         upstream = torch.zeros_like(states)
@@ -268,13 +224,15 @@ def shared_pixel_moments(
         )
         if gradient is None or not bool(gradient.any()):
             continue
-        weight = gradient.flatten().double().abs().cpu()
-        on_photo = weight * shows_photo
-        if float(on_photo.sum()) <= 1e-6 * float(weight.sum()):
+        weight = gradient.flatten().double().abs()
+        on_photo = float((weight * shows_photo).sum() / weight.sum())
+        if on_photo <= 1e-6:
             continue
-        mean = on_photo @ points / on_photo.sum()
-        variance = on_photo @ (points - mean) ** 2 / on_photo.sum()
-        placed.append((index, float(on_photo.sum() / weight.sum()), mean, (12 * variance).sqrt()))
+        weights = weight[:, None] * counted
+        total = weights.sum(0).clamp(min=1e-300)
+        mean = (weights * places).sum(0) / total
+        variance = (weights * (places - mean) ** 2).sum(0) / total
+        placed.append((index, on_photo, mean.cpu(), (12 * variance).sqrt().cpu()))
     columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)
     return TokenMoments(
@@ -298,60 +256,23 @@ def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = Fa
     """
     if not len(moments.columns):
         raise ValueError("no image token of the model has a place on the photo")
-    half = moments.extent.clamp(min=1e-3) / 2
-    boxes = torch.cat([moments.mean - half, moments.mean + half], -1)
-    visible = moments.visible
-    grid_geometry, cells, grid_size = _raster(boxes, visible, geometry, shared=shared)
-    return Placement(
-        moments.columns, boxes.float(), visible.float(), grid_geometry, cells, grid_size
-    )
-
-
-def _sum(values: Tensor, members: Tensor, count: int) -> Tensor:
-    return values.new_zeros(count, *values.shape[1:]).index_add_(0, members, values)
-
-
-def _raster(
-    boxes: Tensor, visible: Tensor, geometry: Geometry, *, shared: bool
-) -> tuple[Geometry, Tensor, tuple[int, int]]:
-    """Return a grid over the tokens, and the share of each token in each cell."""
-    height, width = geometry.image_size
+    size = geometry.image_size
+    lattices = [] if shared else find_lattices(moments, size)
+    boxes = lattice_boxes(lattices, moments, size)
     if shared:  # overlapping boxes: about as many cells as tokens, on the whole photo
-        pitch = math.sqrt(height * width / len(boxes))
-        left, right, nx = 0.0, float(width), max(1, round(width / pitch))
-        top, bottom, ny = 0.0, float(height), max(1, round(height / pitch))
+        pitch = math.sqrt(size[0] * size[1] / len(boxes))
+        x, y = (
+            LatticeAxis(0.0, side / n, n)
+            for side in size[::-1]
+            for n in [max(1, round(side / pitch))]
+        )
+        across, down = (
+            interval_shares(boxes[:, 0], boxes[:, 2], x),
+            interval_shares(boxes[:, 1], boxes[:, 3], y),
+        )
+        drawn = assemble_grid(x, y, across, down, moments.visible, geometry)
     else:
-        left, right, nx = _axis(boxes[:, 0], boxes[:, 2], visible, width)
-        top, bottom, ny = _axis(boxes[:, 1], boxes[:, 3], visible, height)
-    across = _overlap(boxes[:, 0], boxes[:, 2], left, right, nx)
-    down = _overlap(boxes[:, 1], boxes[:, 3], top, bottom, ny)
-    cells = torch.einsum("iy,ix->yxi", down, across).flatten(0, 1) * visible
-    matrix = (
-        ((right - left) / nx, 0.0, left),
-        (0.0, (bottom - top) / ny, top),
-        (0.0, 0.0, 1.0),
+        drawn = rasterize_tokens(lattices, moments, boxes, geometry)
+    return Placement(
+        moments.columns, boxes.float(), moments.visible.float(), drawn[0], drawn[1], drawn[2]
     )
-    region = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
-    placed = Geometry(matrix, (ny, nx), geometry.image_size, region, geometry.orientation)
-    return placed, cells.float(), (ny, nx)
-
-
-def _axis(low: Tensor, high: Tensor, visible: Tensor, side: int) -> tuple[float, float, int]:
-    """Return begin, end and number of cells of an axis, so that the finest tokens are cells."""
-    whole = visible > 0.999 if bool((visible > 0.999).any()) else visible > 0
-    pitch = float((high - low)[whole].quantile(0.1))
-    full = (high - low).clamp(min=pitch)  # tokens at the edge of the photo may be partly padding
-    begin, end = float((high - full).min()), float((low + full).max())
-    count = max(1, round((end - begin) / max(pitch, 1e-6)))
-    begin = 0.0 if abs(begin) < pitch / 20 else begin  # ramps flatten at the edge of the photo
-    end = float(side) if abs(end - side) < pitch / 20 else end
-    return begin, end, min(count, 256)
-
-
-def _overlap(low: Tensor, high: Tensor, begin: float, end: float, count: int) -> Tensor:
-    """Return the share of each interval in each of `count` cells, which sums to 1."""
-    edges = torch.linspace(begin, end, count + 1, dtype=torch.float64)
-    shared = torch.minimum(high[:, None], edges[1:]) - torch.maximum(low[:, None], edges[:-1])
-    shared = shared.clamp(min=0)
-    shared = shared / shared.sum(1, keepdim=True).clamp(min=1e-12)
-    return torch.where(shared.amax(1, keepdim=True) > 0.9, (shared > 0.9).double(), shared)

@@ -1,22 +1,34 @@
 """Preprocessing of photos and prompts with the processors of transformers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-PIXEL_NAMES = ("pixel_values", "flattened_patches")
+from visattn.pipelines.words.spans import same_length
+
+PIXEL_NAMES = (
+    "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
+    "image_patches",
+)  # fmt: skip
 DEFAULT_PROMPTS = {
     "instructblip": "A short image description.",
     "florence2": "<CAPTION>",
     "paligemma": "caption en",
     "kosmos-2": "<grounding>An image of",
+    "kosmos-2.5": "<ocr>",
+    "fuyu": "Generate a coco-style caption.\n",
 }
 """Prompts of models that were trained with a fixed one for captions."""
 _CHAT_PROMPT = "Describe this image."
+_INSERT_IMAGE_TOKENS = ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip", "fuyu")
+"""Models whose processors write the image tokens themselves."""
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 class PhotoProcessor:
@@ -26,15 +38,18 @@ class PhotoProcessor:
         model: A model that generates text from images.
         processor: A processor of transformers, or an image processor and a tokenizer.
         prompt: Text before the generated words: an instruction of a chat model, the beginning of
-            the caption for others. By default that of the model's training, "Describe this image."
-            for chat models, none for others.
+            the caption for others, or chat messages as for `apply_chat_template`. By default that
+            of the model's training, "Describe this image." for chat models, none for others.
 
     Raises:
-        TypeError: If the processor has no image processor or no tokenizer.
-        ValueError: If the prompt has several photos.
+        TypeError: If the processor has no image processor or no tokenizer, or the prompt is neither
+            text nor messages.
+        ValueError: If the prompt has several photos, or messages do not fit the processor.
     """
 
-    def __init__(self, model: nn.Module, processor: Any, prompt: str | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, processor: Any, prompt: str | Messages | None = None
+    ) -> None:
         self.model = model
         self.joint: Any
         self.image_processor: Any
@@ -46,6 +61,11 @@ class PhotoProcessor:
             self.image_processor = getattr(processor, "image_processor", None)
             self.tokenizer = getattr(processor, "tokenizer", None)
         if self.image_processor is None or not hasattr(self.tokenizer, "decode"):
+            if hasattr(processor, "video_processor"):
+                raise TypeError(
+                    f"{type(processor).__name__} processes videos, but no photos: models of videos "
+                    "are not supported"
+                )
             raise TypeError(
                 "processor must be a processor of transformers, or a pair of image processor and "
                 f"tokenizer, got {type(processor).__name__}; AutoProcessor.from_pretrained(DIR) "
@@ -54,17 +74,37 @@ class PhotoProcessor:
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
 
-    def __call__(self, images: Sequence[Image.Image], **images_kwargs: Any) -> dict[str, Any]:
-        """Return the inputs of `generate` for a batch of photos, on the device of the model."""
+    def __call__(
+        self,
+        images: Sequence[Image.Image | Tensor],
+        *,
+        texts: Sequence[str | None] | None = None,
+        **images_kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the inputs of `generate` for a batch of photos, on the device of the model.
+
+        Args:
+            images: The photos.
+            texts: The complete prompt of each; by default that of this object.
+            images_kwargs: Options of the image processor.
+        """
         if self.joint is None or self.text is None:
             inputs = dict(self._pixels(images, images_kwargs))
             if self.text is not None:
                 ids = self.tokenizer(self.text, add_special_tokens=False).input_ids
                 inputs["decoder_input_ids"] = torch.tensor([ids] * len(images))
         else:
-            inputs = dict(self._joint(images, images_kwargs))
+            inputs = dict(self._joint(images, texts or [self.text] * len(images), images_kwargs))
         inputs.pop("labels", None)
         return {name: self._to_model(value) for name, value in inputs.items()}
+
+    def unnormalized(self, image: Image.Image) -> dict[str, Any]:
+        """Return the inputs of a photo whose pixels are not normalized."""
+        try:
+            return self([image], do_normalize=False)
+        except NotImplementedError:  # a step that integers do not have
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
+            return self([pixels], do_normalize=False)
 
     def fingerprint(self) -> tuple[str, ...]:
         """Return what decides where pixels come from: the processors and their settings."""
@@ -72,11 +112,16 @@ class PhotoProcessor:
         kinds = (type(each).__qualname__ for each in (self.joint, self.image_processor))
         return (*kinds, repr(sorted(settings().items())))
 
-    def _pixels(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
+    def _pixels(self, images: Sequence[Image.Image | Tensor], images_kwargs: dict[str, Any]) -> Any:
         return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
 
-    def _joint(self, images: Sequence[Image.Image], images_kwargs: dict[str, Any]) -> Any:
-        kwargs: dict[str, Any] = {"text": [self.text] * len(images), "return_tensors": "pt"}
+    def _joint(
+        self,
+        images: Sequence[Image.Image | Tensor],
+        texts: Sequence[str | None],
+        images_kwargs: dict[str, Any],
+    ) -> Any:
+        kwargs: dict[str, Any] = {"text": list(texts), "return_tensors": "pt"}
         if len(images) > 1:
             kwargs["padding"] = True
         if images_kwargs:
@@ -95,35 +140,119 @@ class PhotoProcessor:
         dtype = next(self.model.parameters()).dtype
         return value.to(_input_device(self.model), dtype if value.is_floating_point() else None)
 
-    def _text(self, prompt: str | None) -> str | None:
+    def _text(self, prompt: str | Messages | None) -> str | None:
         """Return the complete prompt; None for models that take none."""
         model_type = str(getattr(getattr(self.model, "config", None), "model_type", ""))
-        image_token = getattr(self.joint, "image_token", None)
+        image_token = getattr(self.joint, "image_placeholder_token", None)
+        image_token = image_token or getattr(self.joint, "image_token", None)
         image_token = str(getattr(image_token, "content", image_token or ""))
         has_template = getattr(self.joint, "chat_template", None) is not None
+        if is_chat(prompt):
+            return self._rendered(prompt)
         if prompt is None:
             prompt = DEFAULT_PROMPTS.get(model_type, _CHAT_PROMPT if has_template else None)
-        if image_token and prompt is not None and image_token in prompt:
-            if (count := prompt.count(image_token)) > 1:
-                raise ValueError(
-                    f"prompt must have one photo, got {count} times {image_token}: several photos "
-                    "in a prompt are not supported, caption them one by one"
-                )
-            return prompt
+        elif not isinstance(prompt, str):
+            raise TypeError(
+                "prompt must be text, or chat messages such as [{'role': 'user', 'content': "
+                f"[{{'type': 'image'}}, {{'type': 'text', 'text': 'Why?'}}]}}], got {prompt!r:.80}"
+            )
+        markers = [image_token] if image_token else []
+        if has_template and prompt is not None:
+            markers.append(self._image_marker())
+        for marker in filter(None, markers):
+            if prompt is not None and marker in prompt:
+                _check_one_photo(prompt.count(marker), f"times {marker}")
+                return prompt
         if has_template:
             content = [{"type": "image"}, {"type": "text", "text": prompt}]
-            messages = [{"role": "user", "content": content}]
-            return self.joint.apply_chat_template(messages, add_generation_prompt=True)
-        inserts_itself = model_type in (
-            "paligemma",
-            "florence2",
-            "kosmos-2",
-            "blip-2",
-            "instructblip",
-        )
-        if image_token and not inserts_itself:
+            return self._rendered([{"role": "user", "content": content}])
+        if image_token and model_type not in _INSERT_IMAGE_TOKENS:
             return f"{image_token}{prompt or ''}"
         return prompt
+
+    def _rendered(self, messages: Messages) -> str:
+        """Return chat messages as text.
+
+        Raises:
+            ValueError: If they have no photo or several, or there is no chat template.
+        """
+        parts = [
+            part
+            for message in messages
+            for part in (message["content"] if isinstance(message["content"], list) else [])
+        ]
+        photos = [part for part in parts if part.get("type") in ("image", "image_url")]
+        if any(part.get("type") == "video" for part in parts):
+            raise ValueError("videos are not supported: pass one photo at a time")
+        _check_one_photo(len(photos), "photos in the messages")
+        if not photos:
+            raise ValueError(
+                "the messages must say where the photo stands: add {'type': 'image'} to the "
+                "content of one of them"
+            )
+        if extra := [key for key in photos[0] if key != "type"]:
+            raise ValueError(
+                f"the photo of the messages is the one in images, but they have {extra[0]!r} of "
+                "their own: write {'type': 'image'} instead"
+            )
+        if getattr(self.joint, "chat_template", None) is None:
+            raise ValueError(
+                f"chat messages need a processor with a chat template, which "
+                f"{type(self.joint or self.image_processor).__name__} has not: pass text as prompt"
+            )
+        answered = messages[-1]["role"] == "assistant"  # the model continues its answer
+        options = {"continue_final_message" if answered else "add_generation_prompt": True}
+        return self.joint.apply_chat_template(messages, **options)
+
+    def _image_marker(self) -> str:
+        """Return what the chat template writes for a photo, which a rendered prompt has."""
+        text = {"type": "text", "text": "\0"}
+        try:
+            without, with_photo = (
+                self.joint.apply_chat_template([{"role": "user", "content": content}])
+                for content in ([text], [{"type": "image"}, text])
+            )
+        except Exception:  # noqa: BLE001 (of the template, which wants other messages)
+            return ""
+        same = same_length(without, with_photo)
+        return with_photo[same : same + len(with_photo) - len(without)].strip()
+
+
+def is_chat(prompt: Any) -> TypeGuard[Messages]:
+    """Whether a prompt is a list of chat messages.
+
+    Example:
+        >>> is_chat([{"role": "user", "content": "Why?"}]), is_chat("Why?"), is_chat(["Why?"])
+        (True, False, False)
+    """
+    return (
+        isinstance(prompt, (list, tuple))
+        and len(prompt) > 0
+        and all(isinstance(each, Mapping) and {"role", "content"} <= {*each} for each in prompt)
+    )
+
+
+def list_prompts(prompt: Any) -> list[Any] | None:
+    """Return one prompt per photo if there is a list of them, else None.
+
+    Args:
+        prompt: Text, chat messages, or a list of either.
+
+    Example:
+        >>> list_prompts(["Why?", "Where?"]), list_prompts("Why?")
+        (['Why?', 'Where?'], None)
+    """
+    if isinstance(prompt, (list, tuple)) and not is_chat(prompt):
+        return list(prompt)
+    return None
+
+
+def _check_one_photo(count: int, what: str) -> None:
+    if count > 1:
+        raise ValueError(
+            f"prompt must have one photo, got {count} {what}: several photos in a prompt are not "
+            "supported, caption them one by one"
+        )
 
 
 def _input_device(model: nn.Module) -> torch.device:
@@ -152,16 +281,18 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     Raises:
         ValueError: If there is none, or there are videos.
     """
-    if any("video" in name for name in inputs):
+    if any("video" in name for name in inputs if name not in PIXEL_NAMES):
         raise ValueError("videos are not supported: pass one photo at a time")
-    if several := [name for name in inputs if "pixel_values" in name and name not in PIXEL_NAMES]:
+    names = [name for name in inputs if "pixel_values" in name or name in PIXEL_NAMES]
+    if len(names) > 1:
         raise ValueError(
-            f"the model must read the photo once, but its processor also returns {several[0]}: "
+            f"the model must read the photo once, but its processor returns {' and '.join(names)}: "
             "models with two vision encoders are not supported"
         )
     for name in PIXEL_NAMES:
         if isinstance(inputs.get(name), Tensor):
             return name
     raise ValueError(
-        f"the processor must return {' or '.join(PIXEL_NAMES)}, got {', '.join(inputs)}"
+        f"the processor must return {', '.join(PIXEL_NAMES[:-1])} or {PIXEL_NAMES[-1]}, got "
+        f"{', '.join(inputs)}"
     )

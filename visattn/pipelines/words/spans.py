@@ -1,71 +1,150 @@
 """Words of generated tokens."""
 
+import inspect
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # a token ended inside a character
+_WITHOUT_SPACES = (  # first and last characters of scripts that separate no words
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x0F00, 0x0FFF),  # Tibetan
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3005, 0x3007),  # ideographic iteration marks
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x3400, 0x9FFF),  # Chinese characters
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),  # halfwidth Katakana
+    (0x20000, 0x3FFFF),
+)
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words of a text.
+
+    Args:
+        words: The words.
+        spans: Index of the first token of each, and of the one after its last.
+        spaces: Whether white space stands before each.
+        split: Whether words of a script without spaces were split at tokens.
+    """
+
+    words: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    spaces: tuple[bool, ...]
+    split: bool
 
 
 def split_words(
-    tokenizer: Any, token_ids: Sequence[int], *, special_ids: Iterable[int] = ()
-) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    tokenizer: Any,
+    token_ids: Sequence[int],
+    *,
+    special_ids: Iterable[int] = (),
+    per_token: bool = False,
+) -> Words:
     """Return the words of generated tokens, and the range of tokens of each.
 
     Growing prefixes of the tokens are decoded, so that a token owns the characters that it adds. A
     word ends at white space; punctuation belongs to the word that it touches, a token of white
-    space alone to the next word. Special tokens are no words.
+    space alone to the next word. Scripts that write no spaces between words, such as Chinese,
+    Japanese and Thai, are split at tokens instead. Special tokens are no words.
 
     Args:
         tokenizer: A tokenizer of transformers, or anything with its `decode`.
         token_ids: Ids of the generated tokens.
         special_ids: Further ids that are no words; those of the tokenizer never are.
-
-    Returns:
-        The words, and for each the index of its first token and of the one after its last.
+        per_token: Whether each token with visible characters is a word.
 
     Example:
         >>> class Letters:
         ...     all_special_ids = [0]
         ...     def decode(self, ids, **_):
-        ...         return "".join("?ab ."[i] for i in ids)
-        >>> split_words(Letters(), [1, 3, 2, 1, 4, 0])
+        ...         return "".join("?ab .猫犬"[i] for i in ids)
+        >>> result = split_words(Letters(), [1, 3, 2, 1, 4, 0])
+        >>> result.words, result.spans
         (('a', 'ba.'), ((0, 1), (1, 5)))
+        >>> split_words(Letters(), [5, 6, 4, 3, 1, 0]).words
+        ('猫', '犬.', 'a')
     """
     special = {*getattr(tokenizer, "all_special_ids", ()), *special_ids}
-    words: list[str] = []
-    spans: list[tuple[int, int]] = []
+    decode = _decoder(tokenizer)
+    text, owners, ends = "", list[tuple[int, int]](), set[int]()
     kept: list[int] = []
-    text, first, inside = "", None, False
+    first: int | None = None
     for index, token in enumerate(map(int, token_ids)):
         if token in special:
-            inside, first = False, None
+            ends.add(len(text))
+            first = None
             continue
         kept.append(token)
         first = index if first is None else first
-        longer = tokenizer.decode(kept, skip_special_tokens=True)
+        longer = decode(kept)
         if longer.endswith(_REPLACEMENT):
-            continue
-        added, text = longer[len(text) :], longer
-        inside = _add(added, (first, index + 1), words, spans, inside=inside)
+            longer = longer.rstrip(_REPLACEMENT)
+            if index + 1 < len(token_ids) or len(longer) <= len(text):
+                continue
+        same = same_length(text, longer)
+        added, text = longer[same:], longer
+        owners[same:] = [(first, index + 1)] * len(added)
         first = None if added.strip() else first
-    return tuple(words), tuple(spans)
+    return _words(text, owners, ends, per_token=per_token)
 
 
-def _add(
-    added: str,
-    span: tuple[int, int],
-    words: list[str],
-    spans: list[tuple[int, int]],
-    *,
-    inside: bool,
-) -> bool:
-    """Add the characters of a token; return whether the last word may go on."""
-    if not added:
-        return inside
-    parts = added.split()
-    if inside and parts and not added[0].isspace():
-        words[-1] += parts.pop(0)
-        spans[-1] = (spans[-1][0], span[1])
-    words.extend(parts)
-    spans.extend([span] * len(parts))
-    return bool(words) and not added[-1].isspace()
+def same_length(first: str, second: str) -> int:
+    """Return the number of characters with which two texts begin alike.
+
+    Example:
+        >>> same_length("a cat", "a car")
+        4
+    """
+    pairs = enumerate(zip(first, second, strict=False))
+    shorter = min(len(first), len(second))
+    return next((place for place, (own, other) in pairs if own != other), shorter)
+
+
+def _decoder(tokenizer: Any) -> Any:
+    """Return a function that decodes ids without dropping characters.
+
+    Clean-up joins "isn ' t" to "isn't", so that a longer prefix has a shorter text.
+    """
+    parameters = inspect.signature(tokenizer.decode).parameters
+    names = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    options = {name: value for name, value in names.items() if open_ended or name in parameters}
+    return lambda ids: tokenizer.decode(ids, **options)
+
+
+def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_token: bool) -> Words:
+    """Return the words of a text whose characters belong to ranges of tokens."""
+    words, spans, spaces = list[str](), list[tuple[int, int]](), list[bool]()
+    split, inside = False, False
+    for place, (character, owner) in enumerate(zip(text, owners, strict=True)):
+        if character.isspace():
+            inside = False
+            continue
+        last = text[place - 1] if inside else ""
+        border = inside and owner != owners[place - 1]
+        unspaced = border and (_without_spaces(character) or _without_spaces(last))
+        unspaced = unspaced and _begins_word(character)
+        if not inside or place in ends or unspaced or (border and per_token):
+            words.append(character)
+            spans.append(owner)
+            spaces.append(not inside or place in ends)
+            split |= unspaced
+        else:
+            words[-1] += character
+            spans[-1] = (min(spans[-1][0], owner[0]), max(spans[-1][1], owner[1]))
+        inside = True
+    return Words(tuple(words), tuple(spans), tuple(spaces), split)
+
+
+def _without_spaces(character: str) -> bool:
+    code = ord(character)
+    return any(first <= code <= last for first, last in _WITHOUT_SPACES)
+
+
+def _begins_word(character: str) -> bool:
+    """Whether a character may begin a word: no mark on the character before, no punctuation."""
+    return character.isalnum()

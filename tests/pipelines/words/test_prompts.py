@@ -1,0 +1,116 @@
+"""Prompts are what the examples of transformers pass: text, chat messages, or one per photo."""
+
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from tiny_vlms import build
+from vlm_runs import options, photo, sharp
+
+from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+
+PHOTO = {"type": "image"}
+
+
+def say(role: str, *content: Any) -> dict[str, Any]:
+    parts = [each if isinstance(each, dict) else {"type": "text", "text": each} for each in content]
+    return {"role": role, "content": parts}
+
+
+def captions(family: str, images: Any, prompt: Any, **more: Any) -> list[WordReplay]:
+    model, processor = sharp(family)
+    results = generate_and_replay(model, images, processor=processor, prompt=prompt,
+                                **options(family, **more))  # fmt: skip
+    return [replay for [replay] in results]
+
+
+def test_chat_messages_are_rendered_as_the_processor_does() -> None:
+    model, processor = sharp("qwen2_vl")
+    messages = [say("system", "w10"), say("user", PHOTO, "w1 w2"), say("assistant", "w7"),
+                say("user", "w8")]  # fmt: skip
+    [replay] = captions("qwen2_vl", photo(), messages)
+    text = processor.apply_chat_template(messages, add_generation_prompt=True)
+    ids = processor(images=[Image.fromarray(photo().pixels)], text=[text], return_tensors="pt")
+    prompt = replay.inputs["input_ids"][:, : ids["input_ids"].shape[1]]
+    assert prompt.tolist() == ids["input_ids"].tolist()
+    [rendered] = captions("qwen2_vl", photo(), text)
+    assert rendered.token_ids.tolist() == replay.token_ids.tolist()
+    torch.testing.assert_close(rendered.rows, replay.rows)
+    assert PhotoProcessor(model, processor, text).text == text
+
+
+def test_a_list_of_prompts_has_one_for_each_photo() -> None:
+    photos = [photo(), photo((90, 180), seed=1), photo((180, 90), seed=2)]
+    prompts = ["<image> w1", "<image> w2 w3 w4", "w5"]
+    alone = [captions("llava", *each)[0] for each in zip(photos, prompts, strict=True)]
+    for size in (1, 2, 3):
+        together = captions("llava", photos, prompts, batch_size=size)
+        for first, second in zip(alone, together, strict=True):
+            assert first.token_ids.tolist() == second.token_ids.tolist()
+            torch.testing.assert_close(first.rows, second.rows, atol=2e-6, rtol=0)
+    chats = [[say("user", PHOTO, "w1")], [say("user", "w2", PHOTO)]]
+    first, second = captions("qwen2_vl", photos[:2], chats)
+    assert first.inputs["input_ids"].tolist() != second.inputs["input_ids"].tolist()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_other_numbers_of_prompts_are_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=rf"one for each photo, got {count} prompts for 2 photos"):
+        captions("llava", [photo(), photo()], ["w1"] * count, max_new_tokens=1, min_new_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "match"),
+    [
+        ("qwen2_vl", [say("user", "w1")], "add {'type': 'image'}"),
+        ("qwen2_vl", [{"role": "user", "content": "w1"}], "add {'type': 'image'}"),
+        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "one photo, got 2"),
+        ("qwen2_vl", [say("user", {"type": "image", "url": "a.jpg"})], "'url' of their own"),
+        ("qwen2_vl", [say("user", {"type": "video"})], "videos are not supported"),
+        ("llava", [say("user", PHOTO, "w1")], "chat template"),
+    ],
+)
+def test_messages_that_do_not_fit_are_refused(family: str, prompt: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        PhotoProcessor(*build(family), prompt)
+
+
+@pytest.mark.parametrize("prompt", [5, b"w1", {"role": "user"}])
+def test_prompts_of_other_types_are_refused(prompt: Any) -> None:
+    with pytest.raises(TypeError, match="prompt must be text, or chat messages"):
+        PhotoProcessor(*build("llava"), prompt)
+
+
+def test_rendered_prompts_of_another_image_token_are_kept() -> None:
+    model, processor = build("internvl")  # its template writes <image>, it inserts <IMG_CONTEXT>
+    processor.chat_template = (
+        "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}<IMG_CONTEXT>"
+        "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"
+    )
+    processor.image_token = "<other>"
+    text = "<IMG_CONTEXT> w1"
+    assert PhotoProcessor(model, processor, text).text == text
+    assert PhotoProcessor(model, processor, "w1").text == "<IMG_CONTEXT>w1"
+
+
+def test_steps_that_integers_lack_get_floating_point_photos() -> None:
+    model, processor = build("llava")
+    inner, received = processor.image_processor, list[Any]()
+
+    class Images:
+        def __call__(self, images: Any, *, do_normalize: bool = True, **kwargs: Any) -> Any:
+            received.extend(images)
+            if not do_normalize and not isinstance(images[0], torch.Tensor):
+                raise NotImplementedError
+            return inner(images=images, do_normalize=do_normalize, **kwargs)
+
+    process = PhotoProcessor(model, (Images(), processor.tokenizer))
+    image = Image.fromarray(photo().pixels)
+    own = process.unnormalized(image)["pixel_values"]
+    torch.testing.assert_close(
+        own, inner(images=[image], do_normalize=False, return_tensors="pt")["pixel_values"],
+        atol=2 / 255, rtol=0,
+    )  # fmt: skip
+    assert received[-1].is_floating_point()

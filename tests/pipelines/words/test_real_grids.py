@@ -1,0 +1,91 @@
+"""Tokens of the grids of published models lie in their cells, on photos of many sizes."""
+
+import functools
+from typing import Any
+
+import pytest
+import real_grids
+import torch
+from real_grids import MODELS, Size, expected, tokens_of
+from torch import Tensor
+
+from visattn.pipelines.words.placement import Placement
+
+CHEAP = ("clip_336", "siglip_384")
+SOME: dict[str, list[Size]] = {
+    "siglip_224": [(375, 500), (1200, 600)],
+    "siglip_448": [(375, 500), (427, 640)],
+    "siglip_896": [(375, 500)],
+    "qwen2": [(375, 500), (97, 613), (53, 71)],
+    "qwen2_5": [(375, 500), (40, 400)],
+    "internvl": [(97, 613)],
+    "llava_next": [(375, 500), (427, 640), (641, 479), (1200, 600)],
+    "idefics3": [(97, 613)],
+}
+CASES = [(name, size) for name in CHEAP for size in real_grids.sizes()] + [
+    (name, size) for name, chosen in SOME.items() for size in chosen
+]
+REST = [(name, size) for name in MODELS for size in real_grids.sizes() if (name, size) not in CASES]
+CROSSED = [("llava_next", size) for size in [(200, 500), (97, 613), (40, 400)]]
+"""Panoramas: tokens of tiles are narrower, those of the whole photo lower, and cells are both."""
+TOLERANCE = 0.02  # tokens
+
+
+@functools.cache
+def model(name: str) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def misplaced(boxes: Tensor, truth: Tensor) -> float:
+    """Return the largest distance of edges, in tokens."""
+    size = torch.cat([truth[:, 2:] - truth[:, :2]] * 2, 1)
+    return float(((boxes - truth) / size).abs().max())
+
+
+def finest(placement: Placement) -> Tensor:
+    """Return which tokens belong to the lattice of the grid, not to that of a thumbnail."""
+    (width, _, _), (_, height, _), _ = placement.geometry.matrix
+    size = placement.boxes[:, 2:] - placement.boxes[:, :2]
+    return (size <= 1.05 * torch.tensor([width, height])).all(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*CASES, *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)],
+    ids=str,
+)  # fmt: skip
+def test_tokens_lie_in_the_cells_of_the_true_grid(name: str, size: Size) -> None:
+    placement = tokens_of(*model(name), size).placement
+    truth = expected(name, size)
+    assert placement.boxes.shape == truth.shape
+    assert misplaced(placement.boxes, truth) <= TOLERANCE
+    share = placement.cells.amax(0) / placement.visible
+    cells = finest(placement)
+    if (name, size) in CROSSED:
+        assert not bool(cells.any())
+        return
+    assert placement.grid_size == real_grids.grid_of(truth)
+    assert int(cells.sum()) == placement.grid_size[0] * placement.grid_size[1]
+    assert float(share[cells].min()) >= 0.98
+    even = placement.rasterize(cells.float() / placement.visible)
+    assert float(even.max() / even.min()) <= 1.001
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["clip_336", "qwen2_5"])
+def test_16_bit_models_have_the_same_grid(name: str, dtype: torch.dtype) -> None:
+    own = MODELS[name]()
+    wide = tokens_of(*own, (375, 500))
+    half = tokens_of(*own, (375, 500), dtype=dtype)
+    assert own[0].dtype == dtype
+    assert half.placement.grid_size == wide.placement.grid_size
+    assert half.notes == wide.notes == ()
+    assert half.columns.tolist() == wide.columns.tolist()
+    torch.testing.assert_close(half.placement.boxes, wide.placement.boxes, atol=1e-2, rtol=0)
+
+
+def test_a_photo_much_larger_than_the_input() -> None:
+    size = (1512, 2016)
+    placement = tokens_of(*model("clip_336"), size).placement
+    assert misplaced(placement.boxes, expected("clip_336", size)) <= TOLERANCE
+    assert placement.grid_size == (24, 24)
