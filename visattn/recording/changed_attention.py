@@ -111,12 +111,11 @@ class _ChangedAttention:
             return None
         try:
             attention = output and multihead_call(layer, args, kwargs, output)
-            weights = None
             if isinstance(attention, AttentionCall):
                 weights = self.replace(call, attention)
-                return (
-                    None if weights is None else multihead_output(layer, attention, weights, output)
-                )
+                if weights is None:
+                    return None
+                return multihead_output(attention, weights, output, batch_first=layer.batch_first)
             self.failed.add(call.site)
             return None
         finally:
