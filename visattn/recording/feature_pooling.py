@@ -1,6 +1,6 @@
 """The last spatial features before a model pools them, found through gradients of its scores."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -21,7 +21,11 @@ from visattn.recording.gradient_graph import (
     preserves_rows,
 )
 from visattn.recording.model_info import FeatureLayer
-from visattn.recording.model_outputs import class_scores, detect_output_layout
+from visattn.recording.model_outputs import (
+    class_scores,
+    detect_output_layout,
+    output_tensors,
+)
 from visattn.recording.module_calls import probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult
 from visattn.recording.token_grid import fits
@@ -114,7 +118,9 @@ def run_with_gradients(
     elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
         output = output["out"] if "out" in output else output["logits"]
     run.scores = [
-        tensor for tensor in _tensors(output) if tensor.requires_grad and tensor.is_floating_point()
+        tensor
+        for tensor in output_tensors(output)
+        if tensor.requires_grad and tensor.is_floating_point()
     ]
     return run
 
@@ -125,7 +131,11 @@ def _output_hook(
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if site in quadrants.attention_modules:
             inputs, outputs = (
-                [gradient_edge(tensor) for tensor in _tensors(part) if tensor.grad_fn is not None]
+                [
+                    gradient_edge(tensor)
+                    for tensor in output_tensors(part)
+                    if tensor.grad_fn is not None
+                ]
                 for part in ((args, kwargs), output)
             )
             run.attention.append((inputs, outputs))
@@ -136,15 +146,6 @@ def _output_hook(
             run.outputs.append(RecordedOutput(site, gradient_edge(tensor), tensor, version, layer))
 
     return hook
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from (tensor for part in value.values() for tensor in _tensors(part))
-    elif isinstance(value, (tuple, list)):
-        yield from (tensor for part in value for tensor in _tensors(part))
 
 
 def find_pooled_features(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from visattn.geometry.placement import Align, Placement
 from visattn.recording.model_outputs import OutputLayout, class_scores
+from visattn.recording.operations import ModelOperations
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "none"]
@@ -100,7 +101,7 @@ class ModelInfo:
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
         has_texts: Whether its classes are texts that it compares images with.
-        operations: Names of activation functions, norms and products (see `model_operations`).
+        operations: Its activation functions, norms and products.
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
     """
 
@@ -117,7 +118,7 @@ class ModelInfo:
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
     has_texts: bool = False
-    operations: tuple[str, ...] = ()
+    operations: ModelOperations = field(default_factory=ModelOperations)
     mean_color: tuple[float, ...] = ()
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Class scores in the output of a model: where they are, or why there are none."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -88,6 +88,24 @@ def class_scores(output: Any, batch_size: int | None = None) -> Float[Tensor, "b
         raise ValueError(f"the model has no class to explain: {layout.error}")
     [tensor] = [tensor for name, _, tensor in _tensor_parts(output) if name == layout.key]
     return cast("Tensor", _as_class_scores(tensor, count))
+
+
+def output_tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors in an output, at any depth.
+
+    Args:
+        output: Output of a model.
+
+    Example:
+        >>> import torch
+        >>> [tensor.ndim for tensor in output_tensors([{"boxes": torch.zeros(3, 4)}, None])]
+        [2]
+    """
+    if isinstance(output, Tensor):
+        yield output
+    else:
+        for _, part in _named_parts(output):
+            yield from output_tensors(part)
 
 
 def describe_output(output: Any) -> str:
