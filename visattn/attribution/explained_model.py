@@ -1,6 +1,6 @@
 """Analysis of any model for attribution: input size, normalization, layers, classes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 from weakref import WeakKeyDictionary
 
@@ -31,6 +31,7 @@ from visattn.recording.probe_cache import (
     probe_pooled_features,
 )
 from visattn.recording.recorder import check_supports_hooks
+from visattn.recording.score_evidence import declared_class_counts
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -93,16 +94,35 @@ def analyze_model(
             f"the model must run on images of {size[0]} x {size[1]} pixels, but {defaults.name} "
             f"raised an error ({result.error}); {hint}"
         )
-    cache = _CACHE.setdefault(model, {})
-    key = (size, defaults)
-    if key not in cache or cache[key][0] is not result:
-        pooled = probe_pooled_features(model, size, channels)
-        cache[key] = (result, _model_info(model, defaults, size, result, pooled))
-    info = cache[key][1]
     names = defaults.class_names
     if class_names is not None:
-        names = parse_class_names(class_names, info.output.num_classes)
+        names = parse_class_names(class_names, None)
+    info = _cached_info(model, defaults, size, result, None)
+    output = info.output
+    other = output.unnamed and output.num_classes != len(names)
+    if names and (output.error or output.assumed or other):  # names tell which tensor has classes
+        info = _cached_info(model, defaults, size, result, len(names))
+    if class_names is not None:
+        parse_class_names(class_names, info.output.num_classes)
     return ExplainedModel(model, info, forward_function(model), names)
+
+
+def _cached_info(
+    model: nn.Module,
+    defaults: "_ModelDefaults",
+    size: tuple[int, int],
+    result: ProbeResult,
+    num_classes: int | None,
+) -> ModelInfo:
+    """Return the metadata of a model that was probed; cached as long as the model lives."""
+    cache = _CACHE.setdefault(model, {})
+    key = (size, defaults, num_classes)
+    if key not in cache or cache[key][0] is not result:
+        pooled = probe_pooled_features(model, size, len(defaults.mean), num_classes)
+        info = _model_info(model, defaults, size, result, pooled)
+        output = _output_layout(model, defaults, pooled.output or result.output, num_classes)
+        cache[key] = (result, replace(info, output=output))
+    return cache[key][1]
 
 
 def describe_model(
@@ -186,26 +206,39 @@ def _model_info(
         () if resizes_images(model) else pooled.layers,
         attention_error,
         unsupported,
-        _output_layout(model, defaults, result.output),
-        pooled.error,
-        isinstance(model, TextScorer),
-        model_operations(model, forward_function(model), size, len(defaults.mean)),
+        features_error=pooled.error,
+        has_texts=isinstance(model, TextScorer),
+        operations=model_operations(model, forward_function(model), size, len(defaults.mean)),
         mean_color=defaults.mean_color,
     )
 
 
 def _output_layout(
-    model: nn.Module, defaults: _ModelDefaults, output: OutputLayout
+    model: nn.Module, defaults: _ModelDefaults, output: OutputLayout, num_classes: int | None
 ) -> OutputLayout:
-    """Return the location of the class scores, for a model that has a classifier."""
+    """Return the location of the class scores, for a model that has a classifier.
+
+    Args:
+        model: The model.
+        defaults: Its metadata.
+        output: Location of tensors that may be class scores.
+        num_classes: Number of the class names that were passed.
+    """
+    if output.error or output.num_classes == num_classes:
+        return output
     headless = defaults.library == "timm" and getattr(model, "num_classes", None) == 0
     if defaults.library == "transformers":
         headless = output.key != "logits" and "Classification" not in type(model).__name__
-    if output.error or not headless:
+    declared = output.num_classes in declared_class_counts(model.modules())
+    if not headless and (defaults.library == "visattn" or declared):
+        return replace(output, features="", assumed=False)
+    if not headless and not output.features:
         return output
+    evidence = f" ({output.features})" if output.features else ""
     return OutputLayout(
         error=f"it has no classifier, and returns {output.num_classes} features instead of class "
-        "scores; pass a function of the output, such as target=lambda output: output[:, 3]"
+        f"scores{evidence}; pass a function of the output, such as target=lambda output: "
+        f"{output.example}, or the names of its classes if they are scores after all"
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ExplainedModel
-from visattn.recording.model_outputs import class_scores, describe_output
+from visattn.recording.model_outputs import OutputLayout, class_scores, describe_output
 
 Target = Callable[[Any], Float[Tensor, " b"]]
 """A differentiable function from the output of a model to one number for each image."""
@@ -59,6 +59,7 @@ class ClassTarget:
 
     Args:
         class_indices: One for each image, or a single one for all; None for the predicted class.
+        layout: Where the class scores are in the output; None to find them by name.
 
     Example:
         >>> import torch
@@ -69,8 +70,11 @@ class ClassTarget:
         ((1,), (3.0,))
     """
 
-    def __init__(self, class_indices: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, class_indices: Sequence[int] | None = None, layout: OutputLayout | None = None
+    ) -> None:
         self.class_indices = None if class_indices is None else tuple(class_indices)
+        self.layout = layout
         self.initial_values: tuple[float, ...] = ()
         """Scores of the first call."""
 
@@ -84,7 +88,7 @@ class ClassTarget:
             ValueError: If it has no class scores, or there is no such class, or not one class for
                 each image.
         """
-        scores = class_scores(output)
+        scores = class_scores(output, layout=self.layout)
         if self.class_indices is None:
             self.class_indices = tuple(scores.argmax(1).tolist())
         indices = self.class_indices
@@ -214,12 +218,14 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
         if target is None:
             return NoTarget()
         raise ValueError(f"{explained.info.name} has no class {target!r}: {error}")
+    layout = explained.info.output
     if target is None:
-        return ClassTarget()
+        return ClassTarget(layout=layout)
     if isinstance(target, (int, str)):
-        return ClassTarget([resolve_class_index(target, explained)])
+        return ClassTarget([resolve_class_index(target, explained)], layout)
     if isinstance(target, Sequence):
-        return ClassTarget([resolve_class_index(item, explained) for item in target])
+        indices = [resolve_class_index(item, explained) for item in target]
+        return ClassTarget(indices, layout)
     if not callable(target):
         raise TypeError(
             "target must be a class index or name, a list of them, or a function of the model's "

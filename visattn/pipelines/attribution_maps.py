@@ -161,8 +161,10 @@ def _common_metadata(
         **_layer_metadata(explained, method, options.get("layer")),
         **({"warning": method.warning} if method.warning else {}),
     }
-    if explained.info.output.key and method.needs_target and is_class:
-        common["scores"] = explained.info.output.key
+    output = explained.info.output
+    if method.needs_target and is_class and (output.key or output.assumed):
+        assumed = f"{output.key} (assumed)" if output.key else "assumed"
+        common["scores"] = assumed if output.assumed else output.key
     return common
 
 

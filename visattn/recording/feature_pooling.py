@@ -15,6 +15,7 @@ from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.gradient_graph import (
     Edge,
     GradientGraph,
+    edge_shape,
     gradient_edge,
     is_product,
     num_positions,
@@ -22,6 +23,7 @@ from visattn.recording.gradient_graph import (
 )
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.model_outputs import (
+    OutputLayout,
     class_scores,
     detect_output_layout,
     output_tensors,
@@ -44,11 +46,13 @@ class PooledFeatures:
         error: Why it could not be determined.
         read_tokens: Indices of the tokens that the scores are computed from, if the last layer has
             tokens.
+        output: Location of the class scores, by how they are computed; None if that is not known.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
     error: str = ""
     read_tokens: tuple[int, ...] | None = None
+    output: OutputLayout | None = None
 
 
 @dataclass(eq=False)
@@ -84,12 +88,14 @@ class GradientRun:
         outputs: Outputs of modules that are called once, in order.
         attention: Edges of the inputs and of the outputs of each attention module.
         scores: The scores.
+        output: Location of the scores in the output.
     """
 
     image_size: tuple[int, int]
     outputs: list[RecordedOutput] = field(default_factory=list)
     attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
+    output: OutputLayout = field(default_factory=OutputLayout)
 
 
 def run_with_gradients(
@@ -97,6 +103,7 @@ def run_with_gradients(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    num_classes: int | None = None,
 ) -> GradientRun:
     """Run a model on an image that requires a gradient, and return its module outputs and scores.
 
@@ -105,6 +112,7 @@ def run_with_gradients(
         image: A batch of one normalized image that requires a gradient.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        num_classes: Number of classes, if it is known.
     """
     run = GradientRun((image.shape[2], image.shape[3]))
     with ExitStack() as stack:
@@ -113,8 +121,9 @@ def run_with_gradients(
             handle = module.register_forward_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         output = forward(image)
-    if not detect_output_layout(output, len(image)).error:
-        output = class_scores(output, len(image))
+    run.output = detect_output_layout(output, len(image), num_classes)
+    if not run.output.error:
+        output = class_scores(output, len(image), run.output)
     elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
         output = output["out"] if "out" in output else output["logits"]
     run.scores = [
@@ -153,6 +162,7 @@ def find_pooled_features(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    num_classes: int | None = None,
 ) -> PooledFeatures:
     """Return the last features before pooling, from one run of the model with gradients.
 
@@ -166,12 +176,13 @@ def find_pooled_features(
         image: A batch of one normalized image.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        num_classes: Number of classes, if it is known.
     """
     with frozen(model), probing():
-        run = run_with_gradients(model, with_grad(image), forward, quadrants)
+        run = run_with_gradients(model, with_grad(image), forward, quadrants, num_classes)
         if not run.scores:
             return PooledFeatures(error="its scores have no gradient with respect to the image")
-        return _PoolingSearch(run, quadrants).search()
+        return replace(_PoolingSearch(run, quadrants).search(), output=run.output)
 
 
 class _PoolingSearch:
@@ -259,7 +270,7 @@ class _PoolingSearch:
 
     def _width(self, edge: Edge) -> int:
         """Return the size of the last axis, the channels of tokens."""
-        return self.graph.shape(edge)[-1]
+        return edge_shape(edge)[-1]
 
     def _pooled_output(self, pooled: Edge, *, alone: bool) -> RecordedOutput | str:
         """Return the module output that is pooled, or why there is none.
@@ -282,7 +293,7 @@ class _PoolingSearch:
             output = self._outermost_output(edge) or self._pooled_plane(edge)
             if output is not None and output.unmodified:
                 return output
-        shape = " x ".join(str(side) for side in self.graph.shape(pooled)[1:])
+        shape = " x ".join(str(side) for side in edge_shape(pooled)[1:])
         return (
             f"its scores are pooled from a tensor ({shape} for each image) that is not the output "
             "of a module with a known position on the image"
@@ -313,7 +324,7 @@ class _PoolingSearch:
         return all(preserves_rows(step) or self._is_vector(step) for step in between)
 
     def _is_vector(self, edge: Edge) -> bool:
-        return prod(sorted(self.graph.shape(edge))[:-1]) <= self.vector_positions
+        return prod(sorted(edge_shape(edge))[:-1]) <= self.vector_positions
 
     def _earlier_layers(self, chosen: RecordedOutput, last: FeatureLayer) -> list[FeatureLayer]:
         """Return the last bottleneck layer of each earlier grid."""
@@ -335,7 +346,7 @@ class _PoolingSearch:
         prefix_counts = self.quadrants.num_prefix_tokens
         most = max(prefix_counts.values(), default=0)
         for edge in self.graph.bottlenecks[: end + 1]:
-            shape = self.graph.shape(edge)
+            shape = edge_shape(edge)
             count = shape[1] if len(shape) == 3 else 0
             prefix = prefix_counts.get(count, 0)
             if prefix or count in cells:

@@ -156,7 +156,7 @@ class ExplainedModel:
         """
         if self.info.output.error:
             raise ValueError(f"{self.info.name} has no class to explain: {self.info.output.error}")
-        return class_scores(self.forward(images), len(images))
+        return class_scores(self.forward(images), len(images), self.info.output)
 
 
 def format_model_info(info: ModelInfo) -> str:
@@ -180,8 +180,8 @@ def format_model_info(info: ModelInfo) -> str:
         f"  input      {_format_size(info.input_size)}, mean {mean}, std {std}",
         f"  pooling    {info.pooling}",
     ]
-    if info.output.key or info.output.error:
-        lines.append(f"  scores     {info.output.error or f'{info.output.key} of the output'}")
+    if description := describe_scores(info.output):
+        lines.append(f"  scores     {description}")
     if info.attention_error:
         lines.append(f"  attention  not supported: {info.attention_error}")
     else:
@@ -199,6 +199,23 @@ def format_model_info(info: ModelInfo) -> str:
         ]
     )
     return "\n".join(lines)
+
+
+def describe_scores(output: OutputLayout) -> str:
+    """Return what is to be known about where the class scores are; "" if they are the output.
+
+    Args:
+        output: Location of the class scores.
+
+    Example:
+        >>> describe_scores(OutputLayout("logits", 5)), describe_scores(OutputLayout(assumed=True))
+        ('logits of the output', 'assumed: a network without its classifier may end in the same way')
+    """
+    if output.error:
+        return output.error
+    assumed = "assumed: a network without its classifier may end in the same way"
+    key = f"{output.key} of the output" if output.key else ""
+    return ", ".join(part for part in (key, assumed * output.assumed) if part)
 
 
 def _format_layer(layer: AttentionLayer) -> str:

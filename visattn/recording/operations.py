@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.gradient_graph import is_rectifier, node_kind
 from visattn.recording.model_outputs import output_tensors
 
 RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
@@ -142,31 +143,13 @@ class OperationRecorder(TorchFunctionMode):
         return ModelOperations(tuple(sorted(names)), self.not_rectifiers(output))
 
     def _is_rectifier(self, node: Any) -> bool:
-        """Whether a node computes a ReLU, or a ReLU with an upper bound."""
-        if node in self.masks:
-            return self.masks[node]
-        kind = _kind(node)
-        if kind == "Relu":
-            return True
-        if kind in ("Maximum", "Fmax"):  # of an activation and zeros
-            saved = [node._saved_self, node._saved_other]  # noqa: SLF001
-            depends = [source is not None for source, _ in node.next_functions]
-            constant = [value for value, own in zip(saved, depends, strict=True) if not own]
-            return len(constant) == 1 and not bool(constant[0].any())
-        lowest = {
-            "Clamp": "_saved_min", "ClampMin": "_saved_min", "Hardtanh": "_saved_min_val",
-            "Threshold": "_saved_threshold",
-        }.get(kind)  # fmt: skip
-        if lowest is None or any(source is not None for source, _ in node.next_functions[1:]):
-            return False
-        low = getattr(node, lowest)
-        return low is not None and not bool(torch.as_tensor(low).any())
+        return self.masks[node] if node in self.masks else is_rectifier(node)
 
     def _nonlinearity(self, node: Any) -> str:
         """Return the name of a nonlinear operation; "" for a linear one, a norm or a rectifier."""
         if node in self.norms or self._is_rectifier(node):
             return ""
-        kind = _kind(node)
+        kind = node_kind(node)
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             return kind  # written in Python: what it computes is not known
         if kind in _NONLINEAR or kind.startswith("Special") or "DotProduct" in kind:
@@ -245,11 +228,6 @@ def _masked_activation(name: str, args: list[Any]) -> tuple[Tensor, bool] | None
     return None
 
 
-def _kind(node: Any) -> str:
-    """Return the name of the operation of an autograd node, such as `ClampMin`."""
-    return type(node).__name__.rstrip("0123456789").removesuffix("Backward").lstrip("_")
-
-
 def _plain_name(kind: str) -> str:
     """Return the name of the function of a kind of node.
 
@@ -264,7 +242,7 @@ def _plain_name(kind: str) -> str:
 
 def _is_layer(node: Any) -> bool:
     """Whether a node is a linear layer or pooling, and no step that follows the last layer."""
-    kind = _kind(node)
+    kind = node_kind(node)
     products = kind in _FACTORS and kind not in ("Mul", "Div", "Lerp", "Addcmul", "Addcdiv")
     return products or kind in _REDUCTIONS or kind.startswith(_POOLING) or "DotProduct" in kind
 

@@ -12,8 +12,10 @@ from typing import Any
 from visattn.recording.gradient_graph import (
     Edge,
     GradientGraph,
+    edge_shape,
     inputs_of,
     is_product,
+    is_rectifier,
     node_kind,
 )
 
@@ -21,8 +23,8 @@ _NORMS = {
     "NativeBatchNorm": "batch normalization", "CudnnBatchNorm": "batch normalization",
     "MiopenBatchNorm": "batch normalization", "NativeLayerNorm": "layer normalization",
     "NativeGroupNorm": "group normalization", "FusedRmsNorm": "RMS normalization",
+    "LinalgVectorNorm": "L2 normalization",
 }  # fmt: skip
-_RECTIFIER = ("Relu", "Clamp", "ClampMin", "Threshold", "Maximum")
 _SMOOTH = (
     "Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
     "Hardswish",
@@ -75,19 +77,19 @@ def _is_function_of_others(
 ) -> bool:
     """Whether an output is computed from all others, and from nothing else."""
     own = set(chains[name])
-    features = {other: set(chains[other]) - own for other in names if other != name}
-    ends = set[Edge]().union(*features.values())
-    reached, visited, stack = set[Edge](), set[Edge](), [outputs[name]]
+    features = [set(chains[other]) - own for other in names if other != name]
+    upstream = GradientGraph([outputs[name]]).upstream([outputs[name]])
+    if not all(chain & upstream for chain in features):
+        return False
+    ends = set[Edge]().union(*features)
+    visited, stack = set(ends), [outputs[name]]
     while stack:
-        for source in inputs_of(stack.pop()):
-            if source in ends:
-                reached.add(source)
-            elif not source[0].next_functions:  # the image
-                return False
-            elif source not in visited:
-                visited.add(source)
-                stack.append(source)
-    return all(chain & reached for chain in features.values())
+        new = [source for source in inputs_of(stack.pop()) if source not in visited]
+        if any(not source[0].next_functions for source in new):  # the image, past the others
+            return False
+        visited.update(new)
+        stack += new
+    return True
 
 
 def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
@@ -112,26 +114,29 @@ def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
     layers, after = _last_layers(scores)
     if not layers or num_columns == 1:
         return "", False
-    kinds = [node_kind(edge) for edge in after]
+    kinds = [node_kind(edge[0]) for edge in after]
     norms = [_NORMS[kind] for kind in kinds if kind in _NORMS]
-    rectified = any(kind in _RECTIFIER for kind in kinds)
     smooth = any(kind in _SMOOTH for kind in kinds)
+    rectified = any(is_rectifier(edge[0]) for edge in after)
     graph = GradientGraph([scores])
     others = {edge: set(layers) - {edge} for edge in layers}
     residual = any(others[edge] & graph.upstream([edge]) for edge in layers)
     if all(_num_positions(edge) == 1 for edge in layers):
         if norms and residual:
-            return f"a residual sum and {norms[0]} follow its last layer", False
+            return f"a residual sum and {norms[0]} follow its last linear layer", False
         if smooth or rectified:
-            return "an activation function follows its last layer", False
+            return "an activation function follows its last linear layer", False
         return "", bool(norms or residual or any(kind in _BOUNDED for kind in kinds))
-    joined = any(kind == "Cat" and len(inputs_of(edge)) > 1 for kind, edge in zip(kinds, after))
+    joined = any(
+        kind == "Cat" and len(inputs_of(edge)) > 1 for kind, edge in zip(kinds, after, strict=True)
+    )
     unpooled = len(layers) == 1 and num_columns != _num_channels(layers[0])
+    last = f"its last {_layer_name(layers)}"
     for found, reason in (
-        (norms, f"{norms[0]} follows its last convolution" if norms else ""),
+        (norms, f"{norms[0]} follows {last}" if norms else ""),
         (residual, "they are pooled from a sum of several layers"),
         (joined, "they are joined from several layers"),
-        (smooth, "an activation function follows its last layer"),
+        (smooth, f"an activation function follows {last}"),
         (unpooled, "they are the positions of a feature map"),
     ):
         if found:
@@ -156,26 +161,27 @@ def _last_layers(scores: Edge) -> tuple[list[Edge], list[Edge]]:
     return layers, after
 
 
+def _layer_name(layers: Sequence[Edge]) -> str:
+    kinds = {node_kind(edge[0]) for edge in layers}
+    return "convolution" if "Convolution" in kinds else "linear layer"
+
+
 def _num_positions(edge: Edge) -> int:
     """Return at how many positions a layer is computed, for one image."""
-    shape = _shape(edge)
-    if node_kind(edge) == "Convolution":
+    shape = edge_shape(edge)
+    if node_kind(edge[0]) == "Convolution":
         return prod(shape[2:])
     return prod(shape[:-1])
 
 
 def _num_channels(edge: Edge) -> int:
-    shape = _shape(edge)
-    return shape[1] if node_kind(edge) == "Convolution" else shape[-1]
+    shape = edge_shape(edge)
+    return shape[1] if node_kind(edge[0]) == "Convolution" else shape[-1]
 
 
 def _kernel_positions(edge: Edge) -> int:
     weight: Any = getattr(edge[0], "_saved_weight", None)
     return prod(weight.shape[2:]) if weight is not None else 1
-
-
-def _shape(edge: Edge) -> tuple[int, ...]:
-    return GradientGraph.shape_of(edge)
 
 
 def declared_class_counts(modules: Iterable[Any]) -> frozenset[int]:
