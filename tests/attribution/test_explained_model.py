@@ -31,6 +31,7 @@ def test_model_info_of_timm_is_a_table() -> None:
     assert str(explained.info) == "\n".join([
         "deit_tiny_distilled_patch16_224 (timm)",
         "  input      48 x 80, mean 0.485 0.456 0.406, std 0.229 0.224 0.225",
+        "  colors     timm pretrained_cfg",
         "  pooling    distilled",
         "  attention  2 layers",
         "    blocks.0.attn  3 x 5, 2 heads, prefix class, distillation",

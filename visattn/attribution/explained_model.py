@@ -1,31 +1,27 @@
 """Analysis of any model for attribution: input size, normalization, layers, classes."""
 
-from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from visattn.attribution.layer_weights import NO_ATTENTION
+from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import PooledFeatures
-from visattn.recording.internal_resize import internal_transform
 from visattn.recording.model_config import (
     ClassNames,
-    configured_image_size,
     input_size_hint,
     parse_class_names,
     parse_image_size,
     takes_clips,
-    vision_config,
-    vision_tower,
 )
-from visattn.recording.model_info import ExplainedModel, Library, ModelInfo, Pooling, TextScorer
+from visattn.recording.model_info import ExplainedModel, ModelInfo, Pooling, TextScorer
 from visattn.recording.model_outputs import OutputLayout
 from visattn.recording.operations import model_operations
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
-    NormalizingClassifier,
     forward_function,
     probe_model,
     probe_pooled_features,
@@ -33,12 +29,6 @@ from visattn.recording.probe_cache import (
 from visattn.recording.recorder import check_supports_hooks
 from visattn.recording.score_evidence import declared_class_counts
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-_OPENAI_TYPES = ("blip", "align", "metaclip")
-_HALVES_TYPES = ("vit", "siglip", "beit", "data2vec", "vilt")
-_DEFAULT_SIZE = (224, 224)
 _POOLING_NAMES: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
     "attention": "attention", "sequence": "attention", "prr": "attention",
@@ -73,6 +63,7 @@ def analyze_model(
         >>> print(analyze_model(model, (6, 10)).info)
         Sequential (other)
           input      6 x 10, mean 0.485 0.456 0.406, std 0.229 0.224 0.225
+          colors     assumed: mean and std of ImageNet
           pooling    none
           attention  not supported: it has no attention among tokens
           features   1 layer
@@ -84,7 +75,7 @@ def analyze_model(
             f"the model must take images, but {type(model).__name__} takes clips of several "
             "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
         )
-    defaults = _model_defaults(model)
+    defaults = model_defaults(model)
     size = parse_image_size(input_size) if input_size is not None else defaults.size
     channels = len(defaults.mean)
     result = probe_model(model, size, channels)
@@ -109,7 +100,7 @@ def analyze_model(
 
 def _cached_info(
     model: nn.Module,
-    defaults: "_ModelDefaults",
+    defaults: ModelDefaults,
     size: tuple[int, int],
     result: ProbeResult,
     num_classes: int | None,
@@ -148,7 +139,7 @@ def describe_model(
         (64, 64)
     """
     check_supports_hooks(model)
-    defaults = _model_defaults(model)
+    defaults = model_defaults(model)
     size = parse_image_size(input_size) if input_size is not None else defaults.size
     names = defaults.class_names
     if class_names is not None:
@@ -165,26 +156,15 @@ def describe_model(
             error="its output is dense: a pixel, region, box or query is explained"
         ),
         mean_color=defaults.mean_color,
+        colors=defaults.source,
+        preprocessing_error=defaults.preprocessing_error,
     )
     return ExplainedModel(model, info, forward_function(model), names)
 
 
-@dataclass(frozen=True)
-class _ModelDefaults:
-    """Metadata that is known without running a model."""
-
-    name: str
-    library: Library
-    size: tuple[int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_names: tuple[str, ...] = ()
-    mean_color: tuple[float, ...] = ()
-
-
 def _model_info(
     model: nn.Module,
-    defaults: _ModelDefaults,
+    defaults: ModelDefaults,
     size: tuple[int, int],
     result: ProbeResult,
     pooled: PooledFeatures,
@@ -210,11 +190,13 @@ def _model_info(
         has_texts=isinstance(model, TextScorer),
         operations=model_operations(model, forward_function(model), size, len(defaults.mean)),
         mean_color=defaults.mean_color,
+        colors=defaults.source,
+        preprocessing_error=defaults.preprocessing_error,
     )
 
 
 def _output_layout(
-    model: nn.Module, defaults: _ModelDefaults, output: OutputLayout, num_classes: int | None
+    model: nn.Module, defaults: ModelDefaults, output: OutputLayout, num_classes: int | None
 ) -> OutputLayout:
     """Return the location of the class scores, for a model that has a classifier.
 
@@ -261,110 +243,3 @@ def _pooling(model: nn.Module, result: ProbeResult, read_tokens: tuple[int, ...]
         return "mean"
     class_only = type(model).__name__ == "DeiTForImageClassification"
     return "class" if class_only or "distillation" not in prefix_tokens else "distilled"
-
-
-def _model_defaults(model: nn.Module) -> _ModelDefaults:
-    if isinstance(model, NormalizingClassifier):
-        classifier = cast("NormalizingClassifier", model)
-        name = str(getattr(model, "name", None) or type(model).__name__)
-        return _ModelDefaults(
-            name,
-            "visattn",
-            classifier.img_size,
-            classifier.mean,
-            classifier.std,
-            classifier.class_names,
-        )
-    package = type(model).__module__.split(".")[0]
-    if package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean"):
-        dense = cast("Any", model)  # a dense model of visattn
-        return _ModelDefaults(
-            type(model).__name__,
-            "visattn",
-            dense.img_size,
-            dense.mean,
-            dense.std,
-            dense.class_names,
-        )
-    library: Library = cast("Library", package) if package in get_args(Library) else "other"
-    if library == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
-        return _timm_defaults(model)
-    if library == "transformers" or _is_transformers_subclass(model):
-        return _transformers_defaults(model)
-    default_size = (299, 299) if type(model).__name__ == "Inception3" else _DEFAULT_SIZE
-    size = configured_image_size(model) or default_size
-    channels = _input_channels(model)
-    mean_std = _IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-    if (transform := internal_transform(model)) is not None:  # it normalizes images, too
-        unchanged = ((0.0,) * channels, (1.0,) * channels)
-        color = tuple(map(float, transform.image_mean))
-        return _ModelDefaults(type(model).__name__, library, size, *unchanged, mean_color=color)
-    return _ModelDefaults(type(model).__name__, library, size, *mean_std)
-
-
-def _is_transformers_subclass(model: nn.Module) -> bool:
-    """Whether a user's class is derived from a Hugging Face model."""
-    packages = (base.__module__.split(".")[0] for base in type(model).__mro__)
-    return "transformers" in packages and hasattr(getattr(model, "config", None), "model_type")
-
-
-def _input_channels(model: nn.Module) -> int:
-    """Return the number of image channels, from the first convolution."""
-    convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
-    channels = next((convolution.in_channels for convolution in convolutions), 3)
-    return channels if channels in (1, 3) else 3
-
-
-def _timm_defaults(model: nn.Module) -> _ModelDefaults:
-    config = cast("dict[str, Any]", model.pretrained_cfg)
-    name = str(config.get("architecture") or type(model).__name__)
-    sizes = (getattr(module, "img_size", None) for module in model.modules())
-    size = next((size for size in sizes if size), None)
-    size = size or tuple(config.get("input_size") or (3, *_DEFAULT_SIZE))[1:]
-    size = (size, size) if isinstance(size, int) else size
-    mean = tuple(config.get("mean") or _IMAGENET[0])
-    std = tuple(config.get("std") or _IMAGENET[1])
-    channels = _input_channels(model)
-    if channels != len(mean):
-        mean, std = mean[:channels], std[:channels]
-    return _ModelDefaults(name, "timm", (int(size[0]), int(size[1])), mean, std)
-
-
-def _transformers_defaults(model: nn.Module) -> _ModelDefaults:
-    if tower := vision_tower(model):
-        raise ValueError(
-            f"the model must take only images, but {type(model).__name__} takes more; use its "
-            f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
-        )
-    config = cast("Any", model.config)
-    vision = vision_config(config)
-    size = getattr(vision, "image_size", None) or _DEFAULT_SIZE
-    size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    mean, std = default_mean_std(str(vision.model_type))
-    channels = int(getattr(vision, "num_channels", 3))
-    id2label = getattr(config, "id2label", None) or {}
-    names = tuple(str(id2label[index]) for index in sorted(id2label))
-    named = all(not name.startswith("LABEL_") for name in names)
-    return _ModelDefaults(
-        config.model_type,
-        "transformers",
-        size,
-        mean[:channels],
-        std[:channels],
-        names if named else (),
-    )
-
-
-def default_mean_std(model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std of the image processor of a Hugging Face model type.
-
-    Args:
-        model_type: `config.model_type`.
-
-    Example:
-        >>> default_mean_std("siglip_vision_model")[0], default_mean_std("dinov2")[0]
-        ((0.5, 0.5, 0.5), (0.485, 0.456, 0.406))
-    """
-    if "clip" in model_type or model_type.startswith(_OPENAI_TYPES):
-        return _OPENAI
-    return _HALVES if model_type.startswith(_HALVES_TYPES) else _IMAGENET

@@ -101,6 +101,7 @@ def compute_maps(
                 **common,
                 **_describe(explained, resolved, index),
                 "image": image.name,
+                **({"preprocessing": batch.preprocessing} if batch.preprocessing else {}),
                 "empty": empty_map_reason(value),
             },
             placement=placement,

@@ -1,7 +1,7 @@
 """Preprocessing of images for a model, with the geometry back to the originals."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,14 @@ class PreparedImages:
         inputs: Normalized images, on the device and in the dtype of the model.
         geometries: Geometry of each input on its original.
         originals: The original images, upright.
+        preprocessing: What was done to them, for the metadata of maps: `size`, `resize`, `mean`,
+            `std`, and where mean and std come from as `source`.
     """
 
     inputs: Float[Tensor, "b c y x"]
     geometries: tuple[Geometry, ...]
     originals: tuple[LoadedImage, ...]
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
 
     def select(self, indices: Sequence[int]) -> "PreparedImages":
         """Return some of the images, in the order of their indices."""
@@ -43,6 +46,7 @@ class PreparedImages:
             self.inputs[list(indices)],
             tuple(self.geometries[index] for index in indices),
             tuple(self.originals[index] for index in indices),
+            self.preprocessing,
         )
 
 
@@ -71,7 +75,8 @@ def prepare_images(
     Raises:
         ImageError: If an image cannot be read.
         ValueError: If there is no image, both `transform` and `resize_mode` are passed, a step of
-            the transform is not supported, or its outputs are not tensors of one size.
+            the transform is not supported, or its outputs are not tensors of one size; or if the
+            model needs a transform.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
@@ -83,13 +88,38 @@ def prepare_images(
         >>> batch.inputs.shape, batch.inputs.amax().item(), batch.geometries[0].input_size
         (torch.Size([1, 3, 32, 48]), 1.0, (32, 48))
     """
-    if transform is None and resize_mode is None and explained.info.library == "timm":
-        transform = _timm_transform(explained)
+    info = explained.info
     if transform is not None:
         return transform_images(explained.model, images, transform, resize_mode=resize_mode)
+    if info.preprocessing_error:
+        raise ValueError(
+            f"the colors that {info.name} takes are not known: {info.preprocessing_error}; pass "
+            "its preprocessing, transform=, or the image processor of its weights, processor="
+        )
+    if resize_mode is None and info.library == "timm":
+        own_steps = _timm_transform(explained)
+        batch = transform_images(explained.model, images, own_steps)
+        return replace(batch, preprocessing=_describe(explained, batch.inputs, "timm"))
     originals = _read_images(images)
     inputs, geometries = _resize_and_normalize(explained, originals, resize_mode)
-    return PreparedImages(_like_weights(inputs, explained.model), geometries, originals)
+    return PreparedImages(
+        _like_weights(inputs, explained.model),
+        geometries,
+        originals,
+        _describe(explained, inputs, resize_mode or "crop"),
+    )
+
+
+def _describe(explained: ExplainedModel, inputs: Tensor, resize: str) -> dict[str, Any]:
+    """Return the preprocessing of a model for the metadata of maps."""
+    info = explained.info
+    return {
+        "size": [inputs.shape[2], inputs.shape[3]],
+        "resize": resize,
+        "mean": list(info.mean),
+        "std": list(info.std),
+        "source": info.colors,
+    }
 
 
 def transform_images(
@@ -124,7 +154,23 @@ def transform_images(
         )
     originals = _read_images(images)
     inputs, geometries = _apply_transform(transform, originals)
-    return PreparedImages(_like_weights(inputs, model), geometries, originals)
+    described = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
+    described |= {"mean": None, "std": None, "source": "transform"}
+    for step in _steps(transform):
+        if hasattr(step, "mean") and hasattr(step, "std"):
+            mean, std = torch.as_tensor(step.mean).flatten(), torch.as_tensor(step.std).flatten()
+            described |= {"mean": mean.tolist(), "std": std.tolist()}
+    return PreparedImages(_like_weights(inputs, model), geometries, originals, described)
+
+
+def _steps(transform: Any) -> Iterator[Any]:
+    """Yield the steps of a transform of torchvision or timm."""
+    steps = getattr(transform, "transforms", transform)
+    if isinstance(steps, (list, tuple, nn.Sequential)):
+        for step in steps:
+            yield from _steps(step)
+    else:
+        yield transform
 
 
 def _read_images(images: Iterable[ImageLike] | ImageLike) -> tuple[LoadedImage, ...]:

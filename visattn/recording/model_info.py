@@ -103,6 +103,8 @@ class ModelInfo:
         has_texts: Whether its classes are texts that it compares images with.
         operations: Its activation functions, norms and products.
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
+        colors: Where mean and std come from; begins with `assumed` if the model does not tell.
+        preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
     """
 
     name: str
@@ -120,6 +122,8 @@ class ModelInfo:
     has_texts: bool = False
     operations: ModelOperations = field(default_factory=ModelOperations)
     mean_color: tuple[float, ...] = ()
+    colors: str = ""
+    preprocessing_error: str = ""
 
     def __str__(self) -> str:
         """Return the table."""
@@ -180,6 +184,8 @@ def format_model_info(info: ModelInfo) -> str:
         f"  input      {_format_size(info.input_size)}, mean {mean}, std {std}",
         f"  pooling    {info.pooling}",
     ]
+    if colors := info.preprocessing_error or info.colors:
+        lines.insert(2, f"  colors     {colors}")
     if description := describe_scores(info.output):
         lines.append(f"  scores     {description}")
     if info.attention_error:
@@ -208,8 +214,10 @@ def describe_scores(output: OutputLayout) -> str:
         output: Location of the class scores.
 
     Example:
-        >>> describe_scores(OutputLayout("logits", 5)), describe_scores(OutputLayout(assumed=True))
-        ('logits of the output', 'assumed: a network without its classifier may end in the same way')
+        >>> describe_scores(OutputLayout("logits", 5))
+        'logits of the output'
+        >>> describe_scores(OutputLayout(assumed=True))
+        'assumed: a network without its classifier may end in the same way'
     """
     if output.error:
         return output.error

@@ -63,7 +63,8 @@ def detect_output_layout(
 
     Example:
         >>> import torch
-        >>> detect_output_layout({"features": torch.zeros(2, 7), "logits": torch.zeros(2, 5)}, 2).key
+        >>> output = {"features": torch.zeros(2, 7), "logits": torch.zeros(2, 5)}
+        >>> detect_output_layout(output, 2).key
         'logits'
         >>> print(detect_output_layout({"out": torch.zeros(2, 21, 8, 8)}, 2).error)
         its output has no class scores [b, k], got out [2, 21, 8, 8]; pass a function of the \

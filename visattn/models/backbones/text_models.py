@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
-from visattn.attribution.explained_model import default_mean_std
+from visattn.attribution.model_defaults import default_mean_std
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import (
     huggingface_preprocessing,
