@@ -41,7 +41,6 @@ from .drise import (
 )
 from .explained_model import (
     analyze_model as analyze_model,
-    default_mean_std as default_mean_std,
     describe_model as describe_model,
 )
 from .gradient_based import (
@@ -76,6 +75,9 @@ from .methods import (
     get_method as get_method,
     supported_methods as supported_methods,
     unsupported_reason as unsupported_reason,
+)
+from .model_defaults import (
+    default_mean_std as default_mean_std,
 )
 from .model_free import (
     center_maps as center_maps,

@@ -51,7 +51,8 @@ def analyze_model(
             module from images to scores.
         input_size: Height and width of its images, or one number for both; by default the size in
             its configuration.
-        class_names: In the order of their indices, or by index; by default those of the model.
+        class_names: In the order of their indices, or by index; by default those of the model. Two
+            for a single logit are those of its negative and of its positive values.
 
     Raises:
         ValueError: If the model does not run on images of that size, is compiled or scripted, or
@@ -93,6 +94,8 @@ def analyze_model(
     other = output.unnamed and output.num_classes != len(names)
     if names and (output.error or output.assumed or other):  # names tell which tensor has classes
         info = _cached_info(model, defaults, size, result, len(names))
+    if len(names) == 2 and info.output.num_classes == 1:
+        info = replace(info, output=info.output.two_classes())
     if class_names is not None:
         parse_class_names(class_names, info.output.num_classes)
     return ExplainedModel(model, info, forward_function(model), names)

@@ -202,13 +202,16 @@ def _with_inner_colors(
         return replace(
             defaults, preprocessing_error=f"the models inside expect different colors ({listed})"
         )
-    source = inner[sites[0]].source
-    if mean == tuple(round(value, 6) for value in inner[sites[0]].mean):
-        return replace(defaults, mean=mean, std=std, source=f"{source} of {sites[0]}")
-    return replace(
-        defaults, mean=mean, std=std,
-        source=f"{source} of {sites[0]}, less what the network does to colors before",
-    )  # fmt: skip
+    expected = inner[sites[0]]
+    source = f"{expected.source} of {sites[0]}"
+    if (mean, std) == UNCHANGED:
+        return replace(
+            defaults, mean=mean, std=std, mean_color=expected.mean,
+            source="the network normalizes images",
+        )  # fmt: skip
+    if any(abs(value - own) > 1e-5 for value, own in zip(mean, expected.mean, strict=True)):
+        source += ", less what the network does to colors before"
+    return replace(defaults, mean=mean, std=std, source=source)
 
 
 def _format(values: tuple[float, ...]) -> str:
@@ -257,7 +260,9 @@ def _transformers_defaults(model: nn.Module) -> ModelDefaults:
     kind = str(vision.model_type)
     mean, std = default_mean_std(kind)
     source, error = f"assumed: mean and std of published {kind} weights", ""
-    if isinstance(wrapped := getattr(config, "pretrained_cfg", None), dict):  # a timm model
+    wrapped = getattr(config, "pretrained_cfg", None)
+    wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
+    if isinstance(wrapped, dict):
         mean, std = (tuple(wrapped.get(key) or ()) for key in ("mean", "std"))
         mean, std, source = mean or IMAGENET[0], std or IMAGENET[1], "timm pretrained_cfg"
         size = configured_image_size(model) or size

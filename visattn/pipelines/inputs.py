@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Geometry
-from visattn.geometry.preprocessing import transform_with_geometry
+from visattn.geometry.preprocessing import (
+    ReverseChannels,
+    UnsupportedTransform,
+    transform_with_geometry,
+)
+from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.dense import DenseModel
@@ -154,13 +159,74 @@ def transform_images(
         )
     originals = _read_images(images)
     inputs, geometries = _apply_transform(transform, originals)
-    described = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
-    described |= {"mean": None, "std": None, "source": "transform"}
-    for step in _steps(transform):
-        if hasattr(step, "mean") and hasattr(step, "std"):
-            mean, std = torch.as_tensor(step.mean).flatten(), torch.as_tensor(step.std).flatten()
-            described |= {"mean": mean.tolist(), "std": std.tolist()}
+    described: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
+    colors = [_step_colors(step) for step in _steps(transform)]
+    [*_, last] = [None, *filter(None, colors)]
+    mean, std = last or (None, None)
+    described |= {"mean": mean, "std": std, "source": "transform"}
     return PreparedImages(_like_weights(inputs, model), geometries, originals, described)
+
+
+def followed_transform(transform: Any) -> Any:
+    """Return a transform; for an image processor of transformers, the transform that equals it.
+
+    Args:
+        transform: Steps of torchvision or timm, or an image processor.
+
+    Raises:
+        ValueError: If the processor takes steps that have no counterpart.
+    """
+    return processor_transform(transform) if is_image_processor(transform) else transform
+
+
+def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and std that a transform normalizes colors with.
+
+    Args:
+        transform: Steps of torchvision or timm.
+
+    Raises:
+        ValueError: If it changes colors in another way, or is not supported.
+
+    Example:
+        >>> from torchvision.transforms import v2
+        >>> transform_colors(v2.Compose([v2.Resize(5), v2.Normalize((0.5,), (0.25,))]))
+        ((0.5,), (0.25,))
+    """
+    if isinstance(transform, UnsupportedTransform):
+        raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
+    steps = list(_steps(transform))
+    colors = [found for step in steps if (found := _step_colors(step)) is not None]
+    if len(colors) > 1 or any(isinstance(step, ReverseChannels) for step in steps):
+        raise ValueError(
+            "the preprocessing of the model changes colors in another way than by one mean and "
+            "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, or "
+            "pass transform="
+        )
+    [(mean, std)] = colors or [([0.0] * 3, [1.0] * 3)]
+    return tuple(mean), tuple(std)
+
+
+def with_colors(
+    explained: ExplainedModel, mean: tuple[float, ...], std: tuple[float, ...]
+) -> ExplainedModel:
+    """Return an analyzed model whose images are normalized with another mean and std.
+
+    Args:
+        explained: The model.
+        mean: Of each color channel.
+        std: Of each color channel.
+    """
+    info = replace(explained.info, mean=mean, std=std, preprocessing_error="")
+    return replace(explained, info=replace(info, colors="preprocessing that was loaded"))
+
+
+def _step_colors(step: Any) -> tuple[list[float], list[float]] | None:
+    """Return the mean and std of a step that normalizes; None for another one."""
+    if not (hasattr(step, "mean") and hasattr(step, "std")):
+        return None
+    mean, std = (torch.as_tensor(values).flatten() for values in (step.mean, step.std))
+    return mean.double().tolist(), std.double().tolist()
 
 
 def _steps(transform: Any) -> Iterator[Any]:

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from visattn.recording.gradient_graph import gradient_edge
-from visattn.recording.score_evidence import features_reason, last_computed
+from visattn.recording.score_evidence import ends_in_sigmoid, features_reason, last_computed
 
 _SCORE_KEYS = (
     "logits", "out", "scores", "class_logits", "class_scores", "pred_logits", "predictions",
@@ -35,6 +36,9 @@ class OutputLayout:
         assumed: Whether that they are scores is assumed: features may be computed like them.
         unnamed: Whether they are not named as scores, but the only or the last of such tensors.
         example: Expression of the score of one class, in terms of `output`.
+        is_probability: Whether a sigmoid computes the scores.
+        is_binary: Whether one number stands for two classes: their scores are `-x` and `x` for a
+            logit `x`, or `1 - x` and `x` for a probability.
     """
 
     key: str = ""
@@ -44,6 +48,12 @@ class OutputLayout:
     assumed: bool = False
     unnamed: bool = False
     example: str = ""
+    is_probability: bool = False
+    is_binary: bool = False
+
+    def two_classes(self) -> "OutputLayout":
+        """Return the layout of a single number that stands for two classes."""
+        return replace(self, num_classes=2, is_binary=True)
 
 
 def detect_output_layout(
@@ -96,10 +106,14 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
         unnamed=score_key is None,
         example=f"{expression}{_column(by_name[key])}",
     )
-    known = not layout.unnamed or num_classes == layout.num_classes
-    if known or batch_size > 1 or by_name[key].grad_fn is None:
+    if by_name[key].grad_fn is None:
         return layout
-    features, assumed = features_reason(gradient_edge(by_name[key]), sizes[key])
+    edge = gradient_edge(by_name[key])
+    layout = replace(layout, is_probability=ends_in_sigmoid(edge))
+    known = not layout.unnamed or num_classes == layout.num_classes
+    if known or batch_size > 1:  # rows of a layer are positions of one image
+        return layout
+    features, assumed = features_reason(edge, sizes[key])
     return replace(layout, features=features, assumed=assumed)
 
 
@@ -138,14 +152,22 @@ def class_scores(
         torch.Size([2, 3])
     """
     if isinstance(output, Tensor) and output.ndim == 2:
-        return output
+        return _two_columns(output, layout)
     count = batch_size if batch_size is not None else _infer_batch_size(output)
     if layout is None or not (layout.num_classes or layout.error):
         layout = detect_output_layout(output, count)
     if layout.error:
         raise ValueError(f"the model has no class to explain: {layout.error}")
     tensor = next(tensor for name, _, tensor in _tensor_parts(output) if name == layout.key)
-    return cast("Tensor", _as_class_scores(tensor, len(tensor)))
+    return _two_columns(cast("Tensor", _as_class_scores(tensor, len(tensor))), layout)
+
+
+def _two_columns(scores: Float[Tensor, "b _"], layout: OutputLayout | None) -> Tensor:
+    """Return scores, of both classes if one number stands for two."""
+    if layout is None or not layout.is_binary or scores.shape[1] != 1:
+        return scores
+    other = 1 - scores if layout.is_probability else -scores
+    return torch.cat([other, scores], 1)
 
 
 def output_tensors(output: Any) -> Iterator[Tensor]:

@@ -92,6 +92,20 @@ def _is_function_of_others(
     return True
 
 
+def ends_in_sigmoid(scores: Edge) -> bool:
+    """Whether a sigmoid computes an output, so that it is a probability.
+
+    Args:
+        scores: Edge of the output.
+    """
+    edges = [scores]
+    while len(edges) == 1 and not is_product(edges[0]):
+        if node_kind(edges[0][0]) == "Sigmoid":
+            return True
+        edges = inputs_of(edges[0])
+    return False
+
+
 def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
     """Return why an output is taken for features; "" for scores, and whether these are assumed.
 
