@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
+import torch
 from torch import nn
 
-from visattn.recording.inner_inputs import received_colors
+from visattn.recording.inner_inputs import ColorMap, received_colors
 from visattn.recording.internal_resize import internal_transform
 from visattn.recording.model_config import (
     configured_image_size,
@@ -34,6 +35,8 @@ _UNCHANGED_TYPES = ("glpn", "pp_doclayout")
 _BGR_TYPES = ("mobilevit", "pp_lcnet", "pp_ocr")
 _CLIP_WITH_IMAGENET = ("clipseg", "xclip")
 _DEFAULT_SIZE = (224, 224)
+_ROUNDING = 1e-4
+_Colors = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def model_defaults(model: nn.Module) -> ModelDefaults:
         )
     mean, std = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     source = "assumed: mean and std of ImageNet" if channels == 3 else "assumed: mean and std 0.5"
-    inner = _inner_models(model)
+    inner = {} if library == "torchvision" else _inner_models(model)
     sizes = [own_image_size(model), *(each.size for each in inner.values())]
     size = next((size for size in sizes if size and all(size)), None)
     size = size or configured_image_size(model) or default_size
@@ -164,54 +167,59 @@ def _with_inner_colors(
     with its mean and std, needs images normalized with `mean + shift * std` and `scale * std`.
     """
     modules = dict(model.named_modules())
-    received = received_colors(
-        model,
-        forward_function(model),
-        {site: modules[site] for site in inner},
-        defaults.size,
-        len(defaults.mean),
-    )
-    if not received:  # it does not run, or not on images: the first one decides
-        first = next(iter(inner.values()))
-        same = len(first.mean) == len(defaults.mean)
-        return (
-            replace(defaults, mean=first.mean, std=first.std, source=first.source)
-            if same
-            else (defaults)
-        )
-    needed: dict[tuple[Any, Any], list[str]] = {}
+    size, channels = defaults.size, len(defaults.mean)
+    called = {site: modules[site] for site in inner}
+    received = received_colors(model, forward_function(model), called, size, channels)
+    if not received:  # it does not run alone, as detectors: images are taken to arrive as they are
+        same = ColorMap(torch.ones(channels), torch.zeros(channels), separate=True)
+        known = (site for site, each in inner.items() if each.library != "torchvision")
+        received = {site: same for site in known if len(inner[site].mean) == channels}
+    needed: list[tuple[str, _Colors]] = []
     for site, colors in received.items():
-        expected = inner[site]
         if not colors.separate:
             error = f"it changes the colors of images before {site} in another way than by a mean "
             return replace(defaults, preprocessing_error=f"{error}and std of each channel")
-        channels = zip(
-            expected.mean, expected.std, colors.scale.tolist(), colors.shift.tolist(), strict=True
-        )
-        rows = [(mean + shift * std, scale * std) for mean, std, scale, shift in channels]
-        mean, std = (
-            tuple(round(value, 6) for value in values) for values in zip(*rows, strict=True)
-        )
-        needed.setdefault((mean, std), []).append(site)
-    (mean, std), sites = next(iter(needed.items()))
-    if len(needed) > 1:
+        needed.append((site, _needed_colors(inner[site], colors)))
+    if not needed:
+        return defaults
+    site, (mean, std) = needed[0]
+    if not all(_are_close((mean, std), colors) for _, colors in needed):
         listed = "; ".join(
-            f"{' and '.join(sites)}: mean {_format(mean)}, std {_format(std)}"
-            for (mean, std), sites in needed.items()
+            f"{site}: mean {_format(mean)}, std {_format(std)}" for site, (mean, std) in needed
         )
         return replace(
             defaults, preprocessing_error=f"the models inside expect different colors ({listed})"
         )
-    expected = inner[sites[0]]
-    source = f"{expected.source} of {sites[0]}"
+    expected, source = inner[site], f"{inner[site].source} of {site}"
     if (mean, std) == UNCHANGED:
         return replace(
             defaults, mean=mean, std=std, mean_color=expected.mean,
             source="the network normalizes images",
         )  # fmt: skip
-    if any(abs(value - own) > 1e-5 for value, own in zip(mean, expected.mean, strict=True)):
+    if (mean, std) != (expected.mean, expected.std):
         source += ", less what the network does to colors before"
     return replace(defaults, mean=mean, std=std, source=source)
+
+
+def _needed_colors(expected: ModelDefaults, colors: ColorMap) -> _Colors:
+    """Return the mean and std by which an inner model gets the colors that it expects."""
+    rows = zip(
+        expected.mean, expected.std, colors.scale.tolist(), colors.shift.tolist(), strict=True
+    )
+    pairs = [(mean + shift * std, scale * std) for mean, std, scale, shift in rows]
+    measured: _Colors = (tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs))
+    usual = ((expected.mean, expected.std), UNCHANGED)
+    return next((each for each in usual if _are_close(each, measured)), measured)
+
+
+def _are_close(first: _Colors, second: _Colors) -> bool:
+    """Whether images normalized with two means and stds are equal within rounding."""
+    if len(first[0]) != len(second[0]):
+        return False
+    means = zip(first[0], second[0], strict=True)
+    stds = zip(first[1], second[1], strict=True)
+    scales = all(abs(std / other - 1) < _ROUNDING for std, other in stds)
+    return scales and all(abs(mean - other) < _ROUNDING for mean, other in means)
 
 
 def _format(values: tuple[float, ...]) -> str:

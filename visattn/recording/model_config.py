@@ -117,9 +117,21 @@ def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> s
         for site, module in model.named_modules():
             if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 stack.callback(module.register_forward_pre_hook(hook(site)).remove)
-        if _runs(model, channels, size) or len(entered) != 1:
+        if _runs(model, channels, size):
             return ""
+    if not entered:  # it checks the number itself
+        convolutions = (
+            (site, module)
+            for site, module in model.named_modules()
+            if isinstance(module, nn.Conv2d) and module.in_channels not in (1, 3)
+        )
+        first = next(convolutions, None)
+        fits = first is not None and _runs(model, first[1].in_channels, size)
+        entered += [(*first, torch.Size((1, channels, *size)))] if first and fits else []
+    if len(entered) != 1:
+        return ""
     [(site, module, shape)] = entered
+    site = site or "the model"
     if not isinstance(module, nn.Conv2d):
         kind = "volumes" if isinstance(module, nn.Conv3d) else "sequences"
         return (
