@@ -158,14 +158,14 @@ def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
     model = TwoOutputs(heads=False).eval()
     batch = Explainer(model, img_size=(24, 32)).prepare(photo).inputs
     scores = model(batch)[1].detach()
-    [found] = explain(model, photo, "input_gradient", img_size=(24, 32))
-    assert found.metadata["scores"] == "[1]"
-    assert found.metadata["target"] == int(scores.argmax())
-    assert found.metadata["score"] == pytest.approx(float(scores.max()), abs=1e-5)
+    [heatmap] = explain(model, photo, "input_gradient", img_size=(24, 32))
+    assert heatmap.metadata["scores"] == "[1]"
+    assert heatmap.metadata["target"] == int(scores.argmax())
+    assert heatmap.metadata["score"] == pytest.approx(float(scores.max()), abs=1e-5)
     expected = explain(
         model, photo, "input_gradient", lambda out: out[1].amax(1), img_size=(24, 32)
     )
-    torch.testing.assert_close(found.values, expected[0].values)
+    torch.testing.assert_close(heatmap.values, expected[0].values)
     heads = TwoOutputs(heads=True).eval()
     message = r"several tensors that .*: \[0\] \[1, 7\], \[1\] \[1, 11\]; .*output\[1\]\[:, 3\]"
     with pytest.raises(ValueError, match=message):

@@ -7,7 +7,9 @@ from .attention_based import (
     relevance as relevance,
     rollout as rollout,
 )
-from .attention_flow import attention_flow as attention_flow
+from .attention_flow import (
+    attention_flow as attention_flow,
+)
 from .bound_targets import (
     BoundBox as BoundBox,
     BoundPixel as BoundPixel,
@@ -77,7 +79,9 @@ from .methods import (
     unsupported_reason as unsupported_reason,
 )
 from .model_defaults import (
+    ModelDefaults as ModelDefaults,
     default_mean_std as default_mean_std,
+    model_defaults as model_defaults,
 )
 from .model_free import (
     center_maps as center_maps,

@@ -137,17 +137,17 @@ def _known_defaults(model: nn.Module) -> ModelDefaults | None:
 
 def _inner_models(model: nn.Module) -> dict[str, ModelDefaults]:
     """Return the models of known libraries inside of a network that take images, by name."""
-    found: dict[str, ModelDefaults] = {}
+    inner: dict[str, ModelDefaults] = {}
     for site, module in model.named_modules():
-        if not site or any(site.startswith(f"{outer}.") for outer in found):
+        if not site or any(site.startswith(f"{outer}.") for outer in inner):
             continue
         if type(module).__module__.startswith("torchvision.models."):
             source = "assumed: mean and std of ImageNet"
             size = (299, 299) if type(module).__name__ == "Inception3" else (0, 0)  # not known
-            found[site] = ModelDefaults(site, "torchvision", size, *IMAGENET, source=source)
+            inner[site] = ModelDefaults(site, "torchvision", size, *IMAGENET, source=source)
         elif _takes_images(module) and (defaults := _known_defaults(module)) is not None:
-            found[site] = defaults
-    return found
+            inner[site] = defaults
+    return inner
 
 
 def _takes_images(module: nn.Module) -> bool:

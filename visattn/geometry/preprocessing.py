@@ -48,7 +48,7 @@ class UnsupportedTransform:
         reason: Why, and what to do.
 
     Raises:
-        ValueError: The reason, when it is called or its geometry is asked for.
+        ValueError: The reason, when it is called or its geometry is needed.
     """
 
     def __init__(self, reason: str) -> None:

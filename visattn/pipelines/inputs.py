@@ -196,7 +196,7 @@ def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ..
     if isinstance(transform, UnsupportedTransform):
         raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
     steps = list(_steps(transform))
-    colors = [found for step in steps if (found := _step_colors(step)) is not None]
+    colors = [pair for step in steps if (pair := _step_colors(step)) is not None]
     if len(colors) > 1 or any(isinstance(step, ReverseChannels) for step in steps):
         raise ValueError(
             "the preprocessing of the model changes colors in another way than by one mean and "

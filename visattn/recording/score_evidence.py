@@ -146,14 +146,14 @@ def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
     )
     unpooled = len(layers) == 1 and num_columns != _num_channels(layers[0])
     last = f"its last {_layer_name(layers)}"
-    for found, reason in (
+    for holds, reason in (
         (norms, f"{norms[0]} follows {last}" if norms else ""),
         (residual, "they are pooled from a sum of several layers"),
         (joined, "they are joined from several layers"),
         (smooth, f"an activation function follows {last}"),
         (unpooled, "they are the positions of a feature map"),
     ):
-        if found:
+        if holds:
             return reason, False
     return "", rectified or any(_kernel_positions(edge) > 1 for edge in layers)
 
