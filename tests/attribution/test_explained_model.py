@@ -181,7 +181,7 @@ def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
 
 def test_features_are_not_explained_as_classes() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    model = torchvision.models.resnet18()
+    model: Any = torchvision.models.resnet18()
     model.fc = nn.Identity()
     message = r"no classifier, and returns 512 features .*\(batch norm.*\); .*output\[:, 3"
     with pytest.raises(ValueError, match=message):

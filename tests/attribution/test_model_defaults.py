@@ -37,13 +37,24 @@ class Around(nn.Module):
 
 def vit() -> Any:
     torch.manual_seed(0)
-    small = {"depth": 1, "embed_dim": 24, "num_heads": 2, "img_size": 48, "num_classes": 4}
+    small: dict[str, Any] = {
+        "depth": 1,
+        "embed_dim": 24,
+        "num_heads": 2,
+        "img_size": 48,
+        "num_classes": 4,
+    }
     return timm.create_model("vit_tiny_patch16_224", **small).eval()  # mean 0.5, std 0.5
 
 
 def huggingface_vit() -> Any:
-    options = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.ViTConfig(image_size=48, patch_size=16, num_labels=3, **options)
+    options: dict[str, Any] = {
+        "num_labels": 3,
+        "hidden_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = transformers.ViTConfig(image_size=48, patch_size=16, **options)
     return transformers.ViTForImageClassification(config).eval()
 
 
@@ -130,7 +141,8 @@ def test_what_is_assumed_is_said() -> None:
         defaults = model_defaults(model)
         assert defaults.source == source
         assert defaults.mean == (IMAGENET if "ImageNet" in source else HALVES)[0]
-    wrapper = transformers.TimmWrapperConfig(architecture="test_vit", num_labels=2)
+    labels: dict[str, Any] = {"num_labels": 2}
+    wrapper = transformers.TimmWrapperConfig(architecture="test_vit", **labels)
     timm_inside = model_defaults(transformers.TimmWrapperForImageClassification(wrapper).eval())
     assert (timm_inside.mean, timm_inside.source) == (HALVES[0], "timm pretrained_cfg")
 
@@ -150,7 +162,10 @@ def test_colors_of_published_weights_by_model_type() -> None:
 
 
 def test_a_model_of_blue_green_and_red_needs_its_processor() -> None:
-    sizes = {"hidden_sizes": [32] * 3, "neck_hidden_sizes": [8, 8, 16, 16, 16, 32, 32]}
+    sizes: dict[str, Any] = {
+        "hidden_sizes": [32] * 3,
+        "neck_hidden_sizes": [8, 8, 16, 16, 16, 32, 32],
+    }
     config = transformers.MobileViTConfig(image_size=64, num_attention_heads=2, **sizes)
     model = transformers.MobileViTForImageClassification(config).eval()
     with pytest.raises(
@@ -160,7 +175,8 @@ def test_a_model_of_blue_green_and_red_needs_its_processor() -> None:
     crop = {"height": 64, "width": 64}
     processor = transformers.MobileViTImageProcessor(size={"shortest_edge": 64}, crop_size=crop)
     right = processor(PHOTO, return_tensors="pt")["pixel_values"]
-    for options in ({"processor": processor}, {"transform": processor}):
+    ways: tuple[dict[str, Any], ...] = ({"processor": processor}, {"transform": processor})
+    for options in ways:
         [heatmap] = explain(model, PHOTO, "input_gradient", 1, **options, keep_empty=True)
         own = float(model(right).logits[0, 1].detach())
         assert heatmap.metadata["score"] == pytest.approx(own, abs=1e-4)

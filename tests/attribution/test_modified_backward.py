@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import timm
@@ -121,7 +121,7 @@ RECTIFIERS: list[Callable[[Tensor], Tensor]] = [
     lambda x: torch.max(ZERO, x),
     lambda x: torch.fmax(x, ZERO),
     lambda x: nn.functional.threshold(x, 0, 0),
-    lambda x: nn.functional.threshold_(x, 0, 0),
+    lambda x: torch.threshold_(x, 0, 0),
     lambda x: torch.where(x > 0, x, 0),
     lambda x: torch.where(x < 0, 0.0, x),
     lambda x: x.where(x > 0, 0),
@@ -165,8 +165,8 @@ class OwnReLU(torch.autograd.Function):
         return x.clamp(min=0)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * (ctx.saved_tensors[0] > 0)
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * (ctx.saved_tensors[0] > 0)
 
 
 def test_every_kind_of_rectifier_is_guided() -> None:
@@ -184,8 +184,8 @@ def test_every_kind_of_rectifier_is_guided() -> None:
 def test_other_activations_and_gates_are_refused_by_name() -> None:
     for function, names in OTHERS:
         explained = network(Called(lambda x, function=function: function(x.relu())))
-        explained.model[2] = nn.ReLU()  # beside it
-        explained.model[5] = Called(function)
+        layers = cast("nn.Sequential", explained.model)
+        layers[2], layers[5] = nn.ReLU(), Called(function)  # one beside it
         error = rectifiers_error(model_operations(explained.model, explained.model, (13, 17), 3))
         assert error.endswith(f"but it computes {names}"), (names, error)
         with pytest.raises(ValueError, match=f"computes {names}; use input_gradient"):

@@ -1,6 +1,6 @@
 """Arguments that prepare images or name classes are used in each branch, or refused."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +19,13 @@ PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)
 
 def vit() -> Any:
     torch.manual_seed(0)
-    options = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.ViTConfig(image_size=48, patch_size=16, num_labels=3, **options)
+    options: dict[str, Any] = {
+        "num_labels": 3,
+        "hidden_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = transformers.ViTConfig(image_size=48, patch_size=16, **options)
     return transformers.ViTForImageClassification(config).eval()
 
 
@@ -46,8 +51,10 @@ def test_a_processor_prepares_the_images_that_are_explained() -> None:
 
 
 def test_no_argument_is_ignored() -> None:
-    colors, sizes = ((0.5,) * 3, (0.3,) * 3), {"glimpse_size": 7, "hidden_size": 11}
-    glimpses = RecurrentAttentionModel(("cat", "dog"), (24, 40), *colors, **sizes).eval()
+    colors = (0.5,) * 3, (0.3,) * 3
+    glimpses = RecurrentAttentionModel(
+        ("cat", "dog"), (24, 40), *colors, glimpse_size=7, hidden_size=11
+    ).eval()
     steps = v2.Compose([v2.ToImage(), v2.Resize((48, 48)), v2.ToDtype(torch.float32, scale=True)])
     cases: list[tuple[Any, str, dict[str, Any], str]] = [
         (vit(), "gradcam", {"processor": "anything"}, "processor= must be an image .* got str"),
@@ -78,7 +85,8 @@ def test_another_size_keeps_the_colors_of_a_loaded_model() -> None:
     ])  # fmt: skip
     loaded = LoadedModel(model, steps, ("a", "b", "c"), "random")
     photo = np.full((40, 40, 3), 255, np.uint8)
-    for options in ({}, {"img_size": 32}, {"resize_mode": "squash"}):
+    sizes: tuple[dict[str, Any], ...] = ({}, {"img_size": 32}, {"resize_mode": "squash"})
+    for options in sizes:
         inputs = Explainer(loaded, **options).prepare(photo).inputs
         torch.testing.assert_close(inputs, torch.full_like(inputs, (1 - 0.1) / 0.2))
     twice = v2.Compose([*steps.transforms, v2.Normalize([0.0] * 3, [0.2] * 3)])
@@ -117,7 +125,7 @@ def test_one_number_stands_for_two_classes() -> None:
     for last in ((), (nn.Sigmoid(),)):
         model = network(nn.Conv2d(3, 5, 3), 1, *last)
         for bias, label in ((-1.0, "cat"), (1.0, "dog")):
-            model[4].bias.data.fill_(bias)
+            nn.init.constant_(cast("nn.Linear", model[4]).bias, bias)
             options: dict[str, Any] = {"img_size": 32}
             number = float(model(Explainer(model, **options).prepare(PHOTO).inputs).detach())
             [alone] = explain(model, PHOTO, "input_x_gradient", **options)

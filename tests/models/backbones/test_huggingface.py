@@ -230,7 +230,8 @@ def test_processor_preprocessing_and_unsupported_steps(folder: Path) -> None:
     [note] = named.notes
     assert "is not supported: the preprocessing step do_pad" in note
     photo = np.zeros((61, 83, 3), np.uint8)
-    for options in ({}, {"img_size": 32}, {"resize_mode": "squash"}):  # not replaced by a default
+    sizes: tuple[dict[str, Any], ...] = ({}, {"img_size": 32}, {"resize_mode": "squash"})
+    for options in sizes:  # not replaced by a default
         with pytest.raises(ValueError, match=r"step do_pad is not supported; pass .* transform="):
             explain(named, photo, "gradcam", 0, **options)
     steps = v2.Compose([v2.PILToTensor(), v2.Resize((32, 32)), v2.ToDtype(torch.float32)])
