@@ -4,6 +4,7 @@ import gc
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from visattn.attribution.explained_model import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.pipelines import Explainer, explain, methods_for
 from visattn.recording import probe_cache
 from visattn.recording.model_info import FeatureLayer
 
@@ -29,6 +31,7 @@ def test_model_info_of_timm_is_a_table() -> None:
     assert str(explained.info) == "\n".join([
         "deit_tiny_distilled_patch16_224 (timm)",
         "  input      48 x 80, mean 0.485 0.456 0.406, std 0.229 0.224 0.225",
+        "  colors     timm pretrained_cfg",
         "  pooling    distilled",
         "  attention  2 layers",
         "    blocks.0.attn  3 x 5, 2 heads, prefix class, distillation",
@@ -132,3 +135,67 @@ def test_token_indices_survive_half_precision() -> None:
         info = analyze_model(model.to(dtype)).info
         assert [layer.shift_size for layer in info.attention_layers] == [(0, 0), (1, 2)]
         probe_cache._PROBED.clear()
+
+
+class TwoOutputs(nn.Module):
+    """Returns its embedding too, or two heads."""
+
+    def __init__(self, *, heads: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads = heads
+        self.conv = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
+        self.embed, self.fc = nn.Linear(5, 7), nn.Linear(5 if heads else 7, 11)
+
+    def forward(self, x: Tensor) -> Any:
+        pooled = self.conv(x).mean((2, 3))
+        embedding = self.embed(pooled)
+        return embedding, self.fc(pooled if self.heads else embedding)
+
+
+def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+    model = TwoOutputs(heads=False).eval()
+    batch = Explainer(model, img_size=(24, 32)).prepare(photo).inputs
+    scores = model(batch)[1].detach()
+    [heatmap] = explain(model, photo, "input_gradient", img_size=(24, 32))
+    assert heatmap.metadata["scores"] == "[1]"
+    assert heatmap.metadata["target"] == int(scores.argmax())
+    assert heatmap.metadata["score"] == pytest.approx(float(scores.max()), abs=1e-5)
+    expected = explain(
+        model, photo, "input_gradient", lambda out: out[1].amax(1), img_size=(24, 32)
+    )
+    torch.testing.assert_close(heatmap.values, expected[0].values)
+    heads = TwoOutputs(heads=True).eval()
+    message = r"several tensors that .*: \[0\] \[1, 7\], \[1\] \[1, 11\]; .*output\[1\]\[:, 3\]"
+    with pytest.raises(ValueError, match=message):
+        explain(heads, photo, "gradcam", 3, img_size=(24, 32))
+    assert methods_for(heads, img_size=(24, 32)) == ["eigencam", "itti_koch", "spectral_residual"]
+    names = [f"class {index}" for index in range(11)]  # as many as one of them has columns
+    [named] = explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names)
+    assert named.metadata["scores"] == "[1]"
+    assert named.metadata["class"] == names[int(heads(batch)[1].argmax())]
+    with pytest.raises(ValueError, match="several tensors that may be class scores"):
+        explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names[:5])
+
+
+def test_features_are_not_explained_as_classes() -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    model: Any = torchvision.models.resnet18()
+    model.fc = nn.Identity()
+    message = r"no classifier, and returns 512 features .*\(batch norm.*\); .*output\[:, 3"
+    with pytest.raises(ValueError, match=message):
+        explain(model, photo, "gradcam", 400, img_size=64)
+    [heatmap] = explain(model, photo, "gradcam", lambda out: out[:, 400], img_size=64)
+    assert heatmap.metadata["layer"] == "layer4"
+    names = [f"concept {index}" for index in range(512)]  # the user's word that they are scores
+    [heatmap] = explain(model, photo, "gradcam", 400, img_size=64, class_names=names)
+    assert heatmap.metadata["class"] == "concept 400"
+    plain = nn.Sequential(
+        nn.Conv2d(3, 7, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )  # classifier or not
+    [heatmap] = explain(plain, photo, "gradcam", 3, img_size=64)
+    assert heatmap.metadata["scores"] == "assumed"
+    assert "scores     assumed: a network without its classifier" in str(analyze_model(plain).info)
+    squeezed = torchvision.models.squeezenet1_1(num_classes=7).eval()  # it says how many classes
+    assert analyze_model(nn.Sequential(squeezed), 64).info.output.assumed is False

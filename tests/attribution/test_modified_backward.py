@@ -1,5 +1,10 @@
 """Guided backpropagation by hand; the parts of FullGrad sum to the score."""
 
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
 import pytest
 import timm
 import torch
@@ -12,6 +17,7 @@ from visattn.attribution.methods import METHODS, supported_methods, unsupported_
 from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.operations import model_operations, rectifiers_error
 
 
 def network(activation: nn.Module) -> ExplainedModel:
@@ -78,8 +84,158 @@ def test_functional_activations_are_guided_too() -> None:
     for name in ("relu", "method"):
         result = guided_backprop(network(Functional(name)), x, lambda scores: scores[:, 2])
         torch.testing.assert_close(result, expected)
-    with pytest.raises(ValueError, match="changes the gradient of ReLUs, but net computes none"):
+    with pytest.raises(ValueError, match="does not fit net: all of .* computes gelu; use input"):
         guided_backprop(network(nn.GELU()), x, lambda scores: scores[:, 2])
+    with pytest.raises(ValueError, match="does not fit net: it computes no ReLU; use input"):
+        guided_backprop(network(nn.Identity()), x, lambda scores: scores[:, 2])
+
+
+class Called(nn.Module):
+    """A function of one tensor as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def assign_zeros(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[x < 0] = 0
+    return x
+
+
+ZERO = torch.zeros((), dtype=torch.float64)
+RECTIFIERS: list[Callable[[Tensor], Tensor]] = [
+    torch.relu_,
+    lambda x: x.relu_(),
+    lambda x: x.clamp(min=0),
+    lambda x: x.clamp_(min=0),
+    lambda x: x.clamp_min(0),
+    lambda x: torch.clamp_min_(x, 0),
+    lambda x: torch.clamp(x, min=ZERO),
+    lambda x: torch.clip(x, 0),
+    lambda x: torch.maximum(x, ZERO),
+    lambda x: torch.max(ZERO, x),
+    lambda x: torch.fmax(x, ZERO),
+    lambda x: nn.functional.threshold(x, 0, 0),
+    lambda x: torch.threshold_(x, 0, 0),
+    lambda x: torch.where(x > 0, x, 0),
+    lambda x: torch.where(x < 0, 0.0, x),
+    lambda x: x.where(x > 0, 0),
+    lambda x: x * (x > 0),
+    lambda x: (x > 0) * x,
+    lambda x: x * (x > 0).to(x.dtype),
+    lambda x: x.mul_(x.detach() > 0),
+    lambda x: x * torch.heaviside(x.detach(), ZERO),
+    lambda x: x.masked_fill(x < 0, 0),
+    assign_zeros,
+]
+OTHERS: list[tuple[Callable[[Tensor], Tensor], str]] = [
+    (torch.tanh, "tanh"),
+    (torch.sigmoid, "sigmoid"),
+    (lambda x: x * torch.sigmoid(x), "product, sigmoid"),
+    (lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(), "product, sigmoid"),
+    (torch.abs, "abs"),
+    (lambda x: x.relu() ** 2, "pow"),
+    (lambda x: nn.functional.leaky_relu(x, 0.1), "leaky_relu"),
+    (lambda x: torch.where(x > 0, x, 0.1 * x), "where"),
+    (lambda x: x.clamp(-1, 1), "clamp"),
+    (lambda x: x.clamp_min(0.1), "clamp"),
+    (nn.Hardtanh(), "hardtanh"),
+    (lambda x: nn.functional.threshold(x, 1, 0), "threshold"),
+    (lambda x: nn.functional.threshold(x, 0, 20), "threshold"),
+    (lambda x: torch.minimum(x, ZERO), "minimum"),
+    (lambda x: torch.maximum(x, ZERO + 0.1), "maximum"),
+    (lambda x: torch.maximum(x, -x), "maximum"),
+    (lambda x: x * (x > 0.3), "masking"),
+    (lambda x: x * nn.functional.relu6(x + 3) / 6, "product"),
+    (lambda x: OwnReLU.apply(x), "OwnReLU"),
+]
+
+
+class OwnReLU(torch.autograd.Function):
+    """Its derivative is code, of which only the name is known."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * (ctx.saved_tensors[0] > 0)
+
+
+def test_every_kind_of_rectifier_is_guided() -> None:
+    x = images()
+    plain = network(nn.ReLU())
+    expected = guided_backprop(plain, x, lambda scores: scores[:, 2])
+    for index, function in enumerate(RECTIFIERS):
+        explained = network(Called(function))
+        operations = model_operations(explained.model, explained.model, (13, 17), 3)
+        assert not rectifiers_error(operations), index
+        result = guided_backprop(explained, x, lambda scores: scores[:, 2])
+        torch.testing.assert_close(result, expected, msg=f"rectifier {index}")
+
+
+def test_other_activations_and_gates_are_refused_by_name() -> None:
+    for function, names in OTHERS:
+        explained = network(Called(lambda x, function=function: function(x.relu())))
+        layers = cast("nn.Sequential", explained.model)
+        layers[2], layers[5] = nn.ReLU(), Called(function)  # one beside it
+        error = rectifiers_error(model_operations(explained.model, explained.model, (13, 17), 3))
+        assert error.endswith(f"but it computes {names}"), (names, error)
+        with pytest.raises(ValueError, match=f"computes {names}; use input_gradient"):
+            guided_backprop(explained, images(), lambda scores: scores[:, 2])
+
+
+def elementwise_functions() -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
+    """Differentiable elementwise functions of one tensor that torch has, except linear ones."""
+    x, far = torch.linspace(-2, 2, 97).double(), torch.linspace(0.3, 2.3, 97).double()
+    for library in (torch, nn.functional, torch.special):
+        for name in sorted(dir(library)):
+            builtin = type(getattr(library, name)).__name__ == "builtin_function_or_method"
+            if name.startswith(("_", "norm_except")) or (library is torch and not builtin):
+                continue
+            function = getattr(library, name)
+            with suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                y, leaf = function(x.clone()), x.clone().requires_grad_()
+                same = torch.allclose(function(x.flip(0)).flip(0), y, equal_nan=True)
+                alone = torch.allclose(function(x[5:6].clone()), y[5:6], equal_nan=True)
+                if not (same and alone and y.dtype == x.dtype and function(leaf * 1).requires_grad):
+                    continue
+                zero = function(0 * x)
+                odd = torch.allclose(function(far.clone()) + function(-far), 2 * zero)
+                scaled = function(2 * far) - zero, 2 * (function(far.clone()) - zero)
+                if not (odd and torch.allclose(*scaled)):
+                    yield name, function
+
+
+def test_no_elementwise_function_of_torch_is_overlooked() -> None:
+    x = torch.linspace(-2, 2, 97).double()
+    count = 0
+    for name, function in elementwise_functions():
+        model = nn.Sequential(nn.Conv2d(1, 2, 1), Called(function), nn.Conv2d(2, 1, 1)).double()
+        error = rectifiers_error(model_operations(model, model, (2, 3), 1))
+        rectifier = torch.equal(function(x.clone()), x.relu())
+        assert bool(error) != rectifier, (name, error)
+        assert rectifier or "but it computes" in error, (name, error)
+        count += 1
+    assert count > 90
+
+
+def test_the_function_that_turns_the_last_layer_into_the_output_is_no_activation() -> None:
+    for last in (nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()):
+        model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4), last)
+        model(torch.zeros(1, 3, 5, 7))
+        operations = model_operations(model, model, (5, 7), 3)
+        assert operations.not_rectifiers == ()
+        hidden = nn.Sequential(model[:3], nn.Unflatten(1, (5, 3, 5)), last, nn.Conv2d(5, 2, 1))
+        assert len(model_operations(hidden, hidden, (5, 7), 3).not_rectifiers) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,21 @@
 """Class scores are found in all common kinds of model output."""
 
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from visattn.recording.model_outputs import class_scores, describe_output, detect_output_layout
+from visattn.recording.frozen_model import frozen
+from visattn.recording.model_outputs import (
+    OutputLayout,
+    class_scores,
+    describe_output,
+    detect_output_layout,
+)
 
 SCORES = torch.arange(15.0).view(3, 5)
 DENSE = torch.zeros(3, 7, 11, 13)
@@ -26,7 +33,6 @@ def test_class_scores_are_found_in_common_outputs() -> None:
     cases: list[tuple[Any, str]] = [
         (SCORES, ""),
         (SCORES[:, :, None, None], ""),
-        ((SCORES, other), "[0]"),
         ([DENSE, SCORES], "[1]"),
         ({"aux": other, "out": SCORES}, "out"),
         ({"features": other, "shape": SCORES}, "shape"),
@@ -39,6 +45,127 @@ def test_class_scores_are_found_in_common_outputs() -> None:
         assert torch.equal(class_scores(output, 3), SCORES)
     single = class_scores(SCORES[:, 0], 3)
     assert torch.equal(single, SCORES[:, :1])
+
+
+def test_which_of_several_outputs_holds_the_scores_is_not_guessed() -> None:
+    other = torch.zeros(3, 7)
+    for output, functions in (
+        ((other, SCORES), ("output[0][:, 3]", "output[1][:, 3]")),
+        ({"aux": SCORES, "main": SCORES}, ("output['aux'][:, 3]", "output['main'][:, 3]")),
+        ([SCORES[:, :2, None, None], SCORES[:, 0]], ("output[0][:, 1, 0, 0]", "output[1]")),
+    ):
+        error = detect_output_layout(output, 3).error
+        assert "several tensors that may be class scores" in error
+        assert error.endswith(", ".join(f"target=lambda output: {each}" for each in functions))
+        for function in functions:
+            target = eval(f"lambda output: {function}", {"torch": torch})
+            assert target(output).shape == (3,)
+        with pytest.raises(ValueError, match="no class to explain: its output has several"):
+            class_scores(output, 3)
+    assert detect_output_layout((other, SCORES), 3, 5).key == "[1]"  # the number of classes decides
+    assert detect_output_layout((SCORES, SCORES), 3, 5).error
+    assert "output[1]" in detect_output_layout((other, SCORES), 3, 4).error
+
+
+class Heads(nn.Module):
+    """A network whose forward pass ends in a function of it, its pooled vector and an embedding."""
+
+    def __init__(self, function: Callable[["Heads", Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function = function
+        self.conv = nn.Sequential(nn.Conv2d(3, 11, 4, 4), nn.ReLU())
+        self.embed, self.fc, self.aux = nn.Linear(11, 7), nn.Linear(7, 5), nn.Linear(11, 5)
+        self.norm, self.joined = nn.BatchNorm1d(7), nn.Linear(18, 5)
+
+    def forward(self, x: Tensor) -> Any:
+        pooled = self.conv(x).mean((2, 3))
+        return self.function(self, pooled, self.embed(pooled))
+
+
+def layout_of(model: nn.Module) -> OutputLayout:
+    with frozen(model):
+        return detect_output_layout(model(torch.randn(1, 3, 23, 29).requires_grad_()), 1)
+
+
+def test_scores_are_the_last_of_several_outputs_in_the_graph() -> None:
+    unit = nn.functional.normalize
+    cases: list[tuple[Any, str]] = [
+        (lambda m, p, f: (f, m.fc(f)), "[1]"),
+        (lambda m, p, f: (m.fc(f), f), "[0]"),
+        (lambda m, p, f: {"z": f, "y_hat": m.fc(f)}, "y_hat"),
+        (lambda m, p, f: (p, f, m.fc(f)), "[2]"),
+        (lambda m, p, f: (f, m.fc(m.norm(f))), "[1]"),
+        (lambda m, p, f: (unit(f), m.fc(f)), "[1]"),
+        (lambda m, p, f: (f, p, m.joined(torch.cat([p, f], 1))), "[2]"),
+        (lambda m, p, f: (f, nn.functional.linear(unit(f), unit(m.fc.weight)) * 20), "[1]"),
+        (lambda m, p, f: (m.fc(f), torch.ones(1)), "[0]"),  # a temperature
+        # neither is computed from the other
+        (lambda m, p, f: {"aux": m.aux(p), "main": m.fc(f)}, ""),
+        (lambda m, p, f: (m.aux(p), m.fc(f) + m.aux(p)), ""),
+        (lambda m, p, f: (f, m.joined(torch.cat([p, f], 1))), ""),  # past the embedding
+    ]
+    for index, (function, key) in enumerate(cases):
+        layout = layout_of(Heads(function).eval())
+        assert (layout.key, bool(layout.error)) == (key, not key), index
+        assert layout.num_classes == (5 if key else None)
+
+    def with_probabilities(model: Heads, _: Tensor, embedding: Tensor) -> Any:
+        scores = model.fc(embedding)
+        return scores.softmax(1), scores, scores.softmax(1).amax(1)
+
+    assert layout_of(Heads(with_probabilities).eval()).key == "[1]"
+
+
+def body(*last: nn.Module) -> nn.Module:
+    """A small CNN that ends in pooling, and what its last convolution is followed by."""
+    pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(3, 5, 3, 2), nn.ReLU(), nn.Conv2d(5, 7, 1), *last, *pool).eval()
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(7, 7, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x)
+
+
+class Joined(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.conv(x), self.conv(x.relu())], 1)
+
+
+def test_features_of_a_network_without_its_classifier_are_no_scores() -> None:
+    mlp = nn.Sequential(nn.Flatten(), nn.LazyLinear(7))
+    with torch.no_grad():
+        mlp(torch.zeros(1, 3, 23, 29))
+    cases: list[tuple[nn.Module, str]] = [
+        (body(nn.BatchNorm2d(7), nn.ReLU()), "batch normalization follows its last convolution"),
+        (body(nn.GroupNorm(7, 7)), "group normalization follows its last convolution"),
+        (body(Residual()), "pooled from a sum of several layers"),
+        (body(Joined()), "joined from several layers"),
+        (body(nn.SiLU()), "an activation function follows its last convolution"),
+        (body(nn.ReLU6()), "an activation function follows its last convolution"),
+        (nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten()), "positions of a feature map"),
+        (nn.Sequential(mlp, nn.ReLU()), "an activation function follows its last linear layer"),
+    ]
+    for model, reason in cases:
+        assert reason in layout_of(model.eval()).features
+    scores: list[tuple[nn.Module, bool]] = [
+        (body(), False),  # fully convolutional
+        (body(nn.ReLU()), True),  # SqueezeNet, or a plain CNN
+        (nn.Sequential(body(nn.BatchNorm2d(7), nn.ReLU()), nn.Linear(7, 4)), False),
+        (nn.Sequential(mlp, nn.Softmax(1)), False),
+        (nn.Sequential(mlp, nn.Sigmoid()), False),
+        (nn.Sequential(mlp, nn.BatchNorm1d(7)), True),
+        (nn.Sequential(mlp, nn.Tanh()), True),
+        (nn.Sequential(body(nn.ReLU()), nn.Linear(7, 1), nn.ReLU()), False),  # one number
+    ]
+    for index, (model, assumed) in enumerate(scores):
+        layout = layout_of(model.eval())
+        assert (layout.features, layout.assumed) == ("", assumed), index
 
 
 def test_outputs_without_scores_suggest_a_target_function() -> None:

@@ -7,7 +7,9 @@ from .attention_based import (
     relevance as relevance,
     rollout as rollout,
 )
-from .attention_flow import attention_flow as attention_flow
+from .attention_flow import (
+    attention_flow as attention_flow,
+)
 from .bound_targets import (
     BoundBox as BoundBox,
     BoundPixel as BoundPixel,
@@ -41,7 +43,6 @@ from .drise import (
 )
 from .explained_model import (
     analyze_model as analyze_model,
-    default_mean_std as default_mean_std,
     describe_model as describe_model,
     read_by_target as read_by_target,
 )
@@ -79,6 +80,11 @@ from .methods import (
     get_method as get_method,
     supported_methods as supported_methods,
     unsupported_reason as unsupported_reason,
+)
+from .model_defaults import (
+    ModelDefaults as ModelDefaults,
+    default_mean_std as default_mean_std,
+    model_defaults as model_defaults,
 )
 from .model_free import (
     center_maps as center_maps,

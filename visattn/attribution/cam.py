@@ -239,7 +239,8 @@ def activations_and_gradients(
         if gradients is None:
             raise ValueError(
                 "the target must depend on the layer of a class activation map, but it does not "
-                f"depend on {layer.site} of {explained.info.name}; choose another layer"
+                f"depend on {layer.site or 'the output'} of {explained.info.name}; choose another "
+                "layer"
             )
     return to_grid(leaf.detach(), layer), to_grid(gradients, layer)
 

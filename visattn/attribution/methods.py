@@ -39,7 +39,11 @@ from visattn.attribution.perturbation import occlusion, rise
 from visattn.blocks.tap import MapKind
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
-from visattn.recording.operations import RECTIFIERS, SMOOTH_ACTIVATIONS
+from visattn.recording.operations import (
+    RECTIFIERS,
+    SMOOTH_ACTIVATIONS,
+    rectifiers_error,
+)
 
 Needs = Literal[
     "tokens",
@@ -259,7 +263,7 @@ def unsupported_reason(
         return info.output.error
     if method.needs in NEEDS_FEATURES and not info.feature_layers:
         return info.features_error or "it has no layer whose features lie on a grid"
-    if method.needs == "positive_features" and "layer_norm" in info.operations:
+    if method.needs == "positive_features" and "layer_norm" in info.operations.names:
         return (
             "its layer normalization makes features of both signs, whose sum, the divisor of "
             f"{method.title}, is about 0"
@@ -267,7 +271,7 @@ def unsupported_reason(
     if method.needs == "biases":
         return _biases_error(info)
     if method.needs == "rectifiers":
-        return _rectifiers_error(info)
+        return rectifiers_error(info.operations)
     if method.needs not in ("tokens", "texts"):
         return ""
     if method.single_grid:
@@ -277,21 +281,14 @@ def unsupported_reason(
 
 def _biases_error(info: ModelInfo) -> str:
     """Return why gradients times input and biases do not sum to the score; "" if they do."""
-    others = [name for name in info.operations if name not in RECTIFIERS | SMOOTH_ACTIVATIONS]
+    elementwise = RECTIFIERS | SMOOTH_ACTIVATIONS
+    others = [name for name in info.operations.names if name not in elementwise]
     if not others:
         return ""
     return (
         "it must consist of convolutions, linear layers, batch normalization, pooling and "
         f"elementwise activations, but computes {', '.join(others)}"
     )
-
-
-def _rectifiers_error(info: ModelInfo) -> str:
-    """Return why the gradient behind ReLUs cannot be guided; "" if it can."""
-    others = [name for name in info.operations if name in SMOOTH_ACTIVATIONS]
-    if others:
-        return f"all of its activations must be ReLU or ReLU6, but it computes {', '.join(others)}"
-    return "" if RECTIFIERS & set(info.operations) else "it computes no ReLU"
 
 
 def supported_methods(

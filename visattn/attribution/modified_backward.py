@@ -8,13 +8,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from visattn.attribution.targets import ClassTarget, Target, target_values
+from visattn.attribution.targets import ClassTarget, Target, check_one_per_image, target_values
 from visattn.functional.attribution.full_grad import contribution_map
 from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_map import resample_to_input
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
-from visattn.recording.operations import RECTIFIERS, SMOOTH_ACTIVATIONS
+from visattn.recording.operations import (
+    RECTIFIERS,
+    SMOOTH_ACTIVATIONS,
+    OperationRecorder,
+    rectifiers_error,
+)
 from visattn.recording.receptive_field import PositionTracer
 
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
@@ -40,18 +45,23 @@ def guided_backprop(
         signed: Return the sum over channels, instead of the maximum absolute value.
 
     Raises:
-        ValueError: If the model computes no ReLU, or the target does not depend on the images.
+        ValueError: If the model computes no ReLU or also other activations, or the target does not
+            depend on the images.
 
     Source:
         Springenberg et al. 2014, arXiv:1412.6806, section 3.4.
     """
-    with frozen(explained.model), _GuidedRectifiers() as rectifiers:
-        gradients = _gradients(explained, images, target)[1]
-    if not rectifiers.count:
-        raise ValueError(
-            f"guided backpropagation changes the gradient of ReLUs, but {explained.info.name} "
-            "computes none; use input_gradient"
-        )
+    with frozen(explained.model), OperationRecorder() as recorder:
+        inputs = with_grad(images)
+        output = explained.forward(inputs)
+        if error := rectifiers_error(recorder.operations(output)):
+            raise ValueError(
+                f"guided backpropagation does not fit {explained.info.name}: {error}; use "
+                "input_gradient"
+            )
+        for node in recorder.rectifiers(output):
+            node.register_prehook(_positive)
+        gradients = _input_gradients(explained, inputs, target(output))
     return gradients.sum(1) if signed else gradients.abs().amax(1)
 
 
@@ -79,7 +89,11 @@ def fullgrad(
     tracer = PositionTracer() if explained.align == "receptive_field" else None
     collector = _BiasCollector(images, tracer)
     with frozen(explained.model), tracer or nullcontext(), collector as biases:
-        values, gradients = _gradients(explained, images, target, tracer)
+        inputs = with_grad(images)
+        if tracer is not None:
+            tracer.start(inputs)
+        values = target_values(explained, inputs, target)
+        gradients = _input_gradients(explained, inputs, values)
     values = values.detach()
     biases.add(images * gradients)
     if isinstance(target, ClassTarget):
@@ -94,41 +108,22 @@ def fullgrad(
     return biases.maps
 
 
-def _gradients(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    tracer: PositionTracer | None = None,
-) -> tuple[Float[Tensor, " b"], Float[Tensor, "b c y x"]]:
-    """Return the values of the target and their gradients with respect to the images."""
-    inputs = with_grad(images)
-    if tracer is not None:
-        tracer.start(inputs)
-    values = target_values(explained, inputs, target)
+def _input_gradients(
+    explained: ExplainedModel, inputs: Float[Tensor, "b c y x"], values: Float[Tensor, " b"]
+) -> Float[Tensor, "b c y x"]:
+    """Return the gradients of the values of the target with respect to the images."""
+    check_one_per_image(values, len(inputs))
     if not values.requires_grad:
         raise ValueError(
             "the target must be differentiable with respect to the images, but that of "
             f"{explained.info.name} has no gradient; rise and occlusion need none"
         )
-    return values, torch.autograd.grad(values.sum(), inputs)[0]
+    return torch.autograd.grad(values.sum(), inputs)[0]
 
 
-class _GuidedRectifiers(TorchFunctionMode):
-    """Drops negative gradients that arrive at a ReLU or ReLU6."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run a torch function."""
-        output = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in RECTIFIERS and output.requires_grad:
-            self.count += 1
-            output.register_hook(torch.relu)
-        return output
+def _positive(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Return the positive parts of gradients."""
+    return tuple(None if gradient is None else gradient.relu() for gradient in gradients)
 
 
 class _BiasCollector(TorchFunctionMode):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ExplainedModel
-from visattn.recording.model_outputs import class_scores, describe_output
+from visattn.recording.model_outputs import OutputLayout, class_scores, describe_output
 
 Target = Callable[[Any], Float[Tensor, " b"]]
 """A differentiable function from the output of a model to one number for each image."""
@@ -59,6 +59,7 @@ class ClassTarget:
 
     Args:
         class_indices: One for each image, or a single one for all; None for the predicted class.
+        layout: Where the class scores are in the output; None to find them by name.
 
     Example:
         >>> import torch
@@ -69,10 +70,15 @@ class ClassTarget:
         ((1,), (3.0,))
     """
 
-    def __init__(self, class_indices: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, class_indices: Sequence[int] | None = None, layout: OutputLayout | None = None
+    ) -> None:
         self.class_indices = None if class_indices is None else tuple(class_indices)
+        self.layout = layout
         self.initial_values: tuple[float, ...] = ()
         """Scores of the first call."""
+        self.predicted: tuple[bool, ...] = ()
+        """For a single score, whether its class is predicted in the first call."""
 
     def __call__(self, output: Any) -> Float[Tensor, " b"]:
         """Return the score of the class of each image.
@@ -84,7 +90,7 @@ class ClassTarget:
             ValueError: If it has no class scores, or there is no such class, or not one class for
                 each image.
         """
-        scores = class_scores(output)
+        scores = class_scores(output, layout=self.layout)
         if self.class_indices is None:
             self.class_indices = tuple(scores.argmax(1).tolist())
         indices = self.class_indices
@@ -96,11 +102,17 @@ class ClassTarget:
             )
         _check_class_indices(indices, scores.shape[1])
         selected = scores.gather(1, scores.new_tensor(indices).long()[:, None])[:, 0]
+        if scores.shape[1] == 1 and not self.initial_values:
+            least = 0.5 if self.layout is not None and self.layout.is_probability else 0
+            self.predicted = tuple((scores[:, 0] > least).tolist())
         self.initial_values = self.initial_values or tuple(selected.detach().tolist())
         return selected
 
     def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:
-        """Return index, name and score of the class that is explained for an image."""
+        """Return index, name and score of the class that is explained for an image.
+
+        For a single score also whether its class is predicted: what speaks against it is negative.
+        """
         indices = self.class_indices or ()
         target = indices[index if len(indices) > 1 else 0] if indices else None
         named = target is not None and target < len(class_names)
@@ -108,6 +120,7 @@ class ClassTarget:
             "target": target,
             "class": class_names[target] if named and target is not None else "",
             "score": self.initial_values[index] if self.initial_values else None,
+            **({"predicted": self.predicted[index]} if self.predicted else {}),
         }
 
 
@@ -214,12 +227,14 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
         if target is None:
             return NoTarget()
         raise ValueError(f"{explained.info.name} has no class {target!r}: {error}")
+    layout = explained.info.output
     if target is None:
-        return ClassTarget()
+        return ClassTarget(layout=layout)
     if isinstance(target, (int, str)):
-        return ClassTarget([resolve_class_index(target, explained)])
+        return ClassTarget([resolve_class_index(target, explained)], layout)
     if isinstance(target, Sequence):
-        return ClassTarget([resolve_class_index(item, explained) for item in target])
+        indices = [resolve_class_index(item, explained) for item in target]
+        return ClassTarget(indices, layout)
     if not callable(target):
         raise TypeError(
             "target must be a class index or name, a list of them, or a function of the model's "
@@ -291,11 +306,19 @@ def check_one_per_image(values: Float[Tensor, " b"], count: int) -> Float[Tensor
     return values
 
 
-def probabilities(scores: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-    """Return class probabilities: softmax, or sigmoid for a single class.
+def probabilities(
+    scores: Float[Tensor, "b k"], layout: OutputLayout | None = None
+) -> Float[Tensor, "b k"]:
+    """Return class probabilities: softmax, or sigmoid for a single class or one of two.
+
+    Args:
+        scores: Of the classes.
+        layout: Where they are in the output, if it is known.
 
     Example:
         >>> probabilities(torch.zeros(1, 4)), probabilities(torch.zeros(1, 1))
         (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0.5000]]))
     """
+    if layout is not None and layout.is_binary:
+        return scores if layout.is_probability else scores.sigmoid()
     return scores.softmax(1) if scores.shape[1] > 1 else scores.sigmoid()

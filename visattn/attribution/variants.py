@@ -210,7 +210,8 @@ def evaluate_target(
     batch = variants.flatten(0, 1)
     parts = batch.split(internal_batch_size or max(1, len(batch)))
     scores = torch.cat([explained.scores(part) for part in parts])
-    scores = probabilities(at_least_float32(scores)) if score_type == "probabilities" else scores
+    if score_type == "probabilities":
+        scores = probabilities(at_least_float32(scores), explained.info.output)
     return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
 
 

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
@@ -22,7 +23,7 @@ IDENTITY_TRANSFORMS = frozenset((
     "ColorJitter", "GaussianBlur", "GaussianNoise", "Grayscale", "JPEG", "Normalize", "RGB",
     "RandomAdjustSharpness", "RandomAutocontrast", "RandomChannelPermutation", "RandomEqualize",
     "RandomErasing", "RandomGrayscale", "RandomInvert", "RandomPhotometricDistort",
-    "RandomPosterize", "RandomSolarize",
+    "RandomPosterize", "RandomSolarize", "ReverseChannels",
     # from timm
     "MaybePILToTensor", "MaybeToTensor",
 ))  # fmt: skip
@@ -30,6 +31,32 @@ IDENTITY_TRANSFORMS = frozenset((
 
 FLIPS = {"RandomHorizontalFlip": False, "RandomVerticalFlip": True}
 """Transforms that may flip an image, and whether vertically."""
+
+
+class ReverseChannels(nn.Module):
+    """Exchanges red and blue, for models that take BGR."""
+
+    def forward(self, image: Float[Tensor, "c y x"]) -> Float[Tensor, "c y x"]:
+        """Return the image with its channels in reverse order."""
+        return image.flip(0)
+
+
+class UnsupportedTransform:
+    """The preprocessing of a model that cannot be followed; whoever uses it gets the reason.
+
+    Args:
+        reason: Why, and what to do.
+
+    Raises:
+        ValueError: The reason, when it is called or its geometry is needed.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __call__(self, image: object) -> Any:  # noqa: ARG002
+        """Raise the reason."""
+        raise ValueError(self.reason)
 
 
 def crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
@@ -168,7 +195,7 @@ RANDOM_TRANSFORMS: dict[str, Callable[[Any, Geometry, Any], Geometry]] = {
 
 
 # Classes with the same names in other packages may work differently.
-_PACKAGES = ("torchvision.transforms.", "timm.data.")
+_PACKAGES = ("torchvision.transforms.", "timm.data.", "visattn.geometry.")
 _CONTAINERS = ("RandomApply", "RandomChoice", "RandomOrder")
 _MANUAL_GEOMETRY = (
     "leave it out, or describe the steps explicitly, as in "
@@ -243,6 +270,8 @@ def transform_with_geometry(
 
 def _steps(transform: Any) -> Iterator[Any]:
     """Yield the steps of a transform in their order, from nested containers too."""
+    if isinstance(transform, UnsupportedTransform):
+        raise ValueError(transform.reason)  # noqa: TRY004 - it was passed as a transform
     steps = transform.transforms if _known_name(transform) == "Compose" else transform
     if isinstance(steps, (list, tuple)) or type(steps) is nn.Sequential:
         for step in cast("Sequence[Any]", steps):

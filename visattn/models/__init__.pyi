@@ -1,7 +1,9 @@
 from .backbones.huggingface import (
     huggingface_preprocessing as huggingface_preprocessing,
     huggingface_transform as huggingface_transform,
+    is_image_processor as is_image_processor,
     load_huggingface_model as load_huggingface_model,
+    processor_transform as processor_transform,
     read_huggingface_model as read_huggingface_model,
 )
 from .backbones.loaded_model import (

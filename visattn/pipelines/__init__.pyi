@@ -76,7 +76,9 @@ from .draw_scanpaths import (
     glimpse_panel as glimpse_panel,
     glimpse_wall as glimpse_wall,
 )
-from .evaluate_dense import DenseMapEvaluator as DenseMapEvaluator
+from .evaluate_dense import (
+    DenseMapEvaluator as DenseMapEvaluator,
+)
 from .evaluate_maps import (
     MapEvaluator as MapEvaluator,
     QueryObject as QueryObject,
@@ -119,8 +121,11 @@ from .graph_export import (
 )
 from .inputs import (
     PreparedImages as PreparedImages,
+    followed_transform as followed_transform,
     prepare_images as prepare_images,
+    transform_colors as transform_colors,
     transform_images as transform_images,
+    with_colors as with_colors,
 )
 from .layer_attention import (
     RecordedLayer as RecordedLayer,

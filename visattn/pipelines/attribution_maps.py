@@ -105,6 +105,7 @@ def compute_maps(
                 **common,
                 **_describe(explained, resolved, index),
                 "image": image.name,
+                **({"preprocessing": batch.preprocessing} if batch.preprocessing else {}),
                 "empty": empty_map_reason(value),
             },
             placement=placement,
@@ -181,8 +182,10 @@ def _common_metadata(
     }
     if method.needs == "tokens" and options.get("queries") is None:
         common["rows"] = describe_read_rows(explained.info)
-    if explained.info.output.key and method.needs_target and is_class:
-        common["scores"] = explained.info.output.key
+    output = explained.info.output
+    if method.needs_target and is_class and (output.key or output.assumed):
+        assumed = f"{output.key} (assumed)" if output.key else "assumed"
+        common["scores"] = assumed if output.assumed else output.key
     return common
 
 

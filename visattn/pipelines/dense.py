@@ -16,10 +16,10 @@ from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
-from visattn.recording.operations import model_operations
+from visattn.recording.operations import ModelOperations, model_operations
 
 _BOTTLENECK = FeatureLayer("bottleneck", "b c y x", (1, 1))  # found when a map is computed
-_OPERATIONS: WeakKeyDictionary[nn.Module, tuple[str, ...]] = WeakKeyDictionary()
+_OPERATIONS: WeakKeyDictionary[nn.Module, ModelOperations] = WeakKeyDictionary()
 _NEEDS_OPERATIONS = ("positive_features", "biases", "rectifiers")
 
 
@@ -105,7 +105,7 @@ def unsupported_dense(method: Method, explained: ExplainedModel, target: DenseTa
     )
 
 
-def _operations(explained: ExplainedModel) -> tuple[str, ...]:
+def _operations(explained: ExplainedModel) -> ModelOperations:
     model, info = explained.model, explained.info
     if model not in _OPERATIONS:
         operations = model_operations(model, explained.forward, info.input_size, len(info.mean))

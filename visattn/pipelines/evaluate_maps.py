@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.attribution.methods import get_method, supported_methods
 from visattn.attribution.model_free import BASELINES
-from visattn.attribution.targets import ClassTarget
+from visattn.attribution.targets import ClassTarget, probabilities
 from visattn.attribution.variants import variant_scorer
 from visattn.data.images.reader import LoadedImage
 from visattn.data.regions.dataset import AnnotatedImage
@@ -243,7 +243,7 @@ class MapEvaluator:
             max(query.classes, key=row.__getitem__) if query.classes else prediction
             for query, row, prediction in zip(queries, scores.tolist(), predicted, strict=True)
         ]
-        probabilities = scores.softmax(1)
+        shares = probabilities(scores, self.explained.info.output)
         triples = zip(queries, class_indices, predicted, strict=True)
         return class_indices, [
             {
@@ -251,7 +251,7 @@ class MapEvaluator:
                 "class": class_index,
                 "prediction": prediction,
                 "correct": prediction in query.classes if query.classes else None,
-                "probability": float(probabilities[index, class_index]),
+                "probability": float(shares[index, class_index]),
             }
             for index, (query, class_index, prediction) in enumerate(triples)
         ]

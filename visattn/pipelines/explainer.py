@@ -22,6 +22,7 @@ from visattn.data.images.reader import ImageLike, list_images
 from visattn.data.images.resize import ResizeMode
 from visattn.geometry.placement import Align
 from visattn.io.messages import did_you_mean
+from visattn.models.backbones.huggingface import is_image_processor
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioner import Captioner
@@ -37,7 +38,14 @@ from visattn.pipelines.dense import (
     with_bottleneck,
 )
 from visattn.pipelines.explain_texts import maps_of_texts, stack_texts
-from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
+from visattn.pipelines.inputs import (
+    PreparedImages,
+    followed_transform,
+    prepare_images,
+    transform_colors,
+    transform_images,
+    with_colors,
+)
 from visattn.pipelines.sequence_maps import SEQUENCE_METHODS, sequence_maps, sequence_methods
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import find_module_name
@@ -55,7 +63,8 @@ class Explainer:
         img_size: Height and width of its input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
-        transform: Preprocessing by steps of torchvision or timm; by default that of the model.
+        transform: Preprocessing by steps of torchvision or timm, or an image processor of
+            transformers; by default that of the model.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
         align: Whether the cells of a feature map are drawn where their receptive fields are
             centered, or stretched over the input from `edges` to edges as most tools do.
@@ -92,17 +101,24 @@ class Explainer:
             raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
+        loaded = model if isinstance(model, LoadedModel) else None
         if isinstance(model, LoadedModel):
-            if transform is None and img_size is None:
-                transform = model.transform
             class_names = class_names or model.class_names or None
             model = model.model
+        if transform is not None:
+            transform = followed_transform(transform)
+        elif loaded is not None and img_size is None and resize_mode is None:
+            transform = loaded.transform
         self._explained = model if isinstance(model, ExplainedModel) else None
         self.model = model.model if isinstance(model, ExplainedModel) else model
         self.class_names = class_names
         self.img_size, self.transform = img_size, transform
         self.resize_mode: ResizeMode | None = resize_mode
         self.align, self.dense = align, dense
+        self._colors: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+        if transform is None and loaded is not None and loaded.transform is not None:
+            # Only its size is replaced.
+            self._colors = transform_colors(loaded.transform)
         if dense and transform is None and resize_mode is None:
             self.transform, self.resize_mode = whole_image_preprocessing(self.model, img_size)
 
@@ -121,13 +137,18 @@ class Explainer:
         if self.transform is not None and batch is not None:
             size = _image_size(batch)
         if self.dense:
-            return describe_at_size(self._explained or self.model, size, self.class_names)
+            dense = describe_at_size(self._explained or self.model, size, self.class_names)
+            return dense if self._colors is None else with_colors(dense, *self._colors)
         if self._explained is None:
-            return analyze_model(self.model, size, self.class_names)
+            explained = analyze_model(self.model, size, self.class_names)
+            return explained if self._colors is None else with_colors(explained, *self._colors)
         if size is None or parse_image_size(size) == self._explained.info.input_size:
             return self._explained
         explained = analyze_model(self.model, size)
-        return replace(explained, class_names=self._explained.class_names)
+        own = self._explained.info  # its colors may come from elsewhere than the model
+        info = replace(explained.info, mean=own.mean, std=own.std, colors=own.colors)
+        info = replace(info, preprocessing_error=own.preprocessing_error)
+        return replace(explained, info=info, class_names=self._explained.class_names)
 
     def prepare(self, images: Iterable[ImageLike] | ImageLike) -> PreparedImages:
         """Return images as the model takes them, with the geometry back to the originals.
@@ -247,7 +268,8 @@ def explain(
         img_size: Height and width of the input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
-        transform: Preprocessing by steps of torchvision or timm; by default that of the model.
+        transform: Preprocessing by steps of torchvision or timm, or an image processor of
+            transformers; by default that of the model.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
         align: Whether the cells of a feature map are drawn where their receptive fields are
             centered, or stretched over the input from `edges` to edges as most tools do.
@@ -255,7 +277,8 @@ def explain(
         keep_empty: Return maps that are zero everywhere or not finite, with the reason in
             `metadata["empty"]`, instead of raising an error.
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
-        processor: Processor or tokenizer of such a model in memory.
+        processor: Processor or tokenizer of such a model in memory; without texts, the image
+            processor of any model of transformers, whose preprocessing is then used.
         method_args: Arguments of the method. `layer` is the index of an attention layer, or any
             module of the model or its name; `layer4.2.relu#2` is the second call of
             `layer4.2.relu`.
@@ -263,7 +286,9 @@ def explain(
     Returns:
         A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `metadata` holds method,
         options, target (class index), class (its name), score, `scores` (key of the class scores
-        in the output), model, `layer` and its `run` if there is one, `signed`, and `empty`.
+        in the output; `assumed` if features could be computed alike), model, `layer` and its `run`
+        if there is one, `signed`, `empty`, and `preprocessing`: size, mean, std, and as `source`
+        where these come from.
 
     Raises:
         ImageError: If an image cannot be read.
@@ -284,6 +309,8 @@ def explain(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     network = model.model if isinstance(model, LoadedModel) else model
+    if processor is not None and text is None:
+        transform = _image_processor(processor, transform)
     if text is not None:
         _refuse_arguments("text=", target, class_names)
         prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
@@ -398,6 +425,18 @@ def _refuse_arguments(method: str, *arguments: Any) -> None:
             f"{method} explains the output of the model on images that the model prepares itself: "
             "it takes no target, transform, img_size or class_names"
         )
+
+
+def _image_processor(processor: Any, transform: Any) -> Any:
+    """Return a processor that was passed without texts, as the transform."""
+    if transform is not None:
+        raise ValueError("transform= and processor= both prepare images: pass only one of them")
+    if not is_image_processor(processor):
+        raise ValueError(
+            "processor= must be an image processor of transformers, or belong to text=, got "
+            f"{type(processor).__name__}; steps of torchvision or timm are passed as transform="
+        )
+    return processor
 
 
 def _targets_per_image(

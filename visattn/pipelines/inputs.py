@@ -1,7 +1,7 @@
 """Preprocessing of images for a model, with the geometry back to the originals."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Geometry
-from visattn.geometry.preprocessing import transform_with_geometry
+from visattn.geometry.preprocessing import (
+    ReverseChannels,
+    UnsupportedTransform,
+    transform_with_geometry,
+)
+from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.dense import DenseModel
@@ -31,11 +36,14 @@ class PreparedImages:
         inputs: Normalized images, on the device and in the dtype of the model.
         geometries: Geometry of each input on its original.
         originals: The original images, upright.
+        preprocessing: What was done to them, for the metadata of maps: `size`, `resize`, `mean`,
+            `std`, and where mean and std come from as `source`.
     """
 
     inputs: Float[Tensor, "b c y x"]
     geometries: tuple[Geometry, ...]
     originals: tuple[LoadedImage, ...]
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
 
     def select(self, indices: Sequence[int]) -> "PreparedImages":
         """Return some of the images, in the order of their indices."""
@@ -43,6 +51,7 @@ class PreparedImages:
             self.inputs[list(indices)],
             tuple(self.geometries[index] for index in indices),
             tuple(self.originals[index] for index in indices),
+            self.preprocessing,
         )
 
 
@@ -71,7 +80,8 @@ def prepare_images(
     Raises:
         ImageError: If an image cannot be read.
         ValueError: If there is no image, both `transform` and `resize_mode` are passed, a step of
-            the transform is not supported, or its outputs are not tensors of one size.
+            the transform is not supported, or its outputs are not tensors of one size; or if the
+            model needs a transform.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
@@ -83,13 +93,38 @@ def prepare_images(
         >>> batch.inputs.shape, batch.inputs.amax().item(), batch.geometries[0].input_size
         (torch.Size([1, 3, 32, 48]), 1.0, (32, 48))
     """
-    if transform is None and resize_mode is None and explained.info.library == "timm":
-        transform = _timm_transform(explained)
+    info = explained.info
     if transform is not None:
         return transform_images(explained.model, images, transform, resize_mode=resize_mode)
+    if info.preprocessing_error:
+        raise ValueError(
+            f"the colors that {info.name} takes are not known: {info.preprocessing_error}; pass "
+            "its preprocessing, transform=, or the image processor of its weights, processor="
+        )
+    if resize_mode is None and info.library == "timm":
+        own_steps = _timm_transform(explained)
+        batch = transform_images(explained.model, images, own_steps)
+        return replace(batch, preprocessing=_describe(explained, batch.inputs, "timm"))
     originals = _read_images(images)
     inputs, geometries = _resize_and_normalize(explained, originals, resize_mode)
-    return PreparedImages(_like_weights(inputs, explained.model), geometries, originals)
+    return PreparedImages(
+        _like_weights(inputs, explained.model),
+        geometries,
+        originals,
+        _describe(explained, inputs, resize_mode or "crop"),
+    )
+
+
+def _describe(explained: ExplainedModel, inputs: Tensor, resize: str) -> dict[str, Any]:
+    """Return the preprocessing of a model for the metadata of maps."""
+    info = explained.info
+    return {
+        "size": [inputs.shape[2], inputs.shape[3]],
+        "resize": resize,
+        "mean": list(info.mean),
+        "std": list(info.std),
+        "source": info.colors,
+    }
 
 
 def transform_images(
@@ -124,7 +159,84 @@ def transform_images(
         )
     originals = _read_images(images)
     inputs, geometries = _apply_transform(transform, originals)
-    return PreparedImages(_like_weights(inputs, model), geometries, originals)
+    described: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
+    colors = [_step_colors(step) for step in _steps(transform)]
+    [*_, last] = [None, *filter(None, colors)]
+    mean, std = last or (None, None)
+    described |= {"mean": mean, "std": std, "source": "transform"}
+    return PreparedImages(_like_weights(inputs, model), geometries, originals, described)
+
+
+def followed_transform(transform: Any) -> Any:
+    """Return a transform; for an image processor of transformers, the transform that equals it.
+
+    Args:
+        transform: Steps of torchvision or timm, or an image processor.
+
+    Raises:
+        ValueError: If the processor takes steps that have no counterpart.
+    """
+    return processor_transform(transform) if is_image_processor(transform) else transform
+
+
+def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and std that a transform normalizes colors with.
+
+    Args:
+        transform: Steps of torchvision or timm.
+
+    Raises:
+        ValueError: If it changes colors in another way, or is not supported.
+
+    Example:
+        >>> from torchvision.transforms import v2
+        >>> transform_colors(v2.Compose([v2.Resize(5), v2.Normalize((0.5,), (0.25,))]))
+        ((0.5,), (0.25,))
+    """
+    if isinstance(transform, UnsupportedTransform):
+        raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
+    steps = list(_steps(transform))
+    colors = [pair for step in steps if (pair := _step_colors(step)) is not None]
+    if len(colors) > 1 or any(isinstance(step, ReverseChannels) for step in steps):
+        raise ValueError(
+            "the preprocessing of the model changes colors in another way than by one mean and "
+            "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, or "
+            "pass transform="
+        )
+    [(mean, std)] = colors or [([0.0] * 3, [1.0] * 3)]
+    return tuple(mean), tuple(std)
+
+
+def with_colors(
+    explained: ExplainedModel, mean: tuple[float, ...], std: tuple[float, ...]
+) -> ExplainedModel:
+    """Return an analyzed model whose images are normalized with another mean and std.
+
+    Args:
+        explained: The model.
+        mean: Of each color channel.
+        std: Of each color channel.
+    """
+    info = replace(explained.info, mean=mean, std=std, preprocessing_error="")
+    return replace(explained, info=replace(info, colors="preprocessing that was loaded"))
+
+
+def _step_colors(step: Any) -> tuple[list[float], list[float]] | None:
+    """Return the mean and std of a step that normalizes; None for another one."""
+    if not (hasattr(step, "mean") and hasattr(step, "std")):
+        return None
+    mean, std = (torch.as_tensor(values).flatten() for values in (step.mean, step.std))
+    return mean.double().tolist(), std.double().tolist()
+
+
+def _steps(transform: Any) -> Iterator[Any]:
+    """Yield the steps of a transform of torchvision or timm."""
+    steps = getattr(transform, "transforms", transform)
+    if isinstance(steps, (list, tuple, nn.Sequential)):
+        for step in steps:
+            yield from _steps(step)
+    else:
+        yield transform
 
 
 def _read_images(images: Iterable[ImageLike] | ImageLike) -> tuple[LoadedImage, ...]:

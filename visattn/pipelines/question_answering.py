@@ -120,6 +120,11 @@ def ask(
     if not isinstance(model, VQAModel):
         from visattn.pipelines.question_answering_transformers import ask_with_transformers
 
+        if resize_mode != "pad":
+            raise TypeError(
+                f"resize_mode is for models of visattn: the processor of {type(model).__name__} "
+                "resizes images"
+            )
         options = {"num_answers": num_answers, "processor": processor, **generate_kwargs}
         with torch.enable_grad():  # places of image tokens are found by gradients
             return ask_with_transformers(model, images, texts, **options)

@@ -55,13 +55,21 @@ from .full_precision import (
 )
 from .gradient_graph import (
     GradientGraph as GradientGraph,
+    edge_shape as edge_shape,
     gradient_edge as gradient_edge,
+    inputs_of as inputs_of,
     is_product as is_product,
+    is_rectifier as is_rectifier,
+    node_kind as node_kind,
     num_positions as num_positions,
     preserves_rows as preserves_rows,
 )
 from .heatmap_png import (
     heatmap_png as heatmap_png,
+)
+from .inner_inputs import (
+    ColorMap as ColorMap,
+    received_colors as received_colors,
 )
 from .internal_resize import (
     internal_geometry as internal_geometry,
@@ -75,6 +83,7 @@ from .key_sources import (
 from .model_config import (
     configured_image_size as configured_image_size,
     input_size_hint as input_size_hint,
+    own_image_size as own_image_size,
     parse_class_names as parse_class_names,
     parse_image_size as parse_image_size,
     takes_clips as takes_clips,
@@ -88,6 +97,7 @@ from .model_info import (
     ModelInfo as ModelInfo,
     ReadRows as ReadRows,
     TextScorer as TextScorer,
+    describe_scores as describe_scores,
     format_model_info as format_model_info,
 )
 from .model_outputs import (
@@ -95,6 +105,7 @@ from .model_outputs import (
     class_scores as class_scores,
     describe_output as describe_output,
     detect_output_layout as detect_output_layout,
+    output_tensors as output_tensors,
 )
 from .module_calls import (
     ModuleCall as ModuleCall,
@@ -109,7 +120,10 @@ from .module_calls import (
 from .operations import (
     RECTIFIERS as RECTIFIERS,
     SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS,
+    ModelOperations as ModelOperations,
+    OperationRecorder as OperationRecorder,
     model_operations as model_operations,
+    rectifiers_error as rectifiers_error,
 )
 from .probe import (
     ModelProbe as ModelProbe,
@@ -164,6 +178,12 @@ from .reused_outputs import (
 )
 from .rounding import (
     Rounding as Rounding,
+)
+from .score_evidence import (
+    declared_class_counts as declared_class_counts,
+    ends_in_sigmoid as ends_in_sigmoid,
+    features_reason as features_reason,
+    last_computed as last_computed,
 )
 from .third_party import (
     RecordedWeights as RecordedWeights,

@@ -1,6 +1,6 @@
 """The last spatial features before a model pools them, found through gradients of its scores."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -15,13 +15,19 @@ from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.gradient_graph import (
     Edge,
     GradientGraph,
+    edge_shape,
     gradient_edge,
     is_product,
     num_positions,
     preserves_rows,
 )
 from visattn.recording.model_info import FeatureLayer
-from visattn.recording.model_outputs import class_scores, detect_output_layout
+from visattn.recording.model_outputs import (
+    OutputLayout,
+    class_scores,
+    detect_output_layout,
+    output_tensors,
+)
 from visattn.recording.module_calls import probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult
 from visattn.recording.read_rows import (
@@ -52,12 +58,14 @@ class PooledFeatures:
             tokens.
         reading: What the scores read of the attention of the model; None if that was not measured,
             the output has no scores, or they depend on no attention.
+        output: Location of the class scores, by how they are computed; None if that is not known.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
     error: str = ""
     read_tokens: tuple[int, ...] | None = None
     reading: Reading | None = None
+    output: OutputLayout | None = None
 
 
 @dataclass(eq=False)
@@ -95,6 +103,7 @@ class GradientRun:
         scores: The scores.
         pooled: The scores, or else a vector that stands for the image; empty if there are neither.
         calls: Attention calls, in order.
+        output: Location of the scores in the output.
     """
 
     image_size: tuple[int, int]
@@ -103,6 +112,7 @@ class GradientRun:
     scores: list[Tensor] = field(default_factory=list)
     pooled: list[Tensor] = field(default_factory=list)
     calls: list[TracedCall] = field(default_factory=list)
+    output: OutputLayout = field(default_factory=OutputLayout)
 
 
 def run_with_gradients(
@@ -110,6 +120,7 @@ def run_with_gradients(
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    num_classes: int | None = None,
     *,
     trace_attention: bool = False,
 ) -> GradientRun:
@@ -120,6 +131,7 @@ def run_with_gradients(
         image: A batch of one normalized image that requires a gradient.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        num_classes: Number of classes, if it is known.
         trace_attention: Whether to collect the attention calls.
     """
     run = GradientRun((image.shape[2], image.shape[3]))
@@ -133,8 +145,9 @@ def run_with_gradients(
             stack.callback(handle.remove)
         output = forward(image)
     run.calls, has_scores = tracer.calls, True
-    if not detect_output_layout(output, len(image)).error:
-        output = class_scores(output, len(image))
+    run.output = detect_output_layout(output, len(image), num_classes)
+    if not run.output.error:
+        output = class_scores(output, len(image), run.output)
     elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
         output = output["out"] if "out" in output else output["logits"]
         has_scores = output.ndim == 4
@@ -147,7 +160,9 @@ def run_with_gradients(
 
 def _differentiable(output: Any) -> list[Tensor]:
     return [
-        tensor for tensor in _tensors(output) if tensor.requires_grad and tensor.is_floating_point()
+        tensor
+        for tensor in output_tensors(output)
+        if tensor.requires_grad and tensor.is_floating_point()
     ]
 
 
@@ -164,7 +179,11 @@ def _output_hook(
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if site in quadrants.attention_modules:
             inputs, outputs = (
-                [gradient_edge(tensor) for tensor in _tensors(part) if tensor.grad_fn is not None]
+                [
+                    gradient_edge(tensor)
+                    for tensor in output_tensors(part)
+                    if tensor.grad_fn is not None
+                ]
                 for part in ((args, kwargs), output)
             )
             run.attention.append((inputs, outputs))
@@ -177,20 +196,12 @@ def _output_hook(
     return hook
 
 
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from (tensor for part in value.values() for tensor in _tensors(part))
-    elif isinstance(value, (tuple, list)):
-        yield from (tensor for part in value for tensor in _tensors(part))
-
-
 def find_pooled_features(
     model: nn.Module,
     image: Tensor,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    num_classes: int | None = None,
     layouts: Layouts | None = None,
 ) -> PooledFeatures:
     """Return the last features before pooling, from one run of the model with gradients.
@@ -205,6 +216,7 @@ def find_pooled_features(
         image: A batch of one normalized image.
         forward: Calls the model.
         quadrants: Result of its run on quadrant images.
+        num_classes: Number of classes, if it is known.
         layouts: Positions of the tokens of its attention, to find what the scores read of it.
     """
     trace = bool(layouts)
@@ -212,18 +224,18 @@ def find_pooled_features(
         detached = GradientEverywhere(keep=False)
         with detached if trace else nullcontext():
             run = run_with_gradients(
-                model, with_grad(image), forward, quadrants, trace_attention=trace
+                model, with_grad(image), forward, quadrants, num_classes, trace_attention=trace
             )
         if run.scores:
             search = _PoolingSearch(run, quadrants)
-            result, graph = search.search(), search.graph
+            result, graph = replace(search.search(), output=run.output), search.graph
         else:
             result = PooledFeatures(error="its scores have no gradient with respect to the image")
             graph = None
         if layouts:
 
             def read(variant: Tensor) -> Reading | None:
-                return _read_attention(model, variant, forward, quadrants, layouts)
+                return _read_attention(model, variant, forward, quadrants, layouts, num_classes)
 
             # what is read without gradients is read, too
             first = None if detached.used else _reading(run, layouts, graph)
@@ -260,12 +272,13 @@ def _read_attention(
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
     layouts: Layouts,
+    num_classes: int | None = None,
 ) -> Reading | None:
     """Return what scores read of attention on one image, also of what the model detaches."""
     with frozen(model), probing():
         with GradientEverywhere(keep=True):
             run = run_with_gradients(
-                model, with_grad(image), forward, quadrants, trace_attention=True
+                model, with_grad(image), forward, quadrants, num_classes, trace_attention=True
             )
         return _reading(run, layouts)
 
@@ -407,7 +420,7 @@ class _PoolingSearch:
 
     def _width(self, edge: Edge) -> int:
         """Return the size of the last axis, the channels of tokens."""
-        return self.graph.shape(edge)[-1]
+        return edge_shape(edge)[-1]
 
     def _pooled_output(self, pooled: Edge, *, alone: bool) -> RecordedOutput | str:
         """Return the module output that is pooled, or why there is none.
@@ -430,7 +443,7 @@ class _PoolingSearch:
             output = self._outermost_output(edge) or self._pooled_plane(edge)
             if output is not None and output.unmodified:
                 return output
-        shape = " x ".join(str(side) for side in self.graph.shape(pooled)[1:])
+        shape = " x ".join(str(side) for side in edge_shape(pooled)[1:])
         return (
             f"its scores are pooled from a tensor ({shape} for each image) that is not the output "
             "of a module with a known position on the image"
@@ -462,7 +475,7 @@ class _PoolingSearch:
         return all(preserves_rows(step) or self._is_vector(step) for step in between)
 
     def _is_vector(self, edge: Edge) -> bool:
-        return prod(sorted(self.graph.shape(edge))[:-1]) <= self.vector_positions
+        return prod(sorted(edge_shape(edge))[:-1]) <= self.vector_positions
 
     def _earlier_layers(self, chosen: RecordedOutput, last: FeatureLayer) -> list[FeatureLayer]:
         """Return the last bottleneck layer of each earlier grid."""
@@ -484,7 +497,7 @@ class _PoolingSearch:
         prefix_counts = self.quadrants.num_prefix_tokens
         most = max(prefix_counts.values(), default=0)
         for edge in self.graph.bottlenecks[: end + 1]:
-            shape = self.graph.shape(edge)
+            shape = edge_shape(edge)
             # Of one image; some models put the tokens before the batch.
             batch_first = len(shape) == 3 and shape[0] == 1
             count = shape[batch_first] if len(shape) == 3 else 0

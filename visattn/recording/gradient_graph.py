@@ -64,6 +64,57 @@ def num_positions(gradient: Tensor) -> int:
     return positions
 
 
+def node_kind(node: Any) -> str:
+    """Return the name of the operation of an autograd node.
+
+    Args:
+        node: The node.
+
+    Example:
+        >>> node_kind(torch.zeros(2, requires_grad=True).clamp_min(0).grad_fn)
+        'ClampMin'
+    """
+    return type(node).__name__.rstrip("0123456789").removesuffix("Backward").lstrip("_")
+
+
+def is_rectifier(node: Any) -> bool:
+    """Whether an autograd node is a ReLU, or one with an upper bound, however it was called.
+
+    Args:
+        node: The node.
+
+    Example:
+        >>> x = torch.zeros(2, requires_grad=True)
+        >>> is_rectifier(torch.maximum(x, torch.zeros(2)).grad_fn), is_rectifier(x.abs().grad_fn)
+        (True, False)
+    """
+    kind = node_kind(node)
+    if kind == "Relu":
+        return True
+    if kind in ("Maximum", "Fmax"):  # of an activation and zeros
+        saved = [node._saved_self, node._saved_other]  # noqa: SLF001
+        depends = [source is not None for source, _ in node.next_functions]
+        constant = [value for value, own in zip(saved, depends, strict=True) if not own]
+        return len(constant) == 1 and not bool(constant[0].any())
+    lowest = {
+        "Clamp": "_saved_min", "ClampMin": "_saved_min", "Hardtanh": "_saved_min_val",
+        "Threshold": "_saved_threshold",
+    }.get(kind)  # fmt: skip
+    if lowest is None or any(source is not None for source, _ in node.next_functions[1:]):
+        return False
+    low = getattr(node, lowest)
+    return low is not None and not bool(torch.as_tensor(low).any())
+
+
+def edge_shape(edge: Edge) -> tuple[int, ...]:
+    """Return the shape of a tensor.
+
+    Args:
+        edge: Edge of the tensor.
+    """
+    return tuple(int(side) for side in edge[0]._input_metadata[edge[1]].shape)  # noqa: SLF001
+
+
 def is_product(edge: Edge) -> bool:
     """Whether a tensor is a product with weights (convolution, linear) or of tokens (attention).
 
@@ -100,7 +151,7 @@ class GradientGraph:
         stack = list(self._roots)
         visited = set(stack)
         while stack:
-            for edge in _inputs(stack.pop()):
+            for edge in inputs_of(stack.pop()):
                 self._num_uses[edge] += 1
                 if edge not in visited:
                     visited.add(edge)
@@ -119,7 +170,7 @@ class GradientGraph:
             if len(frontier) == 1:
                 bottlenecks.append(edge)
             frontier.discard(edge)
-            for source in _inputs(edge):
+            for source in inputs_of(edge):
                 frontier.add(source)
                 remaining[source] -= 1
                 if remaining[source] == 0:
@@ -137,11 +188,19 @@ class GradientGraph:
         stack = [edge for edge in outputs if edge not in ends]
         visited = set(stack)
         while stack:
-            for edge in _inputs(stack.pop()):
+            for edge in inputs_of(stack.pop()):
                 if edge not in ends and edge not in visited:
                     visited.add(edge)
                     stack.append(edge)
         return visited
+
+    def upstream(self, outputs: Sequence[Edge]) -> set[Edge]:
+        """Return the tensors that outputs are computed from.
+
+        Args:
+            outputs: Not included in the result, unless one is computed from another.
+        """
+        return self.between([source for edge in outputs for source in inputs_of(edge)], [])
 
     def downstream(self, edge: Edge) -> set[Edge]:
         """Return the tensors between a bottleneck and the scores."""
@@ -158,7 +217,7 @@ class GradientGraph:
         stack = [edge[0] for edge in edges]
         while stack:
             node = stack[-1]
-            sources = _inputs((node, 0))
+            sources = inputs_of((node, 0))
             waiting = [source for source, _ in sources if source not in upstream]
             if waiting and node not in upstream:
                 stack += waiting
@@ -196,16 +255,13 @@ class GradientGraph:
         finally:
             handle.remove()
 
-    def shape(self, edge: Edge) -> tuple[int, ...]:
-        """Return the shape of a tensor.
 
-        Args:
-            edge: Edge of the tensor.
-        """
-        return tuple(int(side) for side in edge[0]._input_metadata[edge[1]].shape)  # noqa: SLF001
+def inputs_of(edge: Edge) -> list[Edge]:
+    """Return the tensors that a tensor is computed from, as far as they depend on the image.
 
-
-def _inputs(edge: Edge) -> list[Edge]:
+    Args:
+        edge: Edge of the tensor.
+    """
     return [(node, number) for node, number in edge[0].next_functions if node is not None]
 
 

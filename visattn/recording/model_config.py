@@ -1,6 +1,7 @@
 """Image size, class names and vision tower, read from the attributes and configs of a model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -57,6 +58,15 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
     return next((size for size in map(_parse_sides, values) if size is not None), None)
 
 
+def own_image_size(model: nn.Module) -> tuple[int, int] | None:
+    """Return the image size in the configuration of a model, not of its modules; None without one.
+
+    Args:
+        model: Any module.
+    """
+    return next((size for size in map(_parse_sides, _size_values(model)) if size is not None), None)
+
+
 def input_size_hint(
     model: nn.Module, default_size: tuple[int, int], channels: int, error: str
 ) -> str:
@@ -73,6 +83,8 @@ def input_size_hint(
             "a model must take a batch of images as its only argument; wrap it in a module that "
             "does"
         )
+    if reason := _channels_error(model, default_size, channels):
+        return reason
     sizes = dict.fromkeys([default_size, *((size, size) for size in _COMMON_SIZES)])
     working = [size for size in sizes if _runs(model, channels, size)]
     if not working:
@@ -88,6 +100,51 @@ def input_size_hint(
         f"it runs on {listed}: visattn.explain(model, images, img_size={argument}), or "
         f"--input-size {option}"
     )
+
+
+def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> str:
+    """Return why a model cannot take images, by the convolution at which it fails; "" if it can."""
+    entered: list[tuple[str, nn.Module, torch.Size]] = []
+
+    def hook(site: str) -> Callable[..., None]:
+        def store(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], torch.Tensor):
+                entered.append((site, module, args[0].shape))
+
+        return store
+
+    with ExitStack() as stack:
+        for site, module in model.named_modules():
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+                stack.callback(module.register_forward_pre_hook(hook(site)).remove)
+        if _runs(model, channels, size):
+            return ""
+    if not entered:  # it checks the number itself
+        convolutions = (
+            (site, module)
+            for site, module in model.named_modules()
+            if isinstance(module, nn.Conv2d) and module.in_channels not in (1, 3)
+        )
+        first = next(convolutions, None)
+        fits = first is not None and _runs(model, first[1].in_channels, size)
+        entered += [(*first, torch.Size((1, channels, *size)))] if first and fits else []
+    if len(entered) != 1:
+        return ""
+    [(site, module, shape)] = entered
+    site = site or "the model"
+    if not isinstance(module, nn.Conv2d):
+        kind = "volumes" if isinstance(module, nn.Conv3d) else "sequences"
+        return (
+            f"images have rows and columns, but {site}, its first convolution, takes {kind} "
+            f"({type(module).__name__}): wrap the model in a module that makes {kind} of images"
+        )
+    if len(shape) == 4 and shape[1] != module.in_channels:
+        return (
+            f"images have 1 or 3 channels, but {site}, its first convolution, takes "
+            f"{module.in_channels}: wrap the model in a module that takes images and adds the "
+            "other channels, as in self.model(torch.cat([images, others], 1))"
+        )
+    return ""
 
 
 def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple[str, ...]:

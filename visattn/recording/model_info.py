@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.recording.model_outputs import OutputLayout, class_scores
+from visattn.recording.operations import ModelOperations
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]
@@ -166,13 +167,15 @@ class ModelInfo:
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
         has_texts: Whether its classes are texts that it compares images with.
-        operations: Names of activation functions, norms and products (see `model_operations`).
+        operations: Its activation functions, norms and products.
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
         read_rows: Tokens that the scores read, as measured; None if `pooling` is by convention.
         pooling_assumed: Why that was not measured; "" if it was.
         unread_layers: Attention layers that run, but on which no score depends.
         parallel_layers: Names of two attention layers that the scores read of which the later is
             not computed from the earlier; () if there are none.
+        colors: Where mean and std come from; begins with `assumed` if the model does not tell.
+        preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
     """
 
     name: str
@@ -188,12 +191,14 @@ class ModelInfo:
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
     has_texts: bool = False
-    operations: tuple[str, ...] = ()
+    operations: ModelOperations = field(default_factory=ModelOperations)
     mean_color: tuple[float, ...] = ()
     read_rows: ReadRows | None = None
     pooling_assumed: str = ""
     unread_layers: tuple[AttentionLayer, ...] = ()
     parallel_layers: tuple[str, ...] = ()
+    colors: str = ""
+    preprocessing_error: str = ""
 
     def __str__(self) -> str:
         """Return the table."""
@@ -230,7 +235,7 @@ class ExplainedModel:
         """
         if self.info.output.error:
             raise ValueError(f"{self.info.name} has no class to explain: {self.info.output.error}")
-        return class_scores(self.forward(images), len(images))
+        return class_scores(self.forward(images), len(images), self.info.output)
 
 
 def format_model_info(info: ModelInfo) -> str:
@@ -254,8 +259,10 @@ def format_model_info(info: ModelInfo) -> str:
         f"  input      {_format_size(info.input_size)}, mean {mean}, std {std}",
         f"  pooling    {_format_pooling(info)}",
     ]
-    if info.output.key or info.output.error:
-        lines.append(f"  scores     {info.output.error or f'{info.output.key} of the output'}")
+    if colors := info.preprocessing_error or info.colors:
+        lines.insert(2, f"  colors     {colors}")
+    if description := describe_scores(info.output):
+        lines.append(f"  scores     {description}")
     if info.attention_error:
         lines.append(f"  attention  not supported: {info.attention_error}")
     else:
@@ -284,6 +291,25 @@ def _format_pooling(info: ModelInfo) -> str:
     assumed = f" (assumed: {info.pooling_assumed})" if info.pooling_assumed else ""
     mixed = f": {info.read_rows}" if info.pooling == "mixture" and info.read_rows else ""
     return f"{info.pooling}{mixed}{assumed}"
+
+
+def describe_scores(output: OutputLayout) -> str:
+    """Return what is to be known about where the class scores are; "" if they are the output.
+
+    Args:
+        output: Location of the class scores.
+
+    Example:
+        >>> describe_scores(OutputLayout("logits", 5))
+        'logits of the output'
+        >>> describe_scores(OutputLayout(assumed=True))
+        'assumed: a network without its classifier may end in the same way'
+    """
+    if output.error:
+        return output.error
+    assumed = "assumed: a network without its classifier may end in the same way"
+    key = f"{output.key} of the output" if output.key else ""
+    return ", ".join(part for part in (key, assumed * output.assumed) if part)
 
 
 def _format_layer(layer: AttentionLayer) -> str:

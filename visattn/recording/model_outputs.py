@@ -1,12 +1,16 @@
 """Class scores in the output of a model: where they are, or why there are none."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from visattn.recording.gradient_graph import gradient_edge
+from visattn.recording.score_evidence import ends_in_sigmoid, features_reason, last_computed
 
 _SCORE_KEYS = (
     "logits", "out", "scores", "class_logits", "class_scores", "pred_logits", "predictions",
@@ -26,68 +30,162 @@ class OutputLayout:
     Args:
         key: Name or index of the scores; "" if they are the output itself.
         num_classes: Number of classes; None if the output has no class scores.
-        error: Why there are no class scores; "" if there are.
+        error: Why there are no class scores, or which is not known; "" if it is.
+        features: Why the scores are features of a network without classifier, by how they are
+            computed (see `features_reason`); "" if they are not.
+        assumed: Whether that they are scores is assumed: features may be computed like them.
+        unnamed: Whether they are not named as scores, but the only or the last of such tensors.
+        example: Expression of the score of one class, in terms of `output`.
+        is_probability: Whether a sigmoid computes the scores.
+        is_binary: Whether one number stands for two classes: their scores are `-x` and `x` for a
+            logit `x`, or `1 - x` and `x` for a probability.
     """
 
     key: str = ""
     num_classes: int | None = None
     error: str = ""
+    features: str = ""
+    assumed: bool = False
+    unnamed: bool = False
+    example: str = ""
+    is_probability: bool = False
+    is_binary: bool = False
+
+    def two_classes(self) -> "OutputLayout":
+        """Return the layout of a single number that stands for two classes."""
+        return replace(self, num_classes=2, is_binary=True)
 
 
-def detect_output_layout(output: Any, batch_size: int) -> OutputLayout:
+def detect_output_layout(
+    output: Any, batch_size: int, num_classes: int | None = None
+) -> OutputLayout:
     """Return where the class scores are in the output of a model.
 
     Class scores are a tensor `[b, k]`: the output itself, a part of it named `logits`, `out` or
-    similar, or else the first such tensor whose name is not known to mean something else.
+    similar, or the only such tensor whose name is not known to mean something else. Of several,
+    they are the one with `num_classes` columns, or the one that the others are features of (see
+    `last_computed`); which one is not guessed.
 
     Args:
-        output: Output of the model.
+        output: Output of the model; with gradients down to the image, how it was computed is known.
         batch_size: Number of input images.
+        num_classes: Number of classes, if it is known.
 
     Example:
         >>> import torch
-        >>> detect_output_layout({"features": torch.zeros(2, 7), "logits": torch.zeros(2, 5)}, 2)
-        OutputLayout(key='logits', num_classes=5, error='')
+        >>> output = {"features": torch.zeros(2, 7), "logits": torch.zeros(2, 5)}
+        >>> detect_output_layout(output, 2).key
+        'logits'
         >>> print(detect_output_layout({"out": torch.zeros(2, 21, 8, 8)}, 2).error)
         its output has no class scores [b, k], got out [2, 21, 8, 8]; pass a function of the \
 output, such as target=lambda output: output['out'][:, 3].mean((1, 2))
+        >>> print(detect_output_layout((torch.zeros(2, 7), torch.zeros(2, 5)), 2).error)
+        its output has several tensors that may be class scores: [0] [2, 7], [1] [2, 5]; pass the \
+names of its classes, if only one has as many columns, or one of target=lambda output: \
+output[0][:, 3], target=lambda output: output[1][:, 3]
     """
     parts = _tensor_parts(output)
     by_name = {name: tensor for name, _, tensor in parts}
     score_key = next((name for name in _SCORE_KEYS if name in by_name), None)
     if score_key is not None:
-        candidates = [score_key]
+        names = [score_key]
     else:
-        candidates = [name for name, _, _ in parts if name not in _FEATURE_KEYS]
-    for name in candidates:
-        if (scores := _as_class_scores(by_name[name], batch_size)) is not None:
-            return OutputLayout(name, scores.shape[1])
-    return OutputLayout(error=_no_scores_error(output, parts, score_key))
+        names = [name for name, _, _ in parts if name not in _FEATURE_KEYS]
+    scores = {name: _as_class_scores(by_name[name], batch_size) for name in names}
+    candidates = {name: tensor for name, tensor in scores.items() if tensor is not None}
+    if not candidates:
+        return OutputLayout(error=_no_scores_error(output, parts, score_key))
+    sizes = {name: tensor.shape[1] for name, tensor in candidates.items()}
+    key = _only_candidate({name: by_name[name] for name in sizes}, sizes, num_classes)
+    if key is None:
+        return OutputLayout(error=_several_scores_error(parts, candidates))
+    expression = next(expression for name, expression, _ in parts if name == key)
+    layout = OutputLayout(
+        key,
+        sizes[key],
+        unnamed=score_key is None,
+        example=f"{expression}{_column(by_name[key])}",
+    )
+    if by_name[key].grad_fn is None:
+        return layout
+    edge = gradient_edge(by_name[key])
+    layout = replace(layout, is_probability=ends_in_sigmoid(edge))
+    known = not layout.unnamed or num_classes == layout.num_classes
+    if known or batch_size > 1:  # rows of a layer are positions of one image
+        return layout
+    features, assumed = features_reason(edge, sizes[key])
+    return replace(layout, features=features, assumed=assumed)
 
 
-def class_scores(output: Any, batch_size: int | None = None) -> Float[Tensor, "b k"]:
+def _only_candidate(
+    candidates: Mapping[str, Tensor], sizes: Mapping[str, int], num_classes: int | None
+) -> str | None:
+    """Return which tensor holds the class scores; None if that is not known."""
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    fitting = [name for name, size in sizes.items() if size == num_classes]
+    if len(fitting) == 1:
+        return fitting[0]
+    dependent = {name: tensor for name, tensor in candidates.items() if tensor.requires_grad}
+    if len(dependent) == 1:  # others do not depend on the image
+        return next(iter(dependent))
+    edges = {name: gradient_edge(tensor) for name, tensor in dependent.items()}
+    return last_computed(edges, {name: sizes[name] for name in edges}) if edges else None
+
+
+def class_scores(
+    output: Any, batch_size: int | None = None, layout: OutputLayout | None = None
+) -> Float[Tensor, "b k"]:
     """Return the class scores in the output of a model.
 
     Args:
         output: Output of the model.
         batch_size: Number of input images; None if unknown.
+        layout: Where the scores are, if it is known.
 
     Raises:
         ValueError: If there are none; the message shows a target function for this output.
 
     Example:
         >>> import torch
-        >>> class_scores((torch.zeros(2, 5), torch.zeros(2, 3))).shape
-        torch.Size([2, 5])
+        >>> class_scores((torch.zeros(2, 5, 3), torch.zeros(2, 3))).shape
+        torch.Size([2, 3])
     """
     if isinstance(output, Tensor) and output.ndim == 2:
-        return output
+        return _two_columns(output, layout)
     count = batch_size if batch_size is not None else _infer_batch_size(output)
-    layout = detect_output_layout(output, count)
+    if layout is None or not (layout.num_classes or layout.error):
+        layout = detect_output_layout(output, count)
     if layout.error:
         raise ValueError(f"the model has no class to explain: {layout.error}")
-    [tensor] = [tensor for name, _, tensor in _tensor_parts(output) if name == layout.key]
-    return cast("Tensor", _as_class_scores(tensor, count))
+    tensor = next(tensor for name, _, tensor in _tensor_parts(output) if name == layout.key)
+    return _two_columns(cast("Tensor", _as_class_scores(tensor, len(tensor))), layout)
+
+
+def _two_columns(scores: Float[Tensor, "b _"], layout: OutputLayout | None) -> Tensor:
+    """Return scores, of both classes if one number stands for two."""
+    if layout is None or not layout.is_binary or scores.shape[1] != 1:
+        return scores
+    other = 1 - scores if layout.is_probability else -scores
+    return torch.cat([other, scores], 1)
+
+
+def output_tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors in an output, at any depth.
+
+    Args:
+        output: Output of a model.
+
+    Example:
+        >>> import torch
+        >>> [tensor.ndim for tensor in output_tensors([{"boxes": torch.zeros(3, 4)}, None])]
+        [2]
+    """
+    if isinstance(output, Tensor):
+        yield output
+    else:
+        for _, part in _named_parts(output):
+            yield from output_tensors(part)
 
 
 def describe_output(output: Any) -> str:
@@ -112,6 +210,27 @@ def _no_scores_error(
         f"function of the output, such as target=lambda output: "
         f"{_example_target(output, parts, score_key)}"
     )
+
+
+def _several_scores_error(
+    parts: list[tuple[str, str, Tensor]], candidates: Mapping[str, Tensor]
+) -> str:
+    several = [part for part in parts if part[0] in candidates]
+    listed = ", ".join(f"{name} {list(tensor.shape)}" for name, _, tensor in several)
+    functions = ", ".join(
+        f"target=lambda output: {expression}{_column(tensor)}" for _, expression, tensor in several
+    )
+    return (
+        f"its output has several tensors that may be class scores: {listed}; pass the names of its "
+        f"classes, if only one has as many columns, or one of {functions}"
+    )
+
+
+def _column(tensor: Tensor) -> str:
+    """Return the expression of one column of scores."""
+    if tensor.ndim == 1:
+        return ""
+    return f"[:, {min(3, tensor.shape[1] - 1)}" + ", 0" * (tensor.ndim - 2) + "]"
 
 
 def _example_target(

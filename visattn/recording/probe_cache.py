@@ -117,7 +117,7 @@ def probe_grids(
 
 
 def probe_pooled_features(
-    model: nn.Module, input_size: tuple[int, int], channels: int
+    model: nn.Module, input_size: tuple[int, int], channels: int, num_classes: int | None = None
 ) -> PooledFeatures:
     """Return the features that the scores of a model are pooled from; cached like `probe_model`.
 
@@ -125,18 +125,20 @@ def probe_pooled_features(
         model: The model.
         input_size: Height and width of the images.
         channels: Of the images.
+        num_classes: Number of classes, if it decides which of several outputs the scores are.
     """
     cache = _POOLED.setdefault(model, {})
-    key = (input_size, channels, _structure_hash(model))
+    key = (input_size, channels, num_classes, _structure_hash(model))
     if key not in cache:
         result = probe_model(model, input_size, channels)
         quadrants = result.quadrants
+        forward = forward_function(model)
         pooled = _pooled_features(
-            model, input_size, channels, forward_function(model), quadrants, result.layouts
+            model, input_size, channels, forward, quadrants, num_classes, result.layouts
         )
         if pooled.reading is None and result.attention_layers and not result.output.error:
             image = quadrant_images(channels, input_size, _first_weight(model))[:1]
-            pooled.reading = read_by_change(model, image, forward_function(model), result.layouts)
+            pooled.reading = read_by_change(model, image, forward, result.layouts)
         if pooled.layers:
             last = pooled.layers[-1]
             end = quadrants.position(last.site)
@@ -153,11 +155,12 @@ def _pooled_features(
     channels: int,
     forward: Callable[[Tensor], Any],
     quadrants: QuadrantProbeResult,
+    num_classes: int | None = None,
     layouts: Layouts | None = None,
 ) -> PooledFeatures:
     image = quadrant_images(channels, input_size, _first_weight(model))[:1]
     try:
-        return find_pooled_features(model, image, forward, quadrants, layouts)
+        return find_pooled_features(model, image, forward, quadrants, num_classes, layouts)
     except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
         return PooledFeatures(error=f"its scores are not differentiable ({error})")
 

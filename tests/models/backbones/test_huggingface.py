@@ -9,10 +9,16 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from torchvision.transforms import v2
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.geometry.preprocessing import geometry_of_transform
-from visattn.models.backbones.huggingface import huggingface_transform, load_huggingface_model
+from visattn.models.backbones.huggingface import (
+    huggingface_transform,
+    load_huggingface_model,
+    processor_transform,
+)
+from visattn.pipelines import explain
 
 SMALL: dict[str, Any] = {
     "hidden_size": 24,
@@ -80,7 +86,7 @@ def test_preprocessing_matches_transformers(
 
 
 def test_integer_size_is_shortest_edge_for_some_processors() -> None:
-    colors = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    colors = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_center_crop": False}
     sizes = {
         kind: geometry_of_transform(
             huggingface_transform({"size": 10, "image_processor_type": kind, **colors}), (20, 30)
@@ -227,11 +233,57 @@ def test_processor_preprocessing_and_unsupported_steps(folder: Path) -> None:
     assert named.notes == ()
     made = geometry_of_transform(named.transform, (300, 400))
     assert made.input_size == (31, 31)  # all else is the default of its class
-    (folder / "preprocessor_config.json").write_text(json.dumps({"do_pad": True, "size": 8}))
+    padded = {"image_processor_type": "ViTImageProcessor", "do_pad": True, "size": 8}
+    (folder / "preprocessor_config.json").write_text(json.dumps(padded))
     named = load_huggingface_model(folder)
-    assert named.transform is None
     [note] = named.notes
-    assert "is not supported (the preprocessing step do_pad" in note
+    assert "is not supported: the preprocessing step do_pad" in note
+    photo = np.zeros((61, 83, 3), np.uint8)
+    sizes: tuple[dict[str, Any], ...] = ({}, {"img_size": 32}, {"resize_mode": "squash"})
+    for options in sizes:  # not replaced by a default
+        with pytest.raises(ValueError, match=r"step do_pad is not supported; pass .* transform="):
+            explain(named, photo, "gradcam", 0, **options)
+    steps = v2.Compose([v2.PILToTensor(), v2.Resize((32, 32)), v2.ToDtype(torch.float32)])
+    assert explain(named, photo, "input_gradient", 0, transform=steps, keep_empty=True)
+    unknown = {"image_processor_type": "HeardOfImageProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(unknown))
+    assert "no image processor HeardOf" in load_huggingface_model(folder).notes[0]
+
+
+FOLLOWED = (
+    "Beit", "Bit", "Blip", "CLIP", "ChineseCLIP", "ConvNext", "DINOv3ViT", "DPT", "DeiT",
+    "EfficientNet", "Flava", "Levit", "Llava", "MobileNetV1", "MobileNetV2", "MobileViT", "OwlViT",
+    "PoolFormer", "Pvt", "SegGpt", "Segformer", "Siglip", "ViT",
+)  # fmt: skip
+REFUSED = {
+    "Perceiver": "takes other steps .sizes 3 x 224 x 224 and 3 x 256 x 256",  # crops first
+    "PPLCNet": "takes other steps .mean difference",  # BGR, and sides rounded
+    "TextNet": "takes other steps .sizes",
+    "Detr": "step do_pad is not supported",
+    "Qwen2VL": "resizing to .* is not supported",
+}  # fmt: skip
+
+
+def test_image_processors_are_followed_exactly_or_refused() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (41, 59, 3), np.uint8)
+    noise[:, :, 0] |= 128  # red is not blue
+    photo = Image.fromarray(noise).resize((331, 253))
+    for name in FOLLOWED:
+        processor = getattr(transformers, f"{name}ImageProcessor")()
+        right = processor(photo, return_tensors="pt")["pixel_values"][0]
+        transform = processor_transform(processor)
+        ours = transform(photo)
+        assert ours.shape == right.shape, name
+        assert float((ours - right).abs().mean()) < 0.02, name
+        assert geometry_of_transform(transform, (253, 331)).input_size == ours.shape[1:], name
+    offset = {"rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": False}
+    aligned = transformers.EfficientNetImageProcessor(**offset, include_top=False)  # as of ALIGN
+    right = aligned(photo, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(processor_transform(aligned)(photo), right, atol=1e-5, rtol=0)
+    for name, reason in REFUSED.items():
+        processor = getattr(transformers, f"{name}ImageProcessor")()
+        with pytest.raises(ValueError, match=f"{reason}.*; pass a torchvision transform"):
+            processor_transform(processor)
 
 
 def test_missing_transformers_error_names_the_extra(

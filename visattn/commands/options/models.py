@@ -173,6 +173,7 @@ def load_explained_model(
     """
     from visattn.attribution.explained_model import analyze_model, describe_model
     from visattn.models.captioner import Captioner
+    from visattn.pipelines.inputs import transform_colors, with_colors
     from visattn.pipelines.model_io import load_model
 
     loaded = load_model(
@@ -193,7 +194,9 @@ def load_explained_model(
     class_names = None if args.classes is None else read_class_names(args.classes)
     analyze = describe_model if dense else analyze_model
     explained = analyze(loaded.model, args.input_size, class_names)
-    if args.input_size:  # the preprocessing of the library has another size
+    resized = args.input_size or getattr(args, "resize_mode", None)
+    if resized and loaded.transform is not None:  # only its colors are kept
+        explained = with_colors(explained, *transform_colors(loaded.transform))
         loaded = replace(loaded, transform=None)
     if not explained.class_names:
         explained = replace(explained, class_names=loaded.class_names)

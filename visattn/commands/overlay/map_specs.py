@@ -73,7 +73,7 @@ class MapRunner:
         self.explainer = Explainer(
             self.explained,
             img_size=args.input_size if is_dense else None,
-            transform=None if args.resize_mode else self.loaded.transform,
+            transform=self.loaded.transform,
             resize_mode=args.resize_mode,
             dense=is_dense,
         )
@@ -147,7 +147,7 @@ class MapRunner:
         target(scores)
         indices = [int(index) for index in target.class_indices or ()]
         indices = indices * len(scores) if len(indices) == 1 else indices
-        shares = probabilities(scores)
+        shares = probabilities(scores, self.explained.info.output)
         return indices, [float(shares[row, index]) for row, index in enumerate(indices)]
 
 

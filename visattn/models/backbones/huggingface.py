@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
+from visattn.geometry.preprocessing import ReverseChannels, UnsupportedTransform
 from visattn.io.safe_text import short_repr
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.pretrained import unique_names
@@ -25,12 +27,10 @@ _MODES = {
     3: InterpolationMode.BICUBIC,
 }
 _SHORTEST_EDGE = ("Bit", "CLIP", "ConvNext")  # for these, a single size is that of the shorter side
-_DEFAULTED = (
-    "size", "crop_size", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad",
-    "image_mean", "image_std", "resample", "rescale_factor", "crop_pct",
-)  # fmt: skip
+_TOLERANCE = 0.02  # of normalized pixels, in the mean
+_PASS_TRANSFORM = "pass a torchvision transform that does the same, transform="
 _CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
-_UNSUPPORTED = ("do_pad", "do_thumbnail", "do_align_long_axis", "do_flip_channel_order")
+_UNSUPPORTED = ("do_pad", "do_thumbnail", "do_align_long_axis")
 
 
 def load_huggingface_model(directory: Path) -> LoadedModel:
@@ -163,33 +163,37 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
 
 def huggingface_preprocessing(
     library: Any, directory: Path, model: nn.Module, notes: list[str]
-) -> v2.Compose | None:
-    """Return the preprocessing of the directory; None, with a note, for the default one.
+) -> Any:
+    """Return the preprocessing of the directory; None, with a note, if it has none.
 
     Args:
         library: The module transformers.
         directory: Directory as written by `save_pretrained`.
         model: Its model.
-        notes: Receives a sentence if the default is assumed.
+        notes: Receives a sentence if the default is assumed, or if it is not supported; images are
+            then refused without a transform.
     """
-    config = _processor_config(library, directory)
-    assumed = (
-        "images are resized and cropped to the size in config.json, and normalized with the "
-        f"default mean and std of {cast('Any', model.config).model_type}"
-    )
-    if config is None:
-        notes.append(f"{directory} has no preprocessor_config.json: {assumed}")
-        return None
     try:
-        return huggingface_transform(config)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        notes.append(f"the preprocessing in {directory} is not supported ({reason}): {assumed}")
-        return None
+        config = _processor_config(library, directory)
+        if config is not None:
+            return huggingface_transform(config)
+    except ValueError as error:
+        notes.append(f"the preprocessing in {directory} is not supported: {error}")
+        return UnsupportedTransform(f"the preprocessing in {directory} is not supported: {error}")
+    notes.append(
+        f"{directory} has no preprocessor_config.json: images are resized and cropped to the "
+        "size in config.json, and normalized with the default mean and std of "
+        f"{cast('Any', model.config).model_type}"
+    )
+    return None
 
 
 def _processor_config(library: Any, directory: Path) -> dict[str, Any] | None:
-    """Return the config of the image processor, with the defaults of its class."""
+    """Return the config of the image processor; None if there is none.
+
+    Raises:
+        ValueError: If a file is not JSON, or names no class and the model type has none either.
+    """
     config: Any = None
     if (file := directory / "preprocessor_config.json").is_file():
         config = _read_json(file)
@@ -197,23 +201,141 @@ def _processor_config(library: Any, directory: Path) -> dict[str, Any] | None:
         config = _read_json(file).get("image_processor")
     if not isinstance(config, dict):
         return None
-    name = config.get("image_processor_type") or config.get("feature_extractor_type") or ""
-    kind = getattr(library, str(name), None)
-    defaults = {key: getattr(kind, key, None) for key in _DEFAULTED} if kind else {}
-    return {key: value for key, value in defaults.items() if value is not None} | config
+    if _class_name(config):
+        return config
+    try:
+        processor = library.AutoImageProcessor.from_pretrained(  # that of the model type
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{file.name} names no class ({error}); {_PASS_TRANSFORM}") from error
+    return {**processor.to_dict(), "image_processor_type": type(processor).__name__}
+
+
+def _class_name(config: Mapping[str, Any]) -> str:
+    """Return the name of the image processor that a config names, as transformers has it now."""
+    name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    return name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast")
+
+
+def _build_processor(config: Mapping[str, Any]) -> Any:
+    """Return the image processor of a config; None if it names none.
+
+    Raises:
+        ValueError: If transformers has no such class, or it does not take the config.
+    """
+    name = _class_name(config)
+    if not name:
+        return None
+    library = importlib.import_module("transformers")
+    kind: Any = getattr(library, name, None) if name.isidentifier() else None
+    if kind is None:
+        raise ValueError(f"transformers has no image processor {name}; {_PASS_TRANSFORM}")
+    try:
+        return kind.from_dict(dict(config))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} does not take it ({error}); {_PASS_TRANSFORM}") from error
+
+
+def is_image_processor(value: object) -> bool:
+    """Whether something is a processor of transformers that takes images.
+
+    Args:
+        value: Anything.
+
+    Example:
+        >>> is_image_processor("anything")
+        False
+    """
+    own = getattr(value, "image_processor", value)
+    is_class = type(own).__name__.endswith(("ImageProcessor", "ImageProcessorFast"))
+    return is_class and callable(own) and hasattr(own, "to_dict")
+
+
+def processor_transform(processor: Any) -> v2.Compose:
+    """Return the torchvision transform that equals an image processor of transformers.
+
+    It is compared with the processor on two photos.
+
+    Args:
+        processor: An image processor, or a processor that has one.
+
+    Raises:
+        ValueError: If it takes steps that have no counterpart, or the transform gives something
+            else.
+    """
+    own = getattr(processor, "image_processor", processor)
+    name = type(own).__name__
+    flags = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+    config = {**own.to_dict(), "image_processor_type": name}
+    config |= {flag: bool(getattr(own, flag, False)) for flag in flags}
+    try:
+        transform = _transform_steps(config)
+    except KeyError as error:
+        raise ValueError(f"{name} lacks {error}; {_PASS_TRANSFORM}") from error
+    for size in ((83, 61), (253, 331)):
+        photo = _photo(size)
+        ours = v2.Compose(transform.transforms[1:])(photo)  # it is a tensor already
+        theirs = _pixel_values(own, photo)
+        if theirs is None:
+            raise ValueError(f"{name} gives more than one image for a photo; {_PASS_TRANSFORM}")
+        if ours.shape != theirs.shape:
+            sizes = " and ".join(" x ".join(map(str, image.shape)) for image in (theirs, ours))
+            raise ValueError(f"{name} takes other steps (sizes {sizes}); {_PASS_TRANSFORM}")
+        difference = _mean_difference(ours, theirs)
+        if not difference < _TOLERANCE:
+            raise ValueError(
+                f"{name} takes other steps (mean difference {difference:.2g}); {_PASS_TRANSFORM}"
+            )
+    return transform
+
+
+def _mean_difference(ours: Float[Tensor, "c y x"], theirs: Float[Tensor, "c y x"]) -> float:
+    """Return the mean difference of images; crops may start one pixel apart, by their rounding."""
+    inner = ours[:, 1:-1, 1:-1]
+    rows, columns = inner.shape[1:]
+    shifted = (
+        theirs[:, top : top + rows, left : left + columns] for top in range(3) for left in range(3)
+    )
+    return min(float((inner - image).abs().mean()) for image in shifted)
+
+
+def _photo(size: tuple[int, int]) -> UInt8[Tensor, "c y x"]:
+    """Return a smooth synthetic photo whose red, green and blue differ."""
+    rows = torch.linspace(0, 1, size[0])[:, None]
+    columns = torch.linspace(0, 1, size[1])
+    red, green = 0.9 - 0.4 * rows * columns, 0.3 + 0.5 * (6 * columns + 2 * rows).sin().abs()
+    blue = (0.4 * rows + 0.2 * columns).expand(*size)
+    return (255 * torch.stack([red, green.expand(*size), blue])).byte()
+
+
+def _pixel_values(processor: Any, photo: UInt8[Tensor, "c y x"]) -> Tensor | None:
+    """Return the image that a processor gives for a photo; None if it gives something else."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        values = processor(photo, return_tensors="pt")["pixel_values"]
+    except Exception:  # noqa: BLE001 - whatever a processor that takes more than a photo raises
+        return None
+    finally:
+        logging.set_verbosity(verbosity)
+    tensor = torch.as_tensor(values) if isinstance(values, Tensor) else None
+    return tensor[0] if tensor is not None and tensor.ndim == 4 and len(tensor) == 1 else None
 
 
 def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
     """Return the torchvision transform that equals a transformers image processor.
 
-    The steps are those of the fast processors, which work on tensors.
+    The steps are those of the fast processors, which work on tensors. If the config names the class
+    of the processor, they are compared with it.
 
     Args:
         config: Content of preprocessor_config.json.
 
     Raises:
-        ValueError: If it contains other steps than resizing, center crop, rescaling and
-            normalization.
+        ValueError: If it contains other steps than resizing, center crop, rescaling, normalization
+            and the exchange of red and blue, or the processor gives something else.
 
     Example:
         >>> steps = huggingface_transform({"size": {"shortest_edge": 8}, "crop_size": 5,
@@ -221,26 +343,41 @@ def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
         >>> steps(torch.zeros(3, 20, 30, dtype=torch.uint8)).shape
         torch.Size([3, 5, 5])
     """
+    processor = _build_processor(config)
+    return _transform_steps(config) if processor is None else processor_transform(processor)
+
+
+def _transform_steps(config: Mapping[str, Any]) -> v2.Compose:
+    """Return the transform of a config with all its defaults."""
     if unsupported := [name for name in _UNSUPPORTED if config.get(name)]:
         raise ValueError(
-            f"the preprocessing step {', '.join(unsupported)} is not supported: pass a torchvision "
-            "transform instead"
+            f"the preprocessing step {', '.join(unsupported)} is not supported; {_PASS_TRANSFORM}"
         )
     steps: list[Any] = [v2.PILToTensor()]
     if config.get("do_resize", True):
         steps += _resize_steps(config)
     if config.get("do_center_crop", False):
         steps.append(v2.CenterCrop(_sides(config["crop_size"])))
-    if config.get("do_rescale", True):
-        factor = float(config.get("rescale_factor", 1 / 255))
-        if abs(factor * 255 - 1) > 1e-3:
-            raise ValueError(f"rescale_factor must be 1/255, got {factor}: pass a transform")
-        steps.append(v2.ToDtype(torch.float32, scale=True))
-    else:
-        steps.append(v2.ToDtype(torch.float32))
+    steps += _rescale_steps(config)
     if config.get("do_normalize", True):
         steps.append(v2.Normalize(list(config["image_mean"]), list(config["image_std"])))
+    if config.get("include_top"):  # EfficientNet divides by the standard deviation again
+        steps.append(v2.Normalize([0.0] * 3, list(config["image_std"])))
+    if config.get("do_flip_channel_order"):
+        steps.append(ReverseChannels())
     return v2.Compose(steps)
+
+
+def _rescale_steps(config: Mapping[str, Any]) -> list[Any]:
+    """Return the steps from uint8 to [0, 1], or to [-1, 1]."""
+    if not config.get("do_rescale", True):
+        return [v2.ToDtype(torch.float32)]
+    factor = float(config.get("rescale_factor") or 1 / 255)
+    if config.get("rescale_offset") and abs(factor * 127.5 - 1) < 1e-3:
+        return [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.5] * 3)]
+    if abs(factor * 255 - 1) > 1e-3 or config.get("rescale_offset"):
+        raise ValueError(f"rescale_factor must be 1/255, got {factor}; {_PASS_TRANSFORM}")
+    return [v2.ToDtype(torch.float32, scale=True)]
 
 
 def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
@@ -254,16 +391,21 @@ def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
             "transform"
         )
     size = config["size"]
-    if mode is None or (isinstance(size, Mapping) and "longest_edge" in size):
+    if mode is None or (isinstance(size, Mapping) and size.get("longest_edge")):
         raise ValueError(
-            f"resizing to {size} with filter {config.get('resample')} is not supported: pass a "
-            "torchvision transform instead"
+            f"resizing to {size} with filter {config.get('resample')} is not supported; "
+            f"{_PASS_TRANSFORM}"
         )
     if isinstance(size, int) and kind.startswith(_SHORTEST_EDGE):
         size = {"shortest_edge": size}
-    if not (isinstance(size, Mapping) and "shortest_edge" in size):
+    shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
+    if shortest is None:
         return [v2.Resize(_sides(size), interpolation=mode)]
-    side = int(size["shortest_edge"])
+    side = int(shortest)
+    if kind.startswith("Levit"):
+        return [v2.Resize(int(side * 256 / 224), interpolation=mode)]
+    if kind.startswith("PoolFormer") and config.get("crop_pct"):
+        return [v2.Resize(int(side / config["crop_pct"]), interpolation=mode)]
     if not kind.startswith("ConvNext"):
         return [v2.Resize(side, interpolation=mode)]
     if side >= 384:  # not cropped, and resized without keeping the aspect ratio

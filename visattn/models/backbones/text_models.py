@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
-from visattn.attribution.explained_model import default_mean_std
+from visattn.attribution.model_defaults import default_mean_std
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import (
     huggingface_preprocessing,
-    huggingface_transform,
+    processor_transform,
     read_huggingface_model,
 )
 from visattn.models.backbones.loaded_model import LoadedModel
@@ -92,7 +92,7 @@ def text_classifier(model: nn.Module, texts: Sequence[str], processor: Any = Non
     if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
         tokenizer = getattr(processor, "tokenizer", processor)
         images = getattr(processor, "image_processor", None)
-        transform = None if images is None else huggingface_transform(images.to_dict())
+        transform = None if images is None else processor_transform(images)
         return _huggingface_classifier(model, texts, tokenizer, transform)
     if hasattr(model, "encode_image") and hasattr(model, "encode_text"):
         return _clip_classifier(model, texts, processor)

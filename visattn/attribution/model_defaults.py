@@ -1,0 +1,311 @@
+"""Input size, normalization and class names of a model, without running it on images."""
+
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+import torch
+from torch import nn
+
+from visattn.recording.inner_inputs import ColorMap, received_colors
+from visattn.recording.internal_resize import internal_transform
+from visattn.recording.model_config import (
+    configured_image_size,
+    own_image_size,
+    vision_config,
+    vision_tower,
+)
+from visattn.recording.model_info import Library
+from visattn.recording.probe_cache import NormalizingClassifier, forward_function
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+UNCHANGED = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+# Mean and std that the published weights of a model type were trained with. The defaults of image
+# processors of transformers say something else for many: Swin, DINOv2 or ResNet, for example.
+_OPENAI_TYPES = (
+    "aimv2", "blip", "bridgetower", "flava", "git", "groupvit", "kosmos-2", "metaclip", "mlcd",
+    "owlv",
+)  # fmt: skip
+_HALVES_TYPES = (
+    "align", "beit", "bit", "data2vec", "donut", "dpt", "layoutlmv3", "mobilenet_v", "siglip",
+    "vilt", "vit_hybrid", "vitmatte",
+)  # fmt: skip
+_UNCHANGED_TYPES = ("glpn", "pp_doclayout")
+_BGR_TYPES = ("mobilevit", "pp_lcnet", "pp_ocr")
+_CLIP_WITH_IMAGENET = ("clipseg", "xclip")
+_DEFAULT_SIZE = (224, 224)
+_ROUNDING = 1e-4
+_Colors = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std
+
+
+@dataclass(frozen=True)
+class ModelDefaults:
+    """Metadata that is known without running a model on images.
+
+    Args:
+        name: Name of the architecture.
+        library: Library that it comes from.
+        size: Height and width of its images.
+        mean: Mean of each color channel that images are normalized with.
+        std: Standard deviation of each color channel.
+        class_names: Names of its classes; () if unknown.
+        mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
+        source: Where mean and std come from.
+        preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
+    """
+
+    name: str
+    library: Library
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_names: tuple[str, ...] = ()
+    mean_color: tuple[float, ...] = ()
+    source: str = ""
+    preprocessing_error: str = ""
+
+
+def model_defaults(model: nn.Module) -> ModelDefaults:
+    """Return the metadata of a model that is known without running it on images.
+
+    The parts of a network around models of timm, Hugging Face or visattn say what these expect. The
+    network runs on images of single colors, to measure what it does to colors before.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: If it is a Hugging Face model that takes more than images.
+    """
+    if (defaults := _known_defaults(model)) is not None:
+        return defaults
+    package = type(model).__module__.split(".")[0]
+    name = type(model).__name__
+    library: Library = cast("Library", package) if package in get_args(Library) else "other"
+    channels = _input_channels(model)
+    default_size = (299, 299) if name == "Inception3" else _DEFAULT_SIZE
+    if (transform := internal_transform(model)) is not None:  # it normalizes images, too
+        size = configured_image_size(model) or default_size
+        unchanged = ((0.0,) * channels, (1.0,) * channels)
+        color = tuple(map(float, transform.image_mean))
+        return ModelDefaults(
+            name, library, size, *unchanged, mean_color=color, source="the model normalizes images"
+        )
+    mean, std = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+    source = "assumed: mean and std of ImageNet" if channels == 3 else "assumed: mean and std 0.5"
+    inner = {} if library == "torchvision" else _inner_models(model)
+    sizes = [own_image_size(model), *(each.size for each in inner.values())]
+    size = next((size for size in sizes if size and all(size)), None)
+    size = size or configured_image_size(model) or default_size
+    defaults = ModelDefaults(name, library, size, mean, std, source=source)
+    return _with_inner_colors(model, defaults, inner) if inner else defaults
+
+
+def _known_defaults(model: nn.Module) -> ModelDefaults | None:
+    """Return the metadata that the library of a model defines; None for another network."""
+    if isinstance(model, NormalizingClassifier):
+        classifier = cast("NormalizingClassifier", model)
+        name = str(getattr(model, "name", None) or type(model).__name__)
+        return ModelDefaults(
+            name,
+            "visattn",
+            classifier.img_size,
+            classifier.mean,
+            classifier.std,
+            classifier.class_names,
+            source="visattn model",
+        )
+    package = type(model).__module__.split(".")[0]
+    if package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean"):
+        dense = cast("Any", model)  # a dense model of visattn
+        return ModelDefaults(
+            type(model).__name__,
+            "visattn",
+            dense.img_size,
+            dense.mean,
+            dense.std,
+            dense.class_names,
+            source="visattn model",
+        )
+    if package == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
+        return _timm_defaults(model)
+    if package == "transformers" or _is_transformers_subclass(model):
+        return _transformers_defaults(model)
+    return None
+
+
+def _inner_models(model: nn.Module) -> dict[str, ModelDefaults]:
+    """Return the models of known libraries inside of a network that take images, by name."""
+    inner: dict[str, ModelDefaults] = {}
+    for site, module in model.named_modules():
+        if not site or any(site.startswith(f"{outer}.") for outer in inner):
+            continue
+        if type(module).__module__.startswith("torchvision.models."):
+            source = "assumed: mean and std of ImageNet"
+            size = (299, 299) if type(module).__name__ == "Inception3" else (0, 0)  # not known
+            inner[site] = ModelDefaults(site, "torchvision", size, *IMAGENET, source=source)
+        elif _takes_images(module) and (defaults := _known_defaults(module)) is not None:
+            inner[site] = defaults
+    return inner
+
+
+def _takes_images(module: nn.Module) -> bool:
+    if not _is_transformers_subclass(module):
+        return True
+    if vision_tower(module) is not None:
+        return False
+    return getattr(module, "main_input_name", "") == "pixel_values"
+
+
+def _with_inner_colors(
+    model: nn.Module, defaults: ModelDefaults, inner: dict[str, ModelDefaults]
+) -> ModelDefaults:
+    """Return metadata with the mean and std that the models inside of a network expect.
+
+    An inner model that receives `scale * x + shift` of images `x`, and expects colors normalized
+    with its mean and std, needs images normalized with `mean + shift * std` and `scale * std`.
+    """
+    modules = dict(model.named_modules())
+    size, channels = defaults.size, len(defaults.mean)
+    called = {site: modules[site] for site in inner}
+    received = received_colors(model, forward_function(model), called, size, channels)
+    if not received:  # it does not run alone, as detectors: images are taken to arrive as they are
+        same = ColorMap(torch.ones(channels), torch.zeros(channels), separate=True)
+        known = (site for site, each in inner.items() if each.library != "torchvision")
+        received = {site: same for site in known if len(inner[site].mean) == channels}
+    needed: list[tuple[str, _Colors]] = []
+    for site, colors in received.items():
+        if not colors.separate:
+            error = f"it changes the colors of images before {site} in another way than by a mean "
+            return replace(defaults, preprocessing_error=f"{error}and std of each channel")
+        needed.append((site, _needed_colors(inner[site], colors)))
+    if not needed:
+        return defaults
+    site, (mean, std) = needed[0]
+    if not all(_are_close((mean, std), colors) for _, colors in needed):
+        listed = "; ".join(
+            f"{site}: mean {_format(mean)}, std {_format(std)}" for site, (mean, std) in needed
+        )
+        return replace(
+            defaults, preprocessing_error=f"the models inside expect different colors ({listed})"
+        )
+    expected, source = inner[site], f"{inner[site].source} of {site}"
+    if (mean, std) == UNCHANGED:
+        return replace(
+            defaults, mean=mean, std=std, mean_color=expected.mean,
+            source="the network normalizes images",
+        )  # fmt: skip
+    if (mean, std) != (expected.mean, expected.std):
+        source += ", less what the network does to colors before"
+    return replace(defaults, mean=mean, std=std, source=source)
+
+
+def _needed_colors(expected: ModelDefaults, colors: ColorMap) -> _Colors:
+    """Return the mean and std by which an inner model gets the colors that it expects."""
+    rows = zip(
+        expected.mean, expected.std, colors.scale.tolist(), colors.shift.tolist(), strict=True
+    )
+    pairs = [(mean + shift * std, scale * std) for mean, std, scale, shift in rows]
+    measured: _Colors = (tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs))
+    usual = ((expected.mean, expected.std), UNCHANGED)
+    return next((each for each in usual if _are_close(each, measured)), measured)
+
+
+def _are_close(first: _Colors, second: _Colors) -> bool:
+    """Whether images normalized with two means and stds are equal within rounding."""
+    if len(first[0]) != len(second[0]):
+        return False
+    means = zip(first[0], second[0], strict=True)
+    stds = zip(first[1], second[1], strict=True)
+    scales = all(abs(std / other - 1) < _ROUNDING for std, other in stds)
+    return scales and all(abs(mean - other) < _ROUNDING for mean, other in means)
+
+
+def _format(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _is_transformers_subclass(model: nn.Module) -> bool:
+    """Whether a user's class is derived from a Hugging Face model."""
+    packages = (base.__module__.split(".")[0] for base in type(model).__mro__)
+    return "transformers" in packages and hasattr(getattr(model, "config", None), "model_type")
+
+
+def _input_channels(model: nn.Module) -> int:
+    """Return the number of image channels, from the first convolution."""
+    convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
+    channels = next((convolution.in_channels for convolution in convolutions), 3)
+    return channels if channels in (1, 3) else 3
+
+
+def _timm_defaults(model: nn.Module) -> ModelDefaults:
+    config = cast("dict[str, Any]", model.pretrained_cfg)
+    name = str(config.get("architecture") or type(model).__name__)
+    sizes = (getattr(module, "img_size", None) for module in model.modules())
+    size = next((size for size in sizes if size), None)
+    size = size or tuple(config.get("input_size") or (3, *_DEFAULT_SIZE))[1:]
+    size = (size, size) if isinstance(size, int) else size
+    mean = tuple(config.get("mean") or IMAGENET[0])
+    std = tuple(config.get("std") or IMAGENET[1])
+    channels = _input_channels(model)
+    if channels != len(mean):
+        mean, std = mean[:channels], std[:channels]
+    size = (int(size[0]), int(size[1]))
+    return ModelDefaults(name, "timm", size, mean, std, source="timm pretrained_cfg")
+
+
+def _transformers_defaults(model: nn.Module) -> ModelDefaults:
+    if tower := vision_tower(model):
+        raise ValueError(
+            f"the model must take only images, but {type(model).__name__} takes more; use its "
+            f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
+        )
+    config = cast("Any", model.config)
+    vision = vision_config(config)
+    size = getattr(vision, "image_size", None) or _DEFAULT_SIZE
+    size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    kind = str(vision.model_type)
+    mean, std = default_mean_std(kind)
+    source, error = f"assumed: mean and std of published {kind} weights", ""
+    wrapped = getattr(config, "pretrained_cfg", None)
+    wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
+    if isinstance(wrapped, dict):
+        mean, std = (tuple(wrapped.get(key) or ()) for key in ("mean", "std"))
+        mean, std, source = mean or IMAGENET[0], std or IMAGENET[1], "timm pretrained_cfg"
+        size = configured_image_size(model) or size
+    if kind.startswith(_BGR_TYPES):
+        error = f"the weights of {kind} take blue, green and red, not normalized by mean and std"
+    channels = int(getattr(vision, "num_channels", 3))
+    id2label = getattr(config, "id2label", None) or {}
+    names = tuple(str(id2label[index]) for index in sorted(id2label))
+    named = all(not name.startswith("LABEL_") for name in names)
+    return ModelDefaults(
+        config.model_type,
+        "transformers",
+        size,
+        mean[:channels],
+        std[:channels],
+        names if named else (),
+        source=source,
+        preprocessing_error=error,
+    )
+
+
+def default_mean_std(model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std that published weights of a Hugging Face model type were trained with.
+
+    Args:
+        model_type: `config.model_type`.
+
+    Example:
+        >>> default_mean_std("siglip_vision_model")[0], default_mean_std("dinov2")[0]
+        ((0.5, 0.5, 0.5), (0.485, 0.456, 0.406))
+    """
+    if model_type.startswith(_CLIP_WITH_IMAGENET):
+        return IMAGENET
+    if "clip" in model_type or model_type.startswith(_OPENAI_TYPES):
+        return OPENAI
+    if model_type.startswith(_UNCHANGED_TYPES):
+        return UNCHANGED
+    return HALVES if model_type == "vit" or model_type.startswith(_HALVES_TYPES) else IMAGENET

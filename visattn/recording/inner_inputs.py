@@ -1,0 +1,117 @@
+"""Colors that the models inside of a model receive, measured."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.recording.frozen_model import eval_mode
+from visattn.recording.model_outputs import output_tensors
+
+_TOLERANCE = 1e-3  # of colors in [0, 1]
+
+
+class _AllReceived(Exception):  # noqa: N818 - ends the run of a model, and is no error
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class ColorMap:
+    """How the colors that an inner model receives follow from those of the image.
+
+    Args:
+        scale: Factor of each channel.
+        shift: Summand of each channel.
+        separate: Whether each channel is a linear function of the same channel of the image.
+    """
+
+    scale: Float[Tensor, " c"]
+    shift: Float[Tensor, " c"]
+    separate: bool
+
+
+def received_colors(
+    model: nn.Module,
+    forward: Callable[[Tensor], Any],
+    inner: Mapping[str, nn.Module],
+    size: tuple[int, int],
+    channels: int,
+) -> dict[str, ColorMap]:
+    """Return how the colors of inner models follow from those of the image.
+
+    The model runs on images of one color each. Inner models that do not run, or not on images of as
+    many channels, are left out; so are all if the model does not run.
+
+    Args:
+        model: Any module.
+        forward: Calls it.
+        inner: Modules of it by their names.
+        size: Height and width of the images.
+        channels: Of the images.
+
+    Example:
+        >>> class Bright(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = nn.Conv2d(3, 2, 1)
+        ...     def forward(self, x): return self.net(2 * x - 1)
+        >>> model = Bright()
+        >>> colors = received_colors(model, model, {"net": model.net}, (5, 7), 3)["net"]
+        >>> colors.scale.tolist(), colors.shift.tolist(), colors.separate
+        ([2.0, 2.0, 2.0], [-1.0, -1.0, -1.0], True)
+    """
+    weights = (weight.detach() for weight in model.parameters() if weight.is_floating_point())
+    weight = next(weights, torch.zeros(1))
+    black, gray = torch.zeros(1, channels), torch.full((1, channels), 0.5)
+    colors = torch.cat([black, torch.eye(channels), gray])
+    images = colors[:, :, None, None].expand(-1, -1, *size).to(weight)
+    received: dict[str, Tensor] = {}
+
+    def hook(site: str) -> Callable[..., None]:
+        def store(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tensors = output_tensors([args, kwargs])
+            image = next((each for each in tensors if each.is_floating_point()), None)
+            if image is not None:
+                received.setdefault(site, image.detach().float())
+            if len(received) == len(inner):
+                raise _AllReceived
+
+        return store
+
+    devices = [weight.device] if weight.device.type == "cuda" else []
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(eval_mode(model))
+        for site, module in inner.items():
+            for part in module.modules():  # some are not called as a whole: forward_features
+                handle = part.register_forward_pre_hook(hook(site), with_kwargs=True)
+                stack.callback(handle.remove)
+        try:
+            forward(images)
+        except _AllReceived:
+            pass
+        except Exception:  # noqa: BLE001 - reported when the model is probed
+            return {}
+    shape = (len(images), channels)
+    whole = {site: image for site, image in received.items() if image.shape[:2] == shape}
+    return {
+        site: _color_map(image)
+        for site, image in whole.items()
+        if image.ndim == 4 and image.numel()
+    }
+
+
+def _color_map(image: Float[Tensor, "k c y x"]) -> ColorMap:
+    """Return the map of colors from images in black, each primary color, and gray."""
+    center = image[:, :, image.shape[2] // 2, image.shape[3] // 2].cpu()
+    black, primary, gray = center[0], center[1:-1] - center[0], center[-1]
+    scale = primary.diagonal()
+    size = float(primary.abs().max()) * _TOLERANCE
+    mixed = (primary - scale.diag()).abs().max() > size
+    linear = (black + primary.sum(0) / 2 - gray).abs().max() <= size
+    return ColorMap(scale, black, bool(linear and not mixed and scale.abs().min() > size))
