@@ -274,6 +274,10 @@ def unsupported_reason(
         return rectifiers_error(info.operations)
     if method.needs not in ("tokens", "texts"):
         return ""
+    layers = info.attention_layers
+    pools_only = layers and all(layer.single_query or layer.pools for layer in layers)
+    if method.name == "legrad" and pools_only:
+        return "its only attention is a pool, and LeGrad reads the tokens after each block"
     if method.single_grid:
         return single_grid_error(info)
     return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)

@@ -41,6 +41,7 @@ class AttentionLayer:
         single_query: Whether one query attends to the whole grid, as in attention pooling and
             class attention.
         placement: Where the keys lie on the input; None if that could not be followed.
+        pools: Whether its module returns a vector for each image, and not a token for each query.
     """
 
     site: str
@@ -52,6 +53,7 @@ class AttentionLayer:
     shift_size: tuple[int, int] = (0, 0)
     single_query: bool = False
     placement: GridPlacement | None = None
+    pools: bool = False
 
 
 @dataclass(frozen=True)

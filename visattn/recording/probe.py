@@ -235,7 +235,8 @@ class ModelProbe:
             observed = layout.layer.grid in self.grids.observed_grids
             positions = _has_positions(output, groups * queries, PROBE_BATCH_SIZE * tokens)
             valid = observed if positions is None else positions
-            return layout if valid else _NO_OUTPUT_POSITIONS
+            pools = replace(layout, layer=replace(layout.layer, pools=positions is None))
+            return pools if valid else _NO_OUTPUT_POSITIONS
         return layout
 
     def _window_layout(self, site: str, windows: Tensor, heads: int) -> ObservedTokens | str:
