@@ -48,8 +48,8 @@ def scores(folder: Path, align: Align) -> dict[str, float]:
         path.name, path, (SIDE, SIDE), (AnnotatedObject("square", [outline]),)
     )
     explained = analyze_model(Blur().eval(), SIDE)
-    schedule = PerturbationSchedule(steps=8)
-    parts = ("localization", "insertion_deletion", "road")
+    schedule = PerturbationSchedule(steps=64)
+    parts = ("localization", "insertion_deletion")
     explainer = Explainer(explained, resize_mode="squash", align=align)
     evaluator = MapEvaluator(explainer, parts, schedule=schedule)
     query = QueryObject(annotated, "square", (0,))
@@ -65,8 +65,7 @@ def test_cells_are_scored_where_their_receptive_fields_lie(tmp_path: Path) -> No
 
 def test_pixels_are_removed_where_the_receptive_fields_lie(tmp_path: Path) -> None:
     field, edges = scores(tmp_path, "receptive_field"), scores(tmp_path, "edges")
-    assert field["deletion"] < edges["deletion"]
-    assert field["insertion"] > edges["insertion"]
+    assert field["deletion"] < edges["deletion"] - 0.01
 
 
 @pytest.mark.parametrize("align", ["receptive_field", "edges"])
