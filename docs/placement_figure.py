@@ -4,8 +4,8 @@
 
 Left: the map stretched over the input from edge to edge. Right: each cell around the center of its
 receptive field. Above: what one cell looks at, which is the same in both tiles, and the cells as
-they are drawn; the one that looks has the bright frame. Below: the mean of the Grad-CAM maps of
-test scenes, each moved so that its object lies in the ring.
+they are drawn; the one that looks has the bright frame. Below: the maximum of the Grad-CAM map of
+each test scene, seen from the center of its object; the ring has the mean size of the objects.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,10 @@ from visattn.viz import colormap_lut
 HERE = Path(__file__).resolve().parent
 SIZE, SIDE = 96, 336
 SCALE = SIDE / SIZE
-REACH = 40
-"""Pixels on each side of an object that the mean map shows."""
+REACH = 24
+"""Pixels on each side of the center of an object in the lower tiles."""
+RADIUS = 0.145 * SIZE
+"""Mean radius of an object."""
 CELL = (2, 2)
 ALIGNS: tuple[Align, ...] = ("edges", "receptive_field")
 WHITE = (255, 255, 255)
@@ -75,16 +78,22 @@ def with_cells(tile: Image.Image, heatmap: va.AttentionMap) -> Image.Image:
     return tile
 
 
-def around_objects(maps: Sequence[va.AttentionMap], drawn: SingleObjectScenes) -> torch.Tensor:
-    """Return the mean map around the objects of scenes, each map relative to its maximum."""
-    total = torch.zeros(2, 2 * REACH, 2 * REACH)
-    for heatmap, (x, y) in zip(maps, drawn.centers.tolist(), strict=True):
-        left, top = (round((side + 1) / 2 * SIZE) for side in (x, y))
-        values = heatmap.resize_to_image() / heatmap.values.max()
-        padded = torch.nn.functional.pad(values, [REACH] * 4, value=torch.nan)
-        window = padded[top : top + 2 * REACH, left : left + 2 * REACH]
-        total += torch.stack((window.nan_to_num(), window.isfinite()))
-    return total[0] / total[1].clamp(min=1)
+def peaks(maps: Sequence[va.AttentionMap], drawn: SingleObjectScenes) -> Image.Image:
+    """Return a tile with the maxima of maps as dots, around the common center of all objects."""
+    tile = Image.new("RGB", (2 * SIDE, 2 * SIDE), (20, 20, 28))  # halved at the end: smooth dots
+    draw = ImageDraw.Draw(tile, "RGBA")
+
+    def disc(x: float, y: float, radius: float, **style: Any) -> None:
+        box = [(side + REACH) * SIDE / REACH for side in (x - radius, y - radius)]
+        box += [(side + REACH) * SIDE / REACH for side in (x + radius, y + radius)]
+        draw.ellipse(box, **style)
+
+    for heatmap, center in zip(maps, drawn.centers.tolist(), strict=True):
+        x, y = ((side + 1) / 2 * SIZE for side in center)
+        row, column = divmod(int(heatmap.resize_to_image().nan_to_num(-1).argmax()), SIZE)
+        disc(column + 0.5 - x, row + 0.5 - y, 0.4, fill=(255, 190, 90, 110))
+    disc(0, 0, RADIUS, outline=(*WHITE, 255), width=4)
+    return tile.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
 
 
 def heat(values: torch.Tensor) -> Image.Image:
@@ -92,14 +101,6 @@ def heat(values: torch.Tensor) -> Image.Image:
     low, high = float(values.min()), float(values.max())
     colors = colormap_lut("magma")[((values - low) / (high - low) * 255).round().int().numpy()]
     return Image.fromarray(colors).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-
-
-def with_ring(tile: Image.Image, radius: float) -> Image.Image:
-    """Draw a ring around the center of a tile of the mean map."""
-    reach = radius * SIDE / (2 * REACH)
-    box = [SIDE / 2 - reach, SIDE / 2 - reach, SIDE / 2 + reach, SIDE / 2 + reach]
-    ImageDraw.Draw(tile).ellipse(box, outline=WHITE, width=2)
-    return tile
 
 
 def figure(run: str, count: int) -> np.ndarray:
@@ -116,8 +117,7 @@ def figure(run: str, count: int) -> np.ndarray:
         field = looked_at(loaded.model.eval(), drawn.images[:64].float(), layer)
         rows[0].append(with_cells(heat(field), maps[0]))
         chosen = replace(drawn, centers=drawn.centers[kept])
-        mean = around_objects([maps[index] for index in kept], chosen)
-        rows[1].append(with_ring(heat(mean), 0.145 * SIZE))  # the mean radius of an object
+        rows[1].append(peaks([maps[index] for index in kept], chosen))
     return tiled([[np.asarray(tile) for tile in row] for row in rows])
 
 
