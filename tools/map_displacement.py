@@ -23,7 +23,7 @@ from visattn.commands.options.models import add_model, load_explained_model
 from visattn.data.images.reader import find_images, read_image
 from visattn.geometry.placement import Placement
 from visattn.pipelines.explainer import Explainer
-from visattn.recording.attention_map import resample_to_input
+from visattn.recording.attention_map import AttentionMap, resample_to_input
 
 FINE = 16  # pixels per cell
 STEPS = torch.linspace(-1, 1, 41)
@@ -82,16 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     loaded, explained = load_explained_model(args)
     explainer = Explainer(explained, resize_mode="squash")
     photos = [read_image(path).pixels for path in find_images(args.photos)[: args.limit]]
-    rows: list[list[Tensor]] = [[], [], []]
+    rows: list[list[AttentionMap]] = [[], [], []]
     for photo in photos:  # the classes of the first are explained in all three
         target = None
         for row, image in zip(rows, (photo, photo[::-1], photo[:, ::-1]), strict=True):
             batch = explainer.prepare(np.ascontiguousarray(image))
             [heatmap] = explainer.map(batch, args.method, target, keep_empty=True)
             target = heatmap.metadata.get("target")
-            row.append(heatmap.values)
-    maps, *others = (torch.stack(row) for row in rows)
-    placement = heatmap.placement or Placement.edges(explained.info.input_size)
+            row.append(heatmap)
+    maps, *others = (torch.stack([heatmap.values for heatmap in row]) for row in rows)
+    placement = rows[0][0].placement or Placement.edges(explained.info.input_size)
     arithmetic = placement.shift((maps.shape[1], maps.shape[2]))
     print(f"{loaded.weights}, {args.method}, {len(maps)} photos, {maps.shape[1]} x {maps.shape[2]}")
     for axis, mirrored in enumerate(others):
