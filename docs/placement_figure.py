@@ -104,7 +104,7 @@ def heat(values: torch.Tensor) -> Image.Image:
 
 
 def figure(run: str, count: int) -> np.ndarray:
-    """Return the picture of a trained classifier of shapes."""
+    """Return the figure of a trained classifier of shapes."""
     loaded, drawn = load_model(f"run:{run}"), test_scenes(count)
     images = [image.permute(1, 2, 0).numpy() for image in drawn.images]
     rows: list[list[Image.Image]] = [[], []]
@@ -122,7 +122,7 @@ def figure(run: str, count: int) -> np.ndarray:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the picture."""
+    """Draw the figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=500, help="test scenes (default: 500)")
     parser.add_argument("--out", type=Path, default=HERE / "receptive_fields.png")
     args = parser.parse_args(argv)
-    picture = Image.fromarray(figure(args.run, args.count))
-    picture.quantize(128).save(args.out, optimize=True)
+    drawing = Image.fromarray(figure(args.run, args.count))
+    drawing.quantize(128).save(args.out, optimize=True)
     return 0
 
 

@@ -58,9 +58,9 @@ def test_table_matches_hand_computation(runs: tuple[Path, Path], capsys: Capsys)
 def test_maps_of_an_image_are_drawn_together() -> None:
     """Ten equal maps of each image tell no more than one."""
     scores = [{"point_box": value} for value in (0.0, 1.0)]
-    one = [Pair(f"image {index}", 0.2, scores[0], scores[index % 4 == 0]) for index in range(40)]
-    assert interval(one * 10, "point_box") == pytest.approx(interval(one, "point_box"))
-    low, high = interval(one, "point_box")
+    pairs = [Pair(f"image {index}", 0.2, scores[0], scores[index % 4 == 0]) for index in range(40)]
+    assert interval(pairs * 10, "point_box") == pytest.approx(interval(pairs, "point_box"))
+    low, high = interval(pairs, "point_box")
     assert 10 < low < 25 < high < 41  # 25 +- 1.96 * 100 * sqrt(0.25 * 0.75 / 40)
 
 

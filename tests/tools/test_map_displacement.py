@@ -33,8 +33,8 @@ def test_displacement_of_known_maps_is_found() -> None:
     for move in ((0.0, 0.0), (-0.5, 0.25), (0.3, -0.45)):
         maps = bumps(move, centers, axis=None)
         for axis in (0, 1):
-            found, there, here = displacement(maps, bumps(move, centers, axis=axis), axis)
-            assert found == pytest.approx(move[axis], abs=0.051)
+            cells, there, here = displacement(maps, bumps(move, centers, axis=axis), axis)
+            assert cells == pytest.approx(move[axis], abs=0.051)
             assert there > 0.99
             assert there >= here
 
