@@ -30,7 +30,7 @@ from visattn.metrics.maps.localization import LocalizationRule, is_constant_map,
 from visattn.metrics.maps.sanity_checks import cascading_randomization, map_similarity
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.attention_map import AttentionMap
+from visattn.recording.attention_map import AttentionMap, resample_to_input
 from visattn.recording.model_info import ExplainedModel
 
 PARTS = ("localization", "insertion_deletion", "road")
@@ -170,11 +170,10 @@ class MapEvaluator:
             maps = self._compute_maps(method, batch, class_indices, seeds)
             faithfulness = self._faithfulness(perturbation, batch.inputs, maps, seeds)
             for index, query in enumerate(queries):
-                placed = AttentionMap(maps[index], method, "gradient", batch.geometries[index])
-                constant = is_constant_map(maps[index])
+                constant = is_constant_map(maps[index].values)
                 row = {"kind": "score", **_query_key(query), "method": method, **predictions[index]}
                 row |= {"constant_map": constant}
-                row |= self._localization(placed, regions[index], query)
+                row |= self._localization(maps[index], regions[index], query)
                 if not constant:
                     row |= {name: float(values[index]) for name, values in faithfulness.items()}
                 yield row
@@ -210,7 +209,7 @@ class MapEvaluator:
         for method in methods:
 
             def maps(indices: Sequence[int] = class_indices, method: str = method) -> Tensor:
-                return self._compute_maps(method, batch, indices, seeds)
+                return _stacked(self._compute_maps(method, batch, indices, seeds))
 
             other = map_similarity(maps(), maps(others))
             similarity = cascading_randomization(
@@ -262,12 +261,12 @@ class MapEvaluator:
         batch: PreparedImages,
         class_indices: Sequence[int],
         seeds: Sequence[int],
-    ) -> Float[Tensor, "b gy gx"]:
+    ) -> list[AttentionMap]:
+        """Return the map of each image, placed on it."""
         if method in BASELINES:
-            return BASELINES[method](batch.inputs, seeds)
-        maps = self.explainer.map(batch, method, list(class_indices), keep_empty=True)
-        values = torch.stack([attention_map.values for attention_map in maps])
-        return values.to(batch.inputs.device)
+            pairs = zip(BASELINES[method](batch.inputs, seeds), batch.geometries, strict=True)
+            return [AttentionMap(values, method, "gradient", place) for values, place in pairs]
+        return self.explainer.map(batch, method, list(class_indices), keep_empty=True)
 
     def _perturbation(
         self, inputs: Float[Tensor, "b c y x"], class_indices: Sequence[int]
@@ -292,7 +291,7 @@ class MapEvaluator:
         self,
         perturbation: _Perturbation | None,
         inputs: Float[Tensor, "b c y x"],
-        maps: Float[Tensor, "b gy gx"],
+        maps: Sequence[AttentionMap],
         seeds: Sequence[int],
     ) -> dict[str, Float[Tensor, " b"]]:
         """Return the faithfulness scores; for constant maps they have no meaning."""
@@ -301,7 +300,9 @@ class MapEvaluator:
             return results
         score_function, count, ends = perturbation
         size = (inputs.shape[2], inputs.shape[3])
-        ranks = pixel_ranks(maps.nan_to_num(0.0, 0.0, 0.0), size, seeds)
+        values = _stacked(maps).nan_to_num(0.0, 0.0, 0.0).to(inputs.device)
+        fine = resample_to_input(values, size, maps[0].placement)
+        ranks = pixel_ranks(fine, size, seeds)
         if "insertion_deletion" in self.parts:
             results |= insertion_deletion(
                 score_function, inputs, ranks, self.schedule, ends=ends, variants_per_batch=count
@@ -352,6 +353,10 @@ class MapEvaluator:
             other = int(torch.randint(num_classes - 1, (), generator=generator))
             others.append(other + (other >= class_index))
         return others
+
+
+def _stacked(maps: Sequence[AttentionMap]) -> Float[Tensor, "b gy gx"]:
+    return torch.stack([attention_map.values for attention_map in maps])
 
 
 def _query_key(query: QueryObject) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from visattn.cli import main
 from visattn.commands.data.command import build_parser
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.images.reader import find_images, read_image
+from visattn.data.regions.dataset import read_coco_images
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
 from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
@@ -170,9 +171,37 @@ def test_boxes_locate_the_digits(root: Path, capsys: pytest.CaptureFixture[str])
         for left, top, right, bottom in [line["box"], *line["distractors"]]:
             lit[top:bottom, left:right] = True
         assert not drawn[0][~lit].any()
+    placed = {image.name: image for image in read_coco_images(out / "instances.json", out)}
+    for line in read_records(out / "digits.jsonl"):
+        image, (left, top, right, bottom) = placed[line["file"]], line["box"]
+        assert (image.size, image.categories) == ((31, 41), (line["class"],))
+        boxes = image.region_masks(line["class"])[1]
+        assert boxes[top:bottom, left:right].sum() == boxes.sum() == 28 * 28
     output = capsys.readouterr().out
     assert "7 of 5000 canvases of split validation, 31 x 41 pixels, sha256 of all" in output
     assert output.endswith(f"{data.digest()}\n")
+
+
+def test_instances_of_scenes_and_shapes_are_their_boxes(tmp_path: Path) -> None:
+    """The instances file is read as any of COCO, with the boxes and shapes of the JSON lines."""
+    for name, lines_file in (("scenes", "captions.jsonl"), ("shapes", "shapes.jsonl")):
+        folder = tmp_path / name
+        words = ["--out", str(folder), "--count", "5", "--size", "37", "--colors", "red", "cyan"]
+        assert main(["data", name, *words]) == 0
+        records = {line["file"]: line for line in read_records(folder / lines_file)}
+        images = read_coco_images(folder / "instances.json", folder)
+        assert [image.name for image in images] == sorted(records)
+        for image in images:
+            record = records[image.name]
+            things = record.get("objects") or [record["object"]]
+            assert [each.category for each in image.objects] == [each["shape"] for each in things]
+            assert {each["color"] for each in things} <= {"red", "cyan"}
+            for thing in things:
+                left, top, right, bottom = thing["box"]
+                _, boxes = image.region_masks(thing["shape"])
+                assert boxes[top:bottom, left:right].all()
+            area = sum((b - t) * (r - x) for x, t, r, b in (each["box"] for each in things))
+            assert image.region_masks()[1].sum() <= area
 
 
 def test_shapes_match_the_data_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,21 +28,29 @@ Render scenes of colored shapes. Each scene is DIR/ID.png and a line of DIR/capt
   captions      five captions that are true of the scene
   objects       shape, color, texture and size of each object, and its box: left, top, right, bottom
                 in pixels
-  word_objects  for each word of each caption the index of the object it refers to, or null"""
+  word_objects  for each word of each caption the index of the object it refers to, or null
+DIR/instances.json has the boxes in the format of COCO, with the shapes as categories; its outlines
+are those of the boxes."""
 _SHAPES = """\
 Render scenes of one colored shape each, as SingleObjectDataModule provides them. Each scene is
 DIR/ID.png and a line of DIR/shapes.jsonl:
   id, file   the image
   class      the shape
-  object     as in visattn data scenes"""
+  object     as in visattn data scenes
+DIR/instances.json has the boxes in the format of COCO, with the shapes as categories; its outlines
+are those of the boxes. A model of shapes is scored on them by visattn score maps
+--data DIR/instances.json --images DIR."""
 _DIGITS = """\
 Place MNIST digits on canvases, as ClutteredMNISTDataModule provides them. Each canvas is DIR/ID.png
 and a line of DIR/digits.jsonl:
   id, file     the canvas
   class        the digit
   box          box of the digit: left, top, right, bottom in pixels
-  distractors  boxes of the patches of other digits, in the order in which they were drawn"""
+  distractors  boxes of the patches of other digits, in the order in which they were drawn
+DIR/instances.json has the boxes in the format of COCO, with the digits as categories; its outlines
+are those of the boxes."""
 _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
+_INSTANCES = "instances.json"
 _SIDES = whole_number(16, 4096)  # pixels; a larger scene takes gigabytes while it is rendered
 _OBJECTS = whole_number(1, 100)
 _BLEND_MODES = ("sum", "max", "overwrite", "alpha")
@@ -79,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     summary = writers[args.name](args)
     if args.dry_run:
         images = [f"{args.split}-{number}.png" for number in range(args.count)]
-        return print_dry_run([summary], args.out, [*images, _LISTS[args.name]])
+        return print_dry_run([summary], args.out, [*images, _LISTS[args.name], _INSTANCES])
     print_row(args.out, summary)
     return 0
 
@@ -93,10 +102,6 @@ def _add_scenes(subparsers: Any) -> None:
         help="split; novel has color-shape pairs that are not in training (default: test)",
     )
     _add_rendering(parser)
-    for name in ("colors", "shapes", "textures"):
-        parser.add_argument(
-            f"--{name}", nargs="+", metavar="WORD", help=f"{name} to use (default: all)"
-        )
     parser.add_argument(
         "--min-objects", type=_OBJECTS, default=2, help="fewest objects per scene (default: 2)"
     )
@@ -111,6 +116,10 @@ def _add_rendering(parser: argparse.ArgumentParser) -> None:
         "--size", type=_SIDES, default=64, help="height and width in pixels (default: 64)"
     )
     parser.add_argument("--seed", type=seed, default=0, help="seed of the scenes (default: 0)")
+    for name in ("colors", "shapes", "textures"):
+        parser.add_argument(
+            f"--{name}", nargs="+", metavar="WORD", help=f"{name} to use (default: all)"
+        )
 
 
 def _add_shapes(subparsers: Any) -> None:
@@ -179,12 +188,7 @@ def _write_scenes(args: argparse.Namespace) -> str:
     from visattn.data.scenes.dataset import Scenes
     from visattn.data.scenes.world import WorldConfig
 
-    kinds = {
-        name: tuple(words)
-        for name in ("colors", "shapes", "textures")
-        if (words := getattr(args, name))
-    }
-    config = WorldConfig(**kinds, num_objects=(args.min_objects, args.max_objects))
+    config = WorldConfig(**_kinds(args), num_objects=(args.min_objects, args.max_objects))
     scenes = Scenes(args.count, size=args.size, split=args.split, seed=args.seed, config=config)
     summary = f"{len(scenes)} scenes of split {args.split}, {args.size} x {args.size} pixels"
     if args.dry_run:
@@ -193,6 +197,12 @@ def _write_scenes(args: argparse.Namespace) -> str:
         for index in range(len(scenes)):
             records.append(_write_scene(scenes, index, args.out))
     return summary
+
+
+def _kinds(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """Return the chosen colors, shapes and textures."""
+    names = ("colors", "shapes", "textures")
+    return {name: tuple(words) for name in names if (words := getattr(args, name))}
 
 
 def _write_scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
@@ -214,9 +224,8 @@ def _write_shapes(args: argparse.Namespace) -> str:
         single_object_world,
     )
 
-    scenes = Scenes(
-        args.count, size=args.size, split=args.split, seed=args.seed, config=SINGLE_OBJECT
-    )
+    config = replace(SINGLE_OBJECT, **_kinds(args))
+    scenes = Scenes(args.count, size=args.size, split=args.split, seed=args.seed, config=config)
     summary = f"{len(scenes)} shapes of split {args.split}, {args.size} x {args.size} pixels"
     if args.dry_run:
         return summary
@@ -317,3 +326,36 @@ def _json_lines(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
         if records:
             text = "\n".join([*map(json.dumps, records), ""])
             atomic_write(args.out / _LISTS[args.name], text)
+            size = (args.size, args.size) if "size" in args else tuple(args.canvas_size)
+            instances = json.dumps(_coco_instances(records, size))
+            atomic_write(args.out / _INSTANCES, instances + "\n")
+
+
+def _coco_instances(
+    records: Sequence[dict[str, Any]], size: tuple[int, int]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the boxes of all images as an instances file of COCO, which needs outlines too."""
+    images: list[dict[str, Any]] = []
+    boxes: list[tuple[str, str, Sequence[int]]] = []
+    for record in records:
+        name = record["id"]
+        images.append(
+            {"id": name, "file_name": record["file"], "height": size[0], "width": size[1]}
+        )
+        things = record.get("objects") or [record.get("object", record)]
+        boxes += [(name, thing.get("shape") or thing["class"], thing["box"]) for thing in things]
+    numbers = {name: number for number, name in enumerate(sorted({box[1] for box in boxes}), 1)}
+    annotations = [
+        {
+            "id": number,
+            "image_id": image,
+            "category_id": numbers[category],
+            "bbox": [left, top, right - left, bottom - top],
+            "segmentation": [[left, top, right, top, right, bottom, left, bottom]],
+            "area": (right - left) * (bottom - top),
+            "iscrowd": 0,
+        }
+        for number, (image, category, (left, top, right, bottom)) in enumerate(boxes, 1)
+    ]
+    categories = [{"id": number, "name": name} for name, number in numbers.items()]
+    return {"images": images, "annotations": annotations, "categories": categories}

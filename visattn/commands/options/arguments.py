@@ -243,6 +243,18 @@ def add_resize_mode(parser: argparse.ArgumentParser, *, default: str | None = "c
     )
 
 
+def add_align(parser: argparse.ArgumentParser) -> None:
+    """Add `--align`."""
+    parser.add_argument(
+        "--align",
+        choices=("receptive_field", "edges"),
+        default="receptive_field",
+        help="place the cells of a feature map where their receptive fields are centered, or "
+        "stretch it over the network's input from edge to edge as most tools do (default: "
+        "receptive_field)",
+    )
+
+
 def add_images(parser: argparse.ArgumentParser, *, videos: bool = False) -> None:
     """Add the positional arguments `images` and the option `--strict`.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
     CommandParser,
+    add_align,
+    add_resize_mode,
     batch_size,
     count,
     real_number,
@@ -114,6 +116,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_score_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that change the scores."""
     steps = whole_number(1, 10_000)
+    add_align(parser)
+    add_resize_mode(parser, default=None)
     parser.add_argument(
         "--tolerance",
         type=real_number(0, 1e6),
@@ -238,17 +242,19 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     loaded, explained = load_explained_model(args, dense=dense)
     if loaded.weights == "random" and not args.dry_run:
         print_message("the weights are random: the scores have no meaning")
+    options: dict[str, Any] = {"align": args.align, "resize_mode": args.resize_mode}
     if dense:
         from visattn.pipelines.evaluate_dense import DenseMapEvaluator
 
         if not explained.class_names:
             raise ValueError("the names of the classes are unknown; give a file, --classes FILE")
-        explainer = Explainer(explained, img_size=args.input_size, dense=True)
+        explainer = Explainer(explained, img_size=args.input_size, dense=True, **options)
         evaluator = DenseMapEvaluator(
             explainer, args.scores, rule, schedule, args.seed, kind=args.target
         )
         return evaluator, loaded.weights
-    explainer = Explainer(explained, transform=loaded.transform)
+    own = None if args.resize_mode else loaded.transform
+    explainer = Explainer(explained, transform=own, **options)
     evaluator = MapEvaluator(explainer, args.scores, rule, schedule, args.seed)
     return evaluator, loaded.weights
 
@@ -283,6 +289,8 @@ def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dic
         "input_size": args.input_size,
         "classes": args.classes and file_digest(args.classes),
         "data": args.data.name,
+        "align": args.align,
+        "resize_mode": args.resize_mode,
         "target": args.target if args.target in _DENSE else _target_name(predicted=predicted),
         "scores": list(args.scores),
         "tolerance": args.tolerance,
