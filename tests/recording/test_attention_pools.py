@@ -158,6 +158,7 @@ def test_the_map_is_the_row_of_the_token_that_is_read(name: str) -> None:
     torch.testing.assert_close(weights, rows[:, :, 0].float())
     target = resolve_target(1, explained)
     torch.testing.assert_close(METHODS["attention"].function(explained, x, target), right)
+    assert "legrad" not in supported_methods(info)
     for method in supported_methods(info):
         if METHODS[method].needs in ("tokens", "features") and method != "legrad":
             values = METHODS[method].function(explained, x, target)

@@ -19,6 +19,7 @@ from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.viz.html.explorer_page import ExplorerLayer, ExplorerMap, explorer_page
 from visattn.viz.maps.heads import LayerHeads, head_grid, head_tile_size
 
+_VISIBLE_SHIFT = 0.005  # cells
 _UNITS = {"tokens": "attention", "gradient": "attribution", "saliency": "saliency"}
 
 
@@ -49,12 +50,13 @@ def explorer_html(
         ValueError: If there are neither layers nor maps.
     """
     scales = scales or [map_scale([entry]) for entry in maps]
-    explored = [_explored_map(*pair) for pair in zip(maps, scales, strict=True)]
+    base = geometry.from_edges()
+    explored = [_explored_map(*pair, base) for pair in zip(maps, scales, strict=True)]
     title = next(filter(None, map(target_line, maps)), "Attention")
     return explorer_page(
         image.pixels,
-        geometry.to_dict(),
-        layers=[_explored_layer(layer, explained.info) for layer in layers],
+        base.to_dict(),
+        layers=[_explored_layer(layer, explained, base) for layer in layers],
         read=_first_query(explained.info),
         maps=explored,
         name=Path(image.name).name if name is None else name,
@@ -92,7 +94,10 @@ def all_heads_figure(
     info = explained.info
     rows = [layer.read_row(info) for layer in layers]
     tile = head_tile_size(image.size, max((len(row) for row in rows), default=1))
-    placed = [AttentionMap(row, "", "tokens", geometry) for row in rows]
+    places = [_geometry_of_keys(layer, explained, geometry.from_edges()) for layer in layers]
+    placed = [
+        AttentionMap(row, "", "tokens", place) for row, place in zip(rows, places, strict=True)
+    ]
     peaks = torch.cat([row.flatten(1).amax(1) for row in rows]) if rows else torch.ones(1)
     uniform = max((4 / row[0].numel() for row in rows), default=0.0)
     return head_grid(
@@ -120,7 +125,22 @@ def _first_query(info: ModelInfo) -> str:
     return "" if info.pooling in ("class", "none") else describe_read_rows(info)
 
 
-def _explored_layer(layer: RecordedLayer, info: ModelInfo) -> ExplorerLayer:
+def _geometry_of_keys(layer: RecordedLayer, explained: ExplainedModel, base: Geometry) -> Geometry:
+    """Return the geometry of the maps of a layer, whose keys may lie elsewhere than the input."""
+    if layer.placement is None or explained.align == "edges":
+        return base
+    return base.with_placement(layer.placement)
+
+
+def _own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any] | None:
+    """Return a geometry for the page; None if it is that of the page."""
+    same = geometry is None or (geometry.matrix, geometry.region) == (base.matrix, base.region)
+    return None if geometry is None or same else geometry.to_dict()
+
+
+def _explored_layer(
+    layer: RecordedLayer, explained: ExplainedModel, base: Geometry
+) -> ExplorerLayer:
     weights = layer.weights.numpy()
     keys = (weights.shape[2], weights.shape[3])
     return ExplorerLayer(
@@ -132,11 +152,12 @@ def _explored_layer(layer: RecordedLayer, info: ModelInfo) -> ExplorerLayer:
         layer.prefix_queries,
         keys,
         layer.num_prefix_keys,
-        layer.shares(info),
+        layer.shares(explained.info),
+        _own_geometry(_geometry_of_keys(layer, explained, base), base),
     )
 
 
-def _explored_map(attention_map: AttentionMap, scale: MapScale) -> ExplorerMap:
+def _explored_map(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> ExplorerMap:
     values, metadata = attention_map.values, attention_map.metadata
     facts = [
         ("Values", f"{float(values.min()):.2g} to {float(values.max()):.2g}"),
@@ -144,6 +165,11 @@ def _explored_map(attention_map: AttentionMap, scale: MapScale) -> ExplorerMap:
     ]
     if target := target_line(attention_map):
         facts.insert(0, ("Target", target))
+    if attention_map.placement is not None:
+        y, x = attention_map.placement.shift((values.shape[0], values.shape[1]))
+        if max(abs(y), abs(x)) >= _VISIBLE_SHIFT:
+            moved = f"{x:+.2f}, {y:+.2f} cells (receptive fields)"
+            facts.append(("Moved", moved.replace("-", "\N{MINUS SIGN}")))
     for key, value in sorted(dict(metadata.get("options", {})).items()):
         if value is not None:
             facts.append((str(key).replace("_", " ").capitalize(), _short_text(value)))
@@ -155,6 +181,7 @@ def _explored_map(attention_map: AttentionMap, scale: MapScale) -> ExplorerMap:
         scale.signed,
         _UNITS.get(attention_map.kind, "value"),
         tuple(facts),
+        _own_geometry(attention_map.geometry, base),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from visattn.attribution.layer_weights import read_shares, with_query_axis
+from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import record
@@ -31,6 +32,7 @@ class RecordedLayer:
         grid: Rows and columns of the queries on the grid.
         prefix_queries: Kinds of the queries before those on the grid.
         num_prefix_keys: Number of keys that lie nowhere on the image.
+        placement: Where the keys lie on the network's input; None for from edge to edge.
     """
 
     index: int
@@ -40,6 +42,7 @@ class RecordedLayer:
     grid: tuple[int, int]
     prefix_queries: tuple[str, ...]
     num_prefix_keys: int
+    placement: GridPlacement | None = None
 
     def shares(self, info: ModelInfo) -> tuple[float, ...]:
         """Return the share of each query in what the scores read; equal for a single query.
@@ -133,7 +136,16 @@ def _recorded_layer(
     prefix = tuple(attention_map.metadata.get("prefix_tokens", layer.prefix_tokens))
     queries = prefix if count in (len(prefix), len(prefix) + patches) else ()
     indices = tuple(range(weights.shape[0])) if heads is None else tuple(heads)
-    return RecordedLayer(index, layer.site, weights, indices, layer.grid, queries, len(prefix))
+    return RecordedLayer(
+        index,
+        layer.site,
+        weights,
+        indices,
+        layer.grid,
+        queries,
+        len(prefix),
+        attention_map.placement,
+    )
 
 
 def _average_queries(layer: RecordedLayer, max_weights: int) -> RecordedLayer:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike
 from visattn.data.images.resize import ResizeMode
-from visattn.geometry.placement import GridPlacement, align_of
+from visattn.geometry.placement import Align, GridPlacement, align_of
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
@@ -124,6 +124,8 @@ class VideoExplainer:
         img_size: Height and width of the input; by default that of the model.
         class_names: Names of the classes.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
+        align: Whether cells are drawn at the centers of their receptive fields, or from `edges` to
+            edges.
 
     Raises:
         ValueError: If the model is no supported video classifier, or the number of frames differs
@@ -147,7 +149,9 @@ class VideoExplainer:
         img_size: tuple[int, int] | None = None,
         class_names: Sequence[str] = (),
         resize_mode: ResizeMode | None = None,
+        align: Align = "receptive_field",
     ) -> None:
+        self.align: Align = align
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, (), "")
         self.model, name = loaded.model, type(loaded.model).__name__
         self._placements: dict[Any, GridPlacement | None] = {}
@@ -226,8 +230,9 @@ class VideoExplainer:
             "signed": False,
         }
         placement = None
-        if method in ("gradcam", "attention"):
+        if method in ("gradcam", "attention") and self.align == "receptive_field":
             placement = self._placement(inputs[None].shape, (volume.shape[1], volume.shape[2]))
+        if method != "input_gradient":
             metadata["align"] = align_of(placement)
         maps: list[AttentionMap] = []
         for frame in range(count):

@@ -7,6 +7,7 @@ from pathlib import Path
 from visattn.commands.options.arguments import (
     LONGEST_SIDE,
     CommandParser,
+    add_align,
     add_bulk,
     add_images,
     add_resize_mode,
@@ -110,6 +111,7 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         help="argument of a method, such as num_masks=4000 for rise (can be repeated)",
     )
     add_resize_mode(parser, default=None)
+    add_align(parser)
 
 
 def _add_layers(parser: argparse.ArgumentParser) -> None:

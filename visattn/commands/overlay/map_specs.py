@@ -67,7 +67,8 @@ class MapRunner:
         torch.manual_seed(0)  # random weights are the same in every run
         self.dense = dense_target(args)
         is_dense = self.dense is not None
-        self.loaded, self.explained = load_explained_model(args, dense=is_dense)
+        self.loaded, explained = load_explained_model(args, dense=is_dense)
+        self.explained = replace(explained, align=args.align)
         info = self.explained.info
         self.specs = _specs_per_text(_map_specs(args, self.explained, self.dense), args.text or ())
         self.explainer = Explainer(
@@ -75,6 +76,7 @@ class MapRunner:
             img_size=args.input_size if is_dense else None,
             transform=self.loaded.transform,
             resize_mode=args.resize_mode,
+            align=args.align,
             dense=is_dense,
         )
         self.layers, self.heads = args.layers, args.heads

@@ -125,6 +125,7 @@ def _model_directory(args: argparse.Namespace) -> Path:
         "--text": args.text,
         "--layer": args.layer,
         "--resize-mode": args.resize_mode,
+        "--align": args.align == "edges",
         "--input-size": args.input_size,
         "--weights": args.weights,
         "--all-heads": args.all_heads,

@@ -129,6 +129,7 @@ class _Run:
             "target": args.target,
             **dense_record(args),
             "resize_mode": args.resize_mode,
+            "align": args.align,
             "input_size": args.input_size,
             "classes": args.classes and file_digest(args.classes),
             "text": args.text,

@@ -95,7 +95,8 @@ def _with_geometry(
             args.input_size or (224, 224), args.resize_mode or "squash", args.resize_shorter
         )
         _, geometry = resize_to_input(image, spec)
-    return AttentionMap(torch.from_numpy(values), str(args.maps), "gradient", geometry)
+    maps = AttentionMap(torch.from_numpy(values), str(args.maps), "gradient", geometry)
+    return maps.aligned(args.align)
 
 
 def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _STILL_ONLY = ("all_heads", "explorer", "text", "pixel", "box", "region", "query", "shard")
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args")
 _RECORDED = (
-    "model", "pretrained", "target", "resize_mode", "input_size", "style", "colormap", "opacity",
+    "model", "pretrained", "target", "resize_mode", "align", "input_size", "style", "colormap",
+    "opacity",
 )  # fmt: skip
 
 
@@ -66,6 +67,7 @@ class VideoRunner:
             img_size=args.input_size,
             class_names=names,
             resize_mode=args.resize_mode,
+            align=args.align,
         )
         known = self.explainer.methods
         methods = list(args.method or known[:1])

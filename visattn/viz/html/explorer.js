@@ -13,17 +13,18 @@ function drawn(at) {
   if (!isHead(at)) return maps[at.method];
   if (!fields[at.layer]) return null;
   const top = topOf(fields, at.layer, at.head, state.shared), values = fields[at.layer][at.head];
-  return { values, grid: layers[at.layer].keys, scale: [0, top], clipped: peakOf(values) > top, signed: false };
+  const { keys: grid, geometry } = layers[at.layer];
+  return { values, grid, geometry, scale: [0, top], clipped: peakOf(values) > top, signed: false };
 }
 
 function show() {
   const at = current(), shown = at === null ? null : drawn(at);
   const [low, high] = shown?.scale ?? [0, 1];
   const options = { ...state, low: low + state.threshold * (high - low), high,
-    grid: shown?.grid, signed: shown?.signed };
+    grid: shown?.grid, geometry: shown?.geometry, signed: shown?.signed };
   stage.show(shown ? shown.values : null, options);
   const place = isHead(at) && shown && state.query.x !== undefined ? layers[at.layer] : null;
-  stage.outline(place ? [boxOf(cellOf(place, state.query), place.grid)] : []);
+  stage.outline(place ? [boxOf(cellOf(place, state.query), place)] : []);
   tiles?.mark(isHead(state.pinned) ? state.pinned : null);
   methods.mark(state.pinned !== null && !isHead(state.pinned) ? state.pinned.method : -1);
   queries.mark(choices.findIndex(({ query }) => query === state.query));
@@ -105,7 +106,8 @@ function moveQuery(event) {
   const layer = layers[(isHead(state.pinned) ? state.pinned : state.head).layer], [rows, columns] = layer.grid;
   const [row, column] = cellOf(layer, state.query.x === undefined ? { x: 0.5, y: 0.5 } : state.query);
   const within = (at, count) => Math.min(Math.max(at, 0), count - 1);
-  ask({ x: (within(column + step[1], columns) + 0.5) / columns, y: (within(row + step[0], rows) + 0.5) / rows });
+  const center = { x: (within(column + step[1], columns) + 0.5) / columns, y: (within(row + step[0], rows) + 0.5) / rows };
+  ask(sharesOf(pageData.geometry, pointOf(geometryOf(layer), center)));
 }
 
 function listenToPhoto() {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from visattn.viz.html.photo_page import LONGEST, photo_page
+from visattn.viz.html.photo_page import LONGEST, page_geometry, photo_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.colormap import colormap_lut
 
@@ -33,6 +33,7 @@ class ExplorerLayer:
         keys: Rows and columns of the key patches.
         before: Number of prefix tokens among the keys.
         shares: Share of each query in what the scores of the model read; () if unknown.
+        geometry: Geometry of the keys, from `Geometry.to_dict`; None if it is that of the page.
 
     Raises:
         ValueError: If the numbers of heads or tokens do not match the weights.
@@ -53,6 +54,7 @@ class ExplorerLayer:
     keys: tuple[int, int]
     before: int = 0
     shares: tuple[float, ...] = ()
+    geometry: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check the shapes."""
@@ -84,12 +86,13 @@ class ExplorerMap:
 
     Args:
         name: Name of the method.
-        values: Values on a grid that covers the model's input.
+        values: Values on a grid.
         vmin: Value at the lower end of the colormap.
         vmax: Value at the upper end of the colormap.
         signed: Whether the map has negative values.
         unit: Unit or quantity of the values.
         facts: Names and values of further properties.
+        geometry: Geometry of the grid, from `Geometry.to_dict`; None if it is that of the page.
 
     Example:
         >>> ExplorerMap("Grad-CAM", np.ones((7, 7))).unit
@@ -103,6 +106,7 @@ class ExplorerMap:
     signed: bool = False
     unit: str = "value"
     facts: tuple[tuple[str, str], ...] = ()
+    geometry: Mapping[str, Any] | None = None
 
 
 def explorer_page(
@@ -129,7 +133,7 @@ def explorer_page(
 
     Args:
         image: RGB, of any size and proportions.
-        geometry: Geometry of the maps, from `Geometry.to_dict`.
+        geometry: Geometry of the network's input, from `Geometry.to_dict`.
         layers: Of attention among tokens, if the model has any.
         maps: Of methods.
         name: Name of the image.
@@ -222,9 +226,14 @@ def _layer_data(layer: ExplorerLayer) -> dict[str, Any]:
         "is_pooling": layer.is_pooling,
         "before": layer.before,
         "shares": list(layer.shares),
+        **_geometry_data(layer.geometry),
         "tops": base64.b64encode(tops.astype("<f4").tobytes()).decode(),
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
+
+
+def _geometry_data(geometry: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if geometry is None else {"geometry": page_geometry(geometry)}
 
 
 def _map_data(entry: ExplorerMap) -> dict[str, Any]:
@@ -233,6 +242,7 @@ def _map_data(entry: ExplorerMap) -> dict[str, Any]:
     return {
         "name": sanitize_text(entry.name, _NAME),
         "grid": list(entry.values.shape),
+        **_geometry_data(entry.geometry),
         "scale": [entry.vmin, entry.vmax],
         "clipped": bool(size.max() > entry.vmax),
         "signed": entry.signed,

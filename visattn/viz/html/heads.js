@@ -28,7 +28,8 @@ function asking(layer, query) {
 }
 
 /** The cell of a layer's grid in which a place of the network's input lies. */
-function cellOf({ grid: [rows, columns] }, { x, y }) {
+function cellOf(layer, query) {
+  const [rows, columns] = layer.grid, { x, y } = sharesOf(geometryOf(layer), pointOf(pageData.geometry, query));
   const within = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
   return [within(y, rows), within(x, columns)];
 }
@@ -95,6 +96,22 @@ function reach(map, layer, query) {
 
 // From a place on the photo to one of the network's input, and back.
 
+/** How the queries of a layer lie on the photo: as its keys, if they have the same grid. */
+function geometryOf({ grid, keys, geometry }) {
+  return geometry && String(grid) === String(keys) ? geometry : pageData.geometry;
+}
+
+/** The pixel of the photo at a place of a grid, which is given in shares of its sides. */
+function pointOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wide] }, { x, y }) {
+  return { x: xx * x * wide + xy * y * tall + x0, y: yx * x * wide + yy * y * tall + y0 };
+}
+
+/** The place of a grid at a pixel of the photo, in shares of its sides. */
+function sharesOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wide] }, { x, y }) {
+  const [along, down] = xy ? [(y - y0) / yx, (x - x0) / xy] : [(x - x0) / xx, (y - y0) / yy];
+  return { x: along / wide, y: down / tall };
+}
+
 /** Where a mouse or a finger is on the network's input, as shares; null where it saw nothing. */
 function placeOf(event) {
   const area = $("frame").getBoundingClientRect(), [height, width] = pageData.geometry.image_size;
@@ -102,18 +119,15 @@ function placeOf(event) {
   const y = ((event.clientY - area.top) / area.height) * height;
   const [left, top, right, bottom] = pageData.geometry.region;
   if (x < left || x >= right || y < top || y >= bottom) return null;
-  const [[xx, xy, x0], [yx, yy, y0]] = pageData.geometry.matrix, [tall, wide] = pageData.geometry.input_size;
-  const [along, down] = xy ? [(y - y0) / yx, (x - x0) / xy] : [(x - x0) / xx, (y - y0) / yy];
-  return { x: along / wide, y: down / tall };
+  return sharesOf(pageData.geometry, { x, y });
 }
 
-/** The box of a cell of the input's grid, as shares of the image. */
-function boxOf([row, column], [rows, columns]) {
-  const [[xx, xy, x0], [yx, yy, y0]] = pageData.geometry.matrix, [tall, wide] = pageData.geometry.input_size;
-  const [height, width] = pageData.geometry.image_size;
+/** The box of a cell of a layer's queries, as shares of the photo. */
+function boxOf([row, column], layer) {
+  const [rows, columns] = layer.grid, [height, width] = pageData.geometry.image_size;
   const corner = (down, along) => {
-    const y = (down / rows) * tall, x = (along / columns) * wide;
-    return [(xx * x + xy * y + x0) / width, (yx * x + yy * y + y0) / height];
+    const { x, y } = pointOf(geometryOf(layer), { x: along / columns, y: down / rows });
+    return [x / width, y / height];
   };
   const [[x1, y1], [x2, y2]] = [corner(row, column), corner(row + 1, column + 1)];
   return [Math.min(x1, x2), Math.min(y1, y2), Math.max(x1, x2), Math.max(y1, y2)];

@@ -45,9 +45,9 @@ class Stage {
   }
 
   /** How a grid lies on the canvas. */
-  place(smooth, grid = pageData.grid) {
+  place(smooth, grid = pageData.grid, geometry = pageData.geometry) {
     const { height, width } = this.painter;
-    return (this.places[`${smooth} ${grid}`] ??= placement(pageData.geometry, grid, height, width, smooth));
+    return (this.places[`${smooth} ${grid} ${geometry.matrix}`] ??= placement(geometry, grid, height, width, smooth));
   }
 
   /** Show a map, or the photo alone where there is none. */
@@ -71,7 +71,7 @@ class Stage {
 
   draw(values, options) {
     this.shown = values;
-    this.pen.putImageData(this.painter.paint(values, this.place(options.smooth, options.grid), options), 0, 0);
+    this.pen.putImageData(this.painter.paint(values, this.place(options.smooth, options.grid, options.geometry), options), 0, 0);
   }
 
   /** Draw boxes, given as shares of the image. */

@@ -16,6 +16,11 @@ LONGEST = 1280
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
+def page_geometry(geometry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a page needs of a geometry, from `Geometry.to_dict`."""
+    return {key: geometry[key] for key in _GEOMETRY_KEYS}
+
+
 def photo_page(
     template: str,
     image: UInt8[np.ndarray, "y x 3"],
@@ -69,7 +74,7 @@ def photo_page(
         scripts=scripts,
         data={
             "size": [height, width],
-            "geometry": {key: geometry[key] for key in _GEOMETRY_KEYS},
+            "geometry": page_geometry(geometry),
             "glow": base64.b64encode(overlay_palette(colormap)).decode(),
             "opacity": opacity,
             "style": style,
