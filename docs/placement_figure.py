@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw
 import visattn as va
 from visattn.data import Scenes, SingleObjectScenes
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
-from visattn.geometry.placement import Align, Placement
+from visattn.geometry.placement import Align, GridPlacement
 from visattn.pipelines import load_model
 from visattn.viz import colormap_lut
 
@@ -63,7 +63,7 @@ def looked_at(model: torch.nn.Module, images: torch.Tensor, layer: str) -> torch
 def with_cells(tile: Image.Image, heatmap: va.AttentionMap) -> Image.Image:
     """Draw the outlines of the cells of a map, one of them bright."""
     draw = ImageDraw.Draw(tile)
-    placement = heatmap.placement or Placement.edges((SIZE, SIZE))
+    placement = heatmap.placement or GridPlacement.edges((SIZE, SIZE))
     rows, columns = heatmap.values.shape
     (height, width), (y, x) = placement.step((rows, columns)), placement.centers((rows, columns))
     cells = [(row, column) for row in range(rows) for column in range(columns)]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from visattn.commands.options.models import add_model, load_explained_model
 from visattn.data.images.reader import find_images, read_image
-from visattn.geometry.placement import Placement
+from visattn.geometry.placement import GridPlacement
 from visattn.pipelines.explainer import Explainer
 from visattn.recording.attention_map import AttentionMap, resample_to_input
 
@@ -36,7 +36,7 @@ def moved(maps: Float[Tensor, "b y x"], cells: float, axis: int) -> Float[Tensor
     for side in (1 - axis, 3 - axis):
         extent[side] += cells * FINE
     left, top, right, bottom = extent
-    placement = Placement((left, top, right, bottom), (height, width))
+    placement = GridPlacement((left, top, right, bottom), (height, width))
     return resample_to_input(maps, (height, width), placement)
 
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             target = heatmap.metadata.get("target")
             row.append(heatmap)
     maps, *others = (torch.stack([heatmap.values for heatmap in row]) for row in rows)
-    placement = rows[0][0].placement or Placement.edges(explained.info.input_size)
+    placement = rows[0][0].placement or GridPlacement.edges(explained.info.input_size)
     arithmetic = placement.shift((maps.shape[1], maps.shape[2]))
     print(f"{loaded.weights}, {args.method}, {len(maps)} photos, {maps.shape[1]} x {maps.shape[2]}")
     for axis, mirrored in enumerate(others):
