@@ -50,6 +50,7 @@ _SAME_SHAPE = frozenset(
     {"relu", "hardtanh", "silu", "gelu", "sigmoid", "hardswish", "hardsigmoid", "leaky_relu", "elu",
      "_softmax", "mish", "tanh"}
 )  # fmt: skip
+_ARITHMETIC = frozenset({"add", "mul", "sub", "div", "add_", "mul_"})
 _NORMS = frozenset(
     {"native_batch_norm", "_native_batch_norm_legit_no_training", "native_layer_norm",
      "native_group_norm"}
@@ -78,11 +79,22 @@ def _shape_only(name: str, args: Sequence[Any]) -> Any:
         return torch.empty_like(args[0])
     if name in _NORMS:
         return torch.empty_like(args[0]), None, None
-    if name in ("add", "mul", "add_", "mul_") and isinstance(args[1], Tensor):
+    if name in _ARITHMETIC:
         first, second = args[:2]
-        if first.shape != second.shape or first.dtype != second.dtype:
+        if not isinstance(first, Tensor) or not first.is_floating_point():
             return None
+        if isinstance(second, Tensor) and first.dtype != second.dtype:
+            return None
+        if isinstance(second, Tensor) and first.shape != second.shape:
+            if name.endswith("_"):
+                return None
+            shape = torch.broadcast_shapes(first.shape, second.shape)
+            return torch.empty(shape, dtype=first.dtype, device="meta")
         return first if name.endswith("_") else torch.empty_like(first)
+    if name in ("mm", "bmm", "addmm"):
+        left, right = args[-2:] if name != "addmm" else args[1:3]
+        shape = (*left.shape[:-1], right.shape[-1])
+        return torch.empty(shape, dtype=left.dtype, device="meta")
     if name == "convolution" and not args[6]:
         image, weight = args[0], args[1]
         count = weight.ndim - 2
@@ -246,6 +258,8 @@ class PositionTracer(TorchDispatchMode):
 
     def _on_meta(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs = {name: part for name, part in kwargs.items() if name != "device"}
+        if all(tensor.is_meta for tensor in _tensors_of((*args, *kwargs.values()))):
+            return args, kwargs
         return tree_map_only(Tensor, self._twin, (args, kwargs))
 
     def _twin(self, tensor: Tensor) -> Tensor:
