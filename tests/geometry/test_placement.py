@@ -45,11 +45,11 @@ def test_a_geometry_carries_the_center_of_each_cell_to_its_receptive_field(
     placement = GridPlacement.from_centers(start, step, grid, (53, 59))
     cells = network.with_placement(placement)
     rows, columns = placement.centers(grid)
-    stretched = torch.tensor([(59 * (grid[1] - 0.5)) / grid[1], (53 * 0.5) / grid[0]])
-    center = torch.stack((columns[-1], rows[0]))
-    torch.testing.assert_close(
-        cells.to_image(stretched.double()[None]), network.to_image(center[None])
+    stretched = torch.tensor(
+        [(59 * (grid[1] - 0.5)) / grid[1], (53 * 0.5) / grid[0]], dtype=torch.float64
     )
+    center = torch.stack((columns[-1], rows[0]))
+    torch.testing.assert_close(cells.to_image(stretched[None]), network.to_image(center[None]))
     torch.testing.assert_close(
         torch.tensor(cells.from_edges().matrix), torch.tensor(network.matrix), atol=1e-4, rtol=1e-4
     )

@@ -153,6 +153,17 @@ def test_models_that_read_their_activations_run_on_zeros() -> None:
     assert starts_and_steps(traced.output("0", (32, 48)), (32, 48)) == [0.5, 0.5, 2, 2]
 
 
+def test_centers_are_followed_in_inference_mode_too() -> None:
+    def function(x: Tensor) -> Tensor:
+        x = conv2d(x, torch.ones(3, 3, 3, 3), stride=2, padding=1)
+        return nn.functional.linear(x.flatten(2).mT, torch.ones(5, 3))
+
+    with torch.inference_mode():
+        inside = trace(function, (32, 48))
+    assert inside is not None
+    assert inside == trace(function, (32, 48))
+
+
 def test_a_model_is_not_changed() -> None:
     model: Any = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

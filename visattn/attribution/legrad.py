@@ -1,6 +1,7 @@
 """LeGrad: gradients of attention, layer by layer; and the similarity of patches with a text."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,6 +120,17 @@ def _relevance(
     return total
 
 
+def _with_all_layers(explained: ExplainedModel) -> ExplainedModel:
+    """Return a model whose blocks are all listed, also those whose attention no score reads."""
+    info = explained.info
+    if not info.unread_layers:
+        return explained
+    order = {name: index for index, (name, _) in enumerate(explained.model.named_modules())}
+    layers = (*info.attention_layers, *info.unread_layers)
+    listed = tuple(sorted(layers, key=lambda layer: order.get(layer.site, 0)))
+    return replace(explained, info=replace(info, attention_layers=listed, unread_layers=()))
+
+
 def similarity(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b gy gx"]:
@@ -143,6 +155,7 @@ def similarity(
     model = explained.model
     if not isinstance(model, TextScorer):
         raise ValueError(f"{explained.info.name} {NO_TEXTS}")  # noqa: TRY004 (of the model)
+    explained = _with_all_layers(explained)
     layer = next(each for each in explained.info.attention_layers if not each.single_query)
     prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
 

@@ -412,13 +412,15 @@ def trace_grids(
     for meta in (True, False):
         calls: dict[str, list[_ModuleTrace]] = {}
         device = "meta" if meta else weight.device
-        batch = torch.zeros(tuple(shape), dtype=weight.dtype, device=device)
         tracer = PositionTracer(meta=meta)
         devices = [weight.device] if weight.device.type == "cuda" else []
         with (
-            torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(model), probing(),
+            # in inference mode operations arrive undivided, and views do not know their base
+            torch.inference_mode(mode=False), torch.random.fork_rng(devices=devices),
+            torch.no_grad(), eval_mode(model), probing(),
             _noting_calls(model, tracer, calls),
         ):  # fmt: skip
+            batch = torch.zeros(tuple(shape), dtype=weight.dtype, device=device)
             tracer.start(batch)
             try:
                 with tracer:
