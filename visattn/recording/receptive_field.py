@@ -147,7 +147,6 @@ class PositionTracer(TorchDispatchMode):
         self.lines: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self.twins: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self.keys: list[Lines] = []
-        self.unknown: set[str] = set()
         self.input_size = (1, 1)
 
     def start(self, images: Tensor) -> None:
@@ -215,7 +214,6 @@ class PositionTracer(TorchDispatchMode):
         if name == "copy_":
             return [self._copied(args[0], args[1])]
         if rule is None or not results:
-            self.unknown.add(name)
             return [_NOWHERE] * len(results)
         axes: list[list[Line | None]] = []
         for axis in (0, 1):
