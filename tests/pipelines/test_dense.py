@@ -10,6 +10,8 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import visattn as va
+from visattn.attribution.regions import mask_to_runs
+from visattn.geometry import GridPlacement
 from visattn.metrics import thing_scores
 from visattn.pipelines import draw_target
 
@@ -163,3 +165,18 @@ def test_the_target_is_drawn_on_the_overlay() -> None:
     assert (columns.min(), rows.min(), columns.max(), rows.max()) == pytest.approx(
         (BOX[0], BOX[1], BOX[2] - 1, BOX[3] - 1), abs=1
     )
+
+
+def test_a_region_is_drawn_where_it_lies_on_the_input_wherever_cells_lie() -> None:
+    mask = torch.zeros(24, 40, dtype=torch.bool)
+    mask[6:18, 10:30] = True
+    metadata = {"thing": mask_to_runs(mask)}
+    pair = [
+        va.AttentionMap(
+            torch.eye(2), "x", "gradient", va.Geometry.identity((24, 40)), metadata, (), p
+        )
+        for p in (None, GridPlacement((-9.0, -5.0, 31.0, 19.0), (24, 40)))
+    ]
+    edges, moved = (draw_target(np.zeros((24, 40, 3), np.uint8), heatmap) for heatmap in pair)
+    assert edges.any()
+    np.testing.assert_array_equal(moved, edges)

@@ -138,7 +138,8 @@ def draw_target(
         return draw_frame(image, thing["box"])
     if thing.get("runs") and attention_map.geometry is not None:
         mask = mask_from_runs(thing).float()
-        placed = AttentionMap(mask, "region", "gradient", attention_map.geometry)
+        # the region is one of the input, wherever the cells of the map lie
+        placed = AttentionMap(mask, "region", "gradient", attention_map.geometry.from_edges())
         return draw_region(image, placed.resize_to_image().numpy() > 0.5)
     return image
 

@@ -33,7 +33,7 @@ class AttentionMap:
             attribution computed with a target (`gradient`), bottom-up `saliency` of the image, or a
             `channel` gate, which has no position on the image.
         geometry: Transform from the network's input to the image, which takes in the placement;
-            None if unknown.
+            `geometry.from_edges()` is that of the input alone. None if unknown.
         metadata: Details of how they were computed, as plain values.
         labels: A name for each map of the first axis; () for none.
         placement: Where the cells lie on the network's input, by default that of the geometry; None
