@@ -131,7 +131,8 @@ def test_true_reasons_are_given() -> None:
     with pytest.raises(TypeError, match=r"wrapper Wrapper: pass model.get_base_model\(\)"):
         caption(Wrapper(model), processor)
     with pytest.raises(ValueError, match="neither compiled nor scripted"):
-        caption(torch.compile(model, backend="eager"), processor)  # a wrapper, too
+        compiled: Any = torch.compile(model, backend="eager")  # a wrapper, too
+        caption(compiled, processor)
     assert "attention before words" in why_no_image_tokens(model)
     assert "discrete codes" in why_no_image_tokens(nn.Sequential(hf.ChameleonVQVAE(
         hf.ChameleonVQVAEConfig(base_channels=32, num_embeddings=8, embed_dim=8,

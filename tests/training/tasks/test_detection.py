@@ -97,6 +97,7 @@ def test_maps_are_scored_on_the_pixels_of_their_object(
     task, batch = detection_task(), scene_batch(7)
     maps = torch.zeros(7, 6, 32, 32)
     for image, sample in enumerate(batch.samples):
+        assert sample.region.masks is not None
         masks = sample.region.masks.float()
         maps[image, : len(masks)] = masks.roll(-1, 0) if shifted else masks
     layers = perfect_output(batch).layers
