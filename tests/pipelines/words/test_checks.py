@@ -130,8 +130,8 @@ def test_true_reasons_are_given() -> None:
     model, processor = build("llava")
     with pytest.raises(TypeError, match=r"wrapper Wrapper: pass model.get_base_model\(\)"):
         caption(Wrapper(model), processor)
+    compiled: Any = torch.compile(model, backend="eager")  # a wrapper, too
     with pytest.raises(ValueError, match="neither compiled nor scripted"):
-        compiled: Any = torch.compile(model, backend="eager")  # a wrapper, too
         caption(compiled, processor)
     assert "attention before words" in why_no_image_tokens(model)
     assert "discrete codes" in why_no_image_tokens(nn.Sequential(hf.ChameleonVQVAE(
