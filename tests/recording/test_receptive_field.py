@@ -11,7 +11,8 @@ from torch.nn.functional import conv2d, interpolate, pad, pixel_shuffle, unfold
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.geometry.placement import GridPlacement
-from visattn.recording.feature_layers import resolve_feature_layer
+from visattn.recording.feature_layers import measured_placement, resolve_feature_layer
+from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
 from visattn.recording.receptive_field import trace_grids
 
 SIZE = (64, 96)
@@ -247,3 +248,36 @@ def test_where_branches_disagree_the_weights_decide() -> None:
         starts.append(float(placement.centers((8, 12))[0][0]))
     # 8 i + 2 of the convolution, 8 i + 4 of the pooling
     assert starts == pytest.approx([2, 4], abs=0.4)
+
+
+class Backwardless(torch.autograd.Function):
+    """Branches that disagree, without a backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise NotImplementedError("no backward pass")
+
+
+def test_where_no_gradient_can_be_measured_the_mean_of_the_branches_stays() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.conv = nn.Conv2d(3, 6, 4, 4), nn.Conv2d(6, 6, 3, 2, 1)
+            self.merge = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(Backwardless.apply(x))
+            return self.merge(self.conv(x) + nn.functional.avg_pool2d(x, 2))
+
+    model = Net().eval()
+    info = ModelInfo("net", "other", SIZE, (0.5,) * 3, (0.5,) * 3, "none")
+    explained = ExplainedModel(model, info, model)
+    traced = trace_grids(model, model, (2, 3, *SIZE)).output("merge", (8, 12))
+    assert traced is not None
+    assert max(traced.spread) > 0
+    layer = FeatureLayer("merge", "b c y x", (8, 12))
+    assert measured_placement(explained, layer, traced) == traced

@@ -198,7 +198,10 @@ class _CellGradients:
             score = (features[:, :, cell[0], cell[1]] * mixture).sum()
             if not score.requires_grad:
                 return None
-            [gradient] = torch.autograd.grad(score, images, allow_unused=True)
+            try:
+                [gradient] = torch.autograd.grad(score, images, allow_unused=True)
+            except (RuntimeError, NotImplementedError):  # of operations without a gradient
+                return None
         if gradient is None:
             return None
         return _field(gradient.double().square().sum(1).cpu())

@@ -90,7 +90,7 @@ def _shape_only(name: str, args: Sequence[Any]) -> Any:
                 return None
             shape = torch.broadcast_shapes(first.shape, second.shape)
             return torch.empty(shape, dtype=first.dtype, device="meta")
-        return first if name.endswith("_") else torch.empty_like(first)
+        return first if name.endswith("_") else torch.empty_like(first, device="meta")
     if name in ("mm", "bmm", "addmm"):
         left, right = args[-2:] if name != "addmm" else args[1:3]
         shape = (*left.shape[:-1], right.shape[-1])
