@@ -21,8 +21,12 @@ from gallery import tiled
 from PIL import Image, ImageDraw
 
 import visattn as va
-from visattn.data import Scenes, SingleObjectScenes
-from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
+from visattn.data import Scenes
+from visattn.data.scenes.single_object import (
+    SINGLE_OBJECT,
+    SingleObjectScenes,
+    single_object_scenes,
+)
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.pipelines import load_model
 from visattn.viz import colormap_lut

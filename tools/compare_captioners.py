@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _scene(args: argparse.Namespace) -> "Input":
     """Return a drawn test scene, one of its captions, and the boxes of the objects it names."""
-    from visattn.data import Scenes, mask_boxes
+    from visattn.data import Scenes
+    from visattn.data.regions.masks import mask_boxes
 
     scenes = Scenes(args.scene + 1, size=2 * TILE, split="test")
     caption = scenes.captions(args.scene)[args.caption]
@@ -96,7 +97,7 @@ def _image(args: argparse.Namespace) -> "Input":
     import torch
 
     from visattn.data import read_image
-    from visattn.viz import resize_image
+    from visattn.viz.maps.resize import resize_image
 
     if not args.words:
         raise ValueError("--image needs the caption: add --words WORD...")
@@ -126,7 +127,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _load(pair: str) -> "tuple[str, Captioner]":
     import visattn as va
-    from visattn.models import Captioner, read_model
+    from visattn.models import Captioner
+    from visattn.models.serialization.checkpoint import read_model
 
     name, _, file = pair.partition("=")
     if not file:
@@ -150,8 +152,8 @@ def word_row(model: "Captioner", image: "torch.Tensor", words: Sequence[str]) ->
     """
     import torch
 
-    from visattn.models import has_hard_attention
     from visattn.models.captioner import START
+    from visattn.models.captioning.show_attend_tell import has_hard_attention
 
     unknown = sorted(set(words) - set(model.words))
     if unknown:
@@ -181,8 +183,9 @@ def word_rows(
         words: The caption.
         boxes: Box of the object that each word names, in pixels of a tile, or None.
     """
-    from visattn.viz import load_font, overlay, resize_image, resize_map
-    from visattn.viz.layout.text import wrap_text
+    from visattn.viz import overlay
+    from visattn.viz.layout.text import load_font, wrap_text
+    from visattn.viz.maps.resize import resize_image, resize_map
 
     aspect = math.sqrt(image.shape[1] / image.shape[0])
     height, width = round(TILE / aspect), round(TILE * aspect)

@@ -15,9 +15,9 @@ from visattn.attribution import (
     QueryTarget,
     RegionTarget,
     TokenTarget,
-    activations_and_gradients,
-    describe_model,
 )
+from visattn.attribution.cam import activations_and_gradients
+from visattn.attribution.explained_model import describe_model
 from visattn.attribution.variants import evaluate_target
 from visattn.geometry import Geometry
 from visattn.recording.model_info import FeatureLayer

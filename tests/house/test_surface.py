@@ -1,8 +1,11 @@
 """Public names: exported lazily, each with an executed example."""
 
+import ast
 import doctest
 import importlib
 import inspect
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,14 @@ import visattn
 
 PACKAGE = Path(visattn.__file__).parent
 CORE = ("functional", "blocks")
+
+ROOMS = [
+    ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+    for path in sorted(PACKAGE.rglob("__init__.pyi"))
+]
+MOST_NAMES = 285
+ALLOWED = {"many_gpus.md: visattn.cli.main"}
+"""What pages import by a module path: for notebooks on several GPUs, the command line."""
 
 UNTRACEABLE = {"visattn.testing.export.compiles"}
 """What cannot run while shapes are checked, as all examples do."""
@@ -65,6 +76,39 @@ def test_every_package_exports_the_names_of_its_stub() -> None:
         room = importlib.import_module(name)
         assert [n for n in room.__all__ if not hasattr(room, n)] == [], name
         assert room.__all__, name
+
+
+def documented_code() -> Iterator[tuple[str, str]]:
+    """Where README, pages and notebooks show Python, and what."""
+    root = PACKAGE.parent
+    fence = re.compile(r"```(?:python|pycon|\{testcode\})[^\n]*\n(.*?)```", re.DOTALL)
+    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        for match in fence.finditer(path.read_text(encoding="utf-8")):
+            lines = re.findall(r"^(?:>>> |\.\.\. )(.*)$", match[1], re.MULTILINE)
+            yield path.name, "\n".join(lines) if lines else match[1]
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                yield path.name, "".join(cell["source"])
+
+
+def test_pages_and_notebooks_import_public_names_only() -> None:
+    public = {room: set(importlib.import_module(room).__all__) for room in ROOMS}
+    hidden: set[str] = set()
+    for place, code in documented_code():
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("visattn"):
+                names = {alias.name for alias in node.names} - public.get(node.module or "", set())
+                hidden |= {f"{place}: {node.module}.{name}" for name in names}
+    assert hidden <= ALLOWED
+
+
+def test_rooms_export_few_names() -> None:
+    """About what a person can hold in mind; everything else is imported by its module path."""
+    exported = {
+        f"{room}.{name}" for room in ROOMS[1:] for name in importlib.import_module(room).__all__
+    }
+    assert len(exported) <= MOST_NAMES
 
 
 def test_a_name_has_one_short_import_path() -> None:

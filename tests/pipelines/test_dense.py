@@ -11,9 +11,9 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import visattn as va
 from visattn.attribution.regions import mask_to_runs
-from visattn.geometry import GridPlacement
+from visattn.geometry.placement import GridPlacement
 from visattn.metrics import thing_scores
-from visattn.pipelines import draw_target
+from visattn.pipelines.draw_maps import draw_target
 
 BOX = (120, 40, 144, 64)  # on a photo of 120 x 200
 

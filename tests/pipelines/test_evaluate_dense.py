@@ -9,7 +9,7 @@ import pytest
 from dense_models import CLASSES, PatchDetector, Segmenter
 from PIL import Image
 
-from visattn.attribution import describe_model
+from visattn.attribution.explained_model import describe_model
 from visattn.cli import main
 from visattn.data.images.reader import read_image
 from visattn.data.regions.dataset import read_coco_images

@@ -15,7 +15,7 @@ from visattn.models.captioner import START, Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
-from visattn.viz import resize_image
+from visattn.viz.maps.resize import resize_image
 
 SCENE = 2
 

@@ -50,7 +50,7 @@ class PixelTarget(DenseTarget):
         y: Row of the pixel.
 
     Example:
-        >>> from visattn.attribution import describe_model
+        >>> from visattn.attribution.explained_model import describe_model
         >>> explained = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
         >>> half = Geometry.identity((4, 8)).resized((2, 4))
         >>> target = PixelTarget("cat", x=6, y=3).bind(explained, [half])
@@ -83,7 +83,7 @@ class RegionTarget(DenseTarget):
         ValueError: If there is neither a class nor a mask.
 
     Example:
-        >>> from visattn.attribution import describe_model
+        >>> from visattn.attribution.explained_model import describe_model
         >>> explained = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
         >>> target = RegionTarget("cat").bind(explained, [Geometry.identity((2, 2))])
         >>> cat = torch.tensor([[[[0.0, 0.0], [0.0, 0.0]], [[1.0, -1.0], [2.0, -5.0]]]])
@@ -125,7 +125,7 @@ class BoxTarget(DenseTarget):
         ValueError: If the box is empty or there is no such part.
 
     Example:
-        >>> from visattn.attribution import describe_model
+        >>> from visattn.attribution.explained_model import describe_model
         >>> explained = describe_model(torch.nn.Identity(), class_names=("cat", "dog"))
         >>> target = BoxTarget((0, 0, 4, 4), "dog").bind(explained, [Geometry.identity((8, 8))])
         >>> boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 2.0], [4.0, 4.0, 8.0, 8.0]])
@@ -159,7 +159,7 @@ class QueryTarget(DenseTarget):
         part: `score`, or the side `left`, `top`, `right` or `bottom`, in pixels of the photo.
 
     Example:
-        >>> from visattn.attribution import describe_model
+        >>> from visattn.attribution.explained_model import describe_model
         >>> explained = describe_model(torch.nn.Identity(), class_names=("cat", "star"))
         >>> target = QueryTarget(5, "star").bind(explained, [Geometry.identity((8, 8))])
         >>> target({"logits": torch.arange(14.0).view(1, 7, 2)})
@@ -188,7 +188,7 @@ class TokenTarget(DenseTarget):
         label: Index of the token, or its name among the class names; None for the predicted one.
 
     Example:
-        >>> from visattn.attribution import describe_model
+        >>> from visattn.attribution.explained_model import describe_model
         >>> explained = describe_model(torch.nn.Identity())
         >>> target = TokenTarget(-1).bind(explained, [Geometry.identity((8, 8))])
         >>> target(torch.tensor([[[1.0, 0.0], [2.0, 7.0]]])), target.class_indices

@@ -1,14 +1,9 @@
 from .base import (
     Block as Block,
     BlockInfo as BlockInfo,
-    apply_gate as apply_gate,
-    check_choice as check_choice,
-    check_odd as check_odd,
-    reduced_channels as reduced_channels,
 )
 from .branch.selective_kernel import (
     SelectiveKernel as SelectiveKernel,
-    resolve_groups as resolve_groups,
 )
 from .branch.split_attention import (
     SplitAttention as SplitAttention,
@@ -45,22 +40,7 @@ from .combined.simam import (
     SimAM as SimAM,
 )
 from .combined.triplet import (
-    AxisPairGate as AxisPairGate,
     TripletAttention as TripletAttention,
-)
-from .dropout import (
-    FastDropout as FastDropout,
-)
-from .external import (
-    check_block_class as check_block_class,
-    default_info as default_info,
-    import_block as import_block,
-    import_module as import_module,
-    import_path as import_path,
-)
-from .norm import (
-    CheckedBatchNorm1d as CheckedBatchNorm1d,
-    CheckedBatchNorm2d as CheckedBatchNorm2d,
 )
 from .recurrent.additive import (
     AdditiveAttention as AdditiveAttention,
@@ -69,12 +49,9 @@ from .recurrent.luong import (
     LuongAttention as LuongAttention,
 )
 from .registry import (
-    BLOCKS as BLOCKS,
     block_class as block_class,
     block_info as block_info,
-    block_name as block_name,
     create_block as create_block,
-    is_registered as is_registered,
     list_blocks as list_blocks,
     register_block as register_block,
 )
@@ -101,11 +78,9 @@ from .spatial.spatial_gate import (
     SpatialSE as SpatialSE,
 )
 from .spatial.spatial_transformer import (
-    LocalizationNetwork as LocalizationNetwork,
     SpatialTransformer as SpatialTransformer,
 )
 from .tap import (
-    RecordRequest as RecordRequest,
     Tap as Tap,
 )
 from .transformer.attention import (
@@ -113,38 +88,12 @@ from .transformer.attention import (
 )
 from .transformer.deformable import (
     DeformableAttention as DeformableAttention,
-    SamplingPoints as SamplingPoints,
-)
-from .transformer.drop import (
-    DropPath as DropPath,
-    LayerScale as LayerScale,
-    PatchDropout as PatchDropout,
 )
 from .transformer.layer import (
     EncoderLayer as EncoderLayer,
-    run_layers as run_layers,
-)
-from .transformer.mlp import (
-    FeedForward as FeedForward,
-    SwiGLU as SwiGLU,
 )
 from .transformer.multi_head import (
     MultiHeadAttention as MultiHeadAttention,
-)
-from .transformer.pooling import (
-    AttentionPool as AttentionPool,
-    SequencePool as SequencePool,
-)
-from .transformer.stems import (
-    ConvStem as ConvStem,
-    ConvTokenizer as ConvTokenizer,
-    PatchEmbedding as PatchEmbedding,
-    ShiftedPatchEmbedding as ShiftedPatchEmbedding,
-)
-from .transformer.swin_stage import (
-    PatchMerging as PatchMerging,
-    SwinStage as SwinStage,
-    fit_window as fit_window,
 )
 from .transformer.token_layout import (
     TokenLayout as TokenLayout,

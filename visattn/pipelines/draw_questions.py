@@ -55,7 +55,8 @@ def rows_of_types(batch: QuestionBatch, count: int) -> list[int]:
     """Return up to `count` rows, one per image, in which the types of questions take turns.
 
     Example:
-        >>> from visattn.data import Question, QuestionSample, Vocabulary, collate_questions
+        >>> from visattn.data.questions.batch import Question, QuestionSample, collate_questions
+        >>> from visattn.data import Vocabulary
         >>> image = torch.zeros(3, 2, 2, dtype=torch.uint8)
         >>> questions = (Question("red ?", "no", "color"), Question("big ?", "no", "size"))
         >>> samples = [QuestionSample(str(n), image, questions) for n in range(2)]

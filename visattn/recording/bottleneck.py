@@ -35,7 +35,7 @@ def bottleneck_layer(explained: ExplainedModel) -> FeatureLayer:
         ValueError: If there is none; then a layer must be named.
 
     Example:
-        >>> from visattn.attribution import describe_model
+        >>> from visattn.attribution.explained_model import describe_model
         >>> encoder = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
         >>> model = nn.Sequential(encoder, nn.Conv2d(5, 2, 1), nn.Upsample(scale_factor=4))
         >>> bottleneck_layer(describe_model(model, (24, 40))).site
