@@ -25,6 +25,9 @@ MOST_NAMES = 285
 ALLOWED = {"many_gpus.md: visattn.cli.main"}
 """What pages import by a module path: for notebooks on several GPUs, the command line."""
 
+NO_SMALL_EXAMPLE = {"explain_queries"}
+"""Takes a detector of Hugging Face; guides/explain_dense_models.md shows it."""
+
 UNTRACEABLE = {"visattn.testing.export.compiles"}
 """What cannot run while shapes are checked, as all examples do."""
 
@@ -59,6 +62,14 @@ def test_every_public_name_has_an_example(name: str) -> None:
 def test_every_function_and_block_of_the_core_has_an_example(room: str) -> None:
     without = {name for name, thing in public_things(room) if not has_example(thing)}
     assert without <= UNTRACEABLE
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_public_functions_have_examples(room: str) -> None:
+    package = importlib.import_module(room)
+    things = {name: getattr(package, name) for name in package.__all__}
+    functions = {name for name, thing in things.items() if inspect.isfunction(thing)}
+    assert {name for name in functions if not has_example(things[name])} <= NO_SMALL_EXAMPLE
 
 
 def test_no_example_is_skipped() -> None:

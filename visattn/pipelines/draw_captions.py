@@ -117,6 +117,16 @@ def caption_figure(
 
     Raises:
         ValueError: If the caption is empty.
+
+    Example:
+        >>> from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
+        >>> from visattn.pipelines.captioning import caption
+        >>> words = (*SPECIAL_TOKENS, "red")
+        >>> model = ShowAttendTell(words, SmallEncoder((16, 16), channels=4), hidden_size=8)
+        >>> photo = np.zeros((30, 90, 3), np.uint8)
+        >>> [said] = caption(model, photo, min_length=2, max_length=2)
+        >>> caption_figure(photo, said, width=300).shape[1]
+        300
     """
     pixels = read_image(image).pixels
     options.setdefault("vmax", caption.maps.display_range()[1])

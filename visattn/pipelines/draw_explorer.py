@@ -48,6 +48,21 @@ def explorer_html(
 
     Raises:
         ValueError: If there are neither layers nor maps.
+
+    Example:
+        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.models import VisionTransformer
+        >>> model = VisionTransformer(
+        ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
+        ... )
+        >>> explained = analyze_model(model)
+        >>> from visattn.data import read_image
+        >>> from visattn.pipelines.layer_attention import record_layers
+        >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
+        >>> place = Geometry.identity((16, 24))
+        >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
+        >>> explorer_html(photo, place, explained=explained, layers=layers)[:15]
+        '<!doctype html>'
     """
     scales = scales or [map_scale([entry]) for entry in maps]
     base = geometry.from_edges()
@@ -90,6 +105,21 @@ def all_heads_figure(
 
     Raises:
         ValueError: If there is no layer.
+
+    Example:
+        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.models import VisionTransformer
+        >>> model = VisionTransformer(
+        ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
+        ... )
+        >>> explained = analyze_model(model)
+        >>> from visattn.data import read_image
+        >>> from visattn.pipelines.layer_attention import record_layers
+        >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
+        >>> place = Geometry.identity((16, 24))
+        >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
+        >>> all_heads_figure(photo, place, explained=explained, layers=layers).shape[2]
+        3
     """
     info = explained.info
     rows = [layer.read_row(info) for layer in layers]

@@ -32,6 +32,17 @@ def glimpse_panel(
 
     Raises:
         ValueError: If the scan path belongs to an image of another size.
+
+    Example:
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> from visattn.pipelines.scanpath import glimpses
+        >>> model = RecurrentAttentionModel(
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
+        ... )
+        >>> photo = np.zeros((60, 80, 3), np.uint8)
+        >>> [scan] = glimpses(model, photo)
+        >>> glimpse_panel(photo, scan, name="photo").ndim
+        3
     """
     shown = _scan_path_data(image, scan)
     size = f"{shown.image.shape[1]} {_TIMES} {shown.image.shape[0]}"
@@ -71,6 +82,17 @@ def glimpse_animation(image: ImageLike, scan: ScanPath, *, width: int = 560) -> 
 
     Raises:
         ValueError: If the scan path belongs to an image of another size, or the width is too small.
+
+    Example:
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> from visattn.pipelines.scanpath import glimpses
+        >>> model = RecurrentAttentionModel(
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
+        ... )
+        >>> photo = np.zeros((60, 80, 3), np.uint8)
+        >>> [scan] = glimpses(model, photo)
+        >>> glimpse_animation(photo, scan)[:3]
+        b'GIF'
     """
     return scan_path_animation(_scan_path_data(image, scan), width=width)
 
@@ -86,6 +108,17 @@ def glimpse_wall(images: Sequence[ImageLike], scans: Sequence[ScanPath], **optio
 
     Raises:
         ValueError: If there is not one scan path per image, or one belongs to another size.
+
+    Example:
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> from visattn.pipelines.scanpath import glimpses
+        >>> model = RecurrentAttentionModel(
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
+        ... )
+        >>> photo = np.zeros((60, 80, 3), np.uint8)
+        >>> [scan] = glimpses(model, photo)
+        >>> glimpse_wall([photo, photo], [scan, scan], columns=2)[:3]
+        b'GIF'
     """
     if len(images) != len(scans):
         raise ValueError(

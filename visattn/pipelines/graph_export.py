@@ -194,6 +194,16 @@ def read_graph_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         ValueError: If the file holds no metadata.
+
+    Example:
+        >>> from visattn.models import VisionTransformer
+        >>> model = VisionTransformer(
+        ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=1, num_heads=2
+        ... )
+        >>> path = getfixture("tmp_path") / "model.pt2"
+        >>> _ = export_graph(model, path)
+        >>> read_graph_metadata(path)["model"]
+        'VisionTransformer'
     """
     content = {METADATA_KEY: ""}
     torch.export.load(path, extra_files=content)

@@ -86,6 +86,16 @@ def record_layers(
 
     Raises:
         ValueError: If the model has no token attention, or no such layers or heads.
+
+    Example:
+        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.models import VisionTransformer
+        >>> model = VisionTransformer(
+        ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
+        ... )
+        >>> explained = analyze_model(model)
+        >>> [(layer.index, layer.heads) for layer in record_layers(explained, torch.zeros(1, 3, 16, 24))]
+        [(0, (0, 1)), (1, (0, 1))]
     """
     info = explained.info
     if info.attention_error or not info.attention_layers:

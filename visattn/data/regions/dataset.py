@@ -205,6 +205,15 @@ def read_annotated_images(
     Raises:
         FileNotFoundError: If a file or a folder does not exist.
         ValueError: If the annotations are invalid, or there are none.
+
+    Example:
+        >>> from PIL import Image
+        >>> folder = getfixture("tmp_path")
+        >>> (folder / "masks").mkdir()
+        >>> Image.new("RGB", (7, 5)).save(folder / "cat.png")
+        >>> Image.new("L", (7, 5), 255).save(folder / "masks" / "cat.png")
+        >>> [(image.name, image.size) for image in read_annotated_images(folder)]
+        [('cat.png', (5, 7))]
     """
     source = Path(data)
     if not source.exists():
