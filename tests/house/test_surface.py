@@ -26,7 +26,7 @@ ALLOWED = {"many_gpus.md: visattn.cli.main"}
 """What pages import by a module path: for notebooks on several GPUs, the command line."""
 
 NO_SMALL_EXAMPLE = {"explain_queries"}
-"""Takes a detector of Hugging Face; guides/explain_dense_models.md shows it."""
+"""Takes a detector of Hugging Face; guides/explain_my_model.md shows it."""
 
 UNTRACEABLE = {"visattn.testing.export.compiles"}
 """What cannot run while shapes are checked, as all examples do."""

@@ -125,8 +125,8 @@ def caption_figure(
         >>> model = ShowAttendTell(words, SmallEncoder((16, 16), channels=4), hidden_size=8)
         >>> photo = np.zeros((30, 90, 3), np.uint8)
         >>> [said] = caption(model, photo, min_length=2, max_length=2)
-        >>> caption_figure(photo, said, width=300).shape[1]
-        300
+        >>> caption_figure(photo, said, width=600).shape[1]
+        600
     """
     pixels = read_image(image).pixels
     options.setdefault("vmax", caption.maps.display_range()[1])

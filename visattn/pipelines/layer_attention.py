@@ -94,7 +94,8 @@ def record_layers(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
         >>> explained = analyze_model(model)
-        >>> [(layer.index, layer.heads) for layer in record_layers(explained, torch.zeros(1, 3, 16, 24))]
+        >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
+        >>> [(layer.index, layer.heads) for layer in layers]
         [(0, (0, 1)), (1, (0, 1))]
     """
     info = explained.info
