@@ -5,81 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 import yaml
-from caption_data import write_caption_data
-from classification_data import (
-    accept_test_cifar_files,
-    write_cifar,
-    write_digits,
-    write_photo_folders,
-)
-from detection_data import write_coco_instances
-from question_data import write_vqa
-from safetensors.torch import save_file
-from segmentation_data import write_instances
-from shard_data import write_caption_shards, write_class_shards
+from classification_data import accept_test_cifar_files
+from config_runs import CONFIGS, TRAINED, class_path, small_run, write_shared_data
 
 from visattn.cli import main
 from visattn.models.serialization.checkpoint import read_model
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
-SMALL = {
-    "ScenesDataModule": "--data.train=2 --data.val=2 --data.test=2 --data.batch_size=3"
-    " --data.num_workers=0",
-    "CaptionDataModule": "--data.batch_size=2 --data.min_word_freq=1"
-    " --data.feature_cache_dir=features",
-    "ShardCaptionDataModule": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch_size=2"
-    " --data.min_word_freq=1 --data.feature_cache_dir=features",
-    "ShardClassificationDataModule": "--data.shards=${VISATTN_DATA}/shards/flowers"
-    " --data.batch_size=2",
-    "TorchvisionDataModule": "--data.batch_size=2 --data.val=3 --data.num_workers=0",
-    "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
-    "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
-    "DigitSequenceDataModule": "--data.batch_size=2 --data.val=3",
-    "ScenesDetectionDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
-    "CocoDetectionDataModule": "--data.batch_size=2 --data.num_workers=0",
-    "SceneSegmentationDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
-    "CocoSegmentationDataModule": "--data.batch_size=2 --data.num_workers=0",
-    "SortOfClevrDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
-    " --data.questions=2",
-    "SceneQuestionsDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
-    " --data.questions=3 --data.num_workers=0",
-    "VQADataModule": "--data.batch_size=2 --data.num_workers=0",
-    "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
-}
-# Further options, so that the tests run on a slow CPU.
-SLOW_CPU = {
-    "cct_cifar10": "--trainer.precision=32-true --model.classifier.depth=2",
-    "vit_imagenet": "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto"
-    " --model.classifier.depth=1",
-    "flickr8k_soft": "--model.captioner.encoder.img_size=[96,96]",
-    "coco_transformer": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
-    " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
-    "coco_hard": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
-    " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
-    "coco_adaptive": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
-    " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
-    "coco_detr": "--trainer.accelerator=cpu --trainer.precision=32-true"
-    " --model.detector.encoder.pretrained=false --model.detector.encoder.name=resnet18"
-    " --model.detector.encoder.img_size=[96,96] --model.detector.num_queries=11"
-    " --model.detector.dim=32 --model.detector.num_decoder_layers=2",
-    "coco_unet": "--trainer.accelerator=cpu --trainer.precision=32-true"
-    " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
-    "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
-    "vqa2_san": "--trainer.accelerator=cpu --trainer.precision=32-true"
-    " --model.vqa_model.encoder.pretrained=false --model.vqa_model.encoder.name=resnet18"
-    " --model.vqa_model.encoder.img_size=[64,64] --model.vqa_model.dim=32",
-}
-# These have each task, model, data module and callback; the others are only built, but trained with
-# -m slow.
-TRAINED = {
-    "cifar10_resnet20_none", "coco_detr", "dram_sequences", "flickr8k_soft",
-    "flowers_mobilenetv2_cbam", "ram_scenes", "ram_translated60", "read_digits", "scenes_detr",
-    "scenes_questions", "scenes_transformer", "scenes_unet_supervised", "sort_of_clevr_san",
-    "stn_mnist", "vit_cifar10", "vqa2_san",
-}  # fmt: skip
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
     "ScenesDataModule": {
@@ -110,7 +43,6 @@ TEST_METRICS = {
     },
 }
 BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
-QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
 # Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=[path.stem for path in CONFIGS])
@@ -127,31 +59,7 @@ SCORED = [
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small data sets in the layout of VISATTN_DATA, with random weights."""
     folder = tmp_path_factory.mktemp("data")
-    paths = write_caption_data(folder / "flickr8k", photos=7, size=64)
-    write_caption_shards(folder / "shards" / "flickr8k", paths, "train", "validation")
-    for path, name in (
-        (paths.photos, "Images"),
-        (paths.captions, "Flickr8k.token.txt"),
-        (paths.train, "Flickr_8k.trainImages.txt"),
-        (paths.validation, "Flickr_8k.devImages.txt"),
-    ):
-        path.rename(folder / "flickr8k" / name)
-    coco = write_caption_data(folder / "coco", photos=7, size=64, format="karpathy")
-    coco.captions.rename(folder / "coco" / "dataset_coco.json")
-    for photo in coco.photos.iterdir():
-        photo.rename(folder / "coco" / photo.name)
-    write_coco_instances(folder / "coco")
-    for split in ("train", "val"):
-        write_instances(folder / "coco", f"{split}2017", count=3)
-        write_vqa(folder / "vqa2", split)
-    (folder / "weights").mkdir()
-    write_digits(folder)
-    write_cifar(folder)
-    for name in ("flowers", "imagenet"):
-        write_photo_folders(folder / name, train=2, val=1)
-    write_class_shards(folder / "shards" / "flowers", folder / "flowers")
-    weights = timm.create_model("mobilenetv2_100", pad_type="same").state_dict()
-    save_file(weights, folder / "weights" / "mobilenetv2_100.safetensors")
+    write_shared_data(folder)
     return folder
 
 
@@ -161,15 +69,6 @@ def _use_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share
     monkeypatch.setenv("VISATTN_DATA", str(shared))
     accept_test_cifar_files(monkeypatch)
     monkeypatch.chdir(tmp_path)
-
-
-def class_path(config: Path, part: str = "data") -> str:
-    return yaml.safe_load(config.read_text())[part]["class_path"]
-
-
-def small_run(config: Path) -> list[str]:
-    options = f"{SMALL[class_path(config)]} {SLOW_CPU.get(config.stem, '')}"
-    return ["--config", str(config), *options.split(), *QUIET]
 
 
 def test_each_class_is_trained() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import avg_pool2d, layer_norm
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import read_shares
 from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.read_rows import shares_of_rows
+from visattn.recording.read_rows import GradientEverywhere, shares_of_rows
 
 GRID, PATCHES, WIDTH = (3, 5), 15, 24
 FACTORS = torch.linspace(1, 4, PATCHES)
@@ -200,3 +200,15 @@ def test_shares_are_factors_of_parallel_gradients_and_sizes_of_others() -> None:
     measured, is_linear = shares_of_rows(torch.cat((0 * patches[:1], patches)), 1)
     assert measured.tolist() == [0, 0.25, 0.25, 0.25, 0.25]
     assert not is_linear
+
+
+def test_numbers_of_detached_tensors_give_no_warning() -> None:
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # pyright: ignore[reportUnknownMemberType]
+    x = torch.tensor(2.0, requires_grad=True)
+    try:
+        with GradientEverywhere(keep=True):
+            numbers = float(x.detach()), int(x.detach()), complex(x.detach())
+    finally:
+        torch.set_warn_always(before)  # pyright: ignore[reportUnknownMemberType]
+    assert numbers == (2.0, 2, 2 + 0j)

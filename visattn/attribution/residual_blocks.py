@@ -224,7 +224,7 @@ def split_output(output: Any, count: int) -> Iterator[Any]:
     """Yield the parts of the output of a model for consecutive groups of images.
 
     Args:
-        output: A tensor, or a mapping of tensors.
+        output: A tensor, or a mapping or tuple of tensors.
         count: Number of groups.
 
     Raises:
@@ -237,9 +237,14 @@ def split_output(output: Any, count: int) -> Iterator[Any]:
     if isinstance(output, Tensor):
         yield from output.chunk(count)
         return
+    if isinstance(output, tuple) and all(isinstance(each, Tensor) for each in output):
+        named = hasattr(output, "_fields")
+        for parts in zip(*(each.chunk(count) for each in output), strict=True):
+            yield type(output)(*parts) if named else parts
+        return
     if not hasattr(output, "items"):
         raise TypeError(
-            f"the model must return a tensor or a mapping of tensors, got {type(output).__name__}"
+            f"the model must return tensors, in a mapping or a tuple if several, got {type(output).__name__}"
         )
     tensors = {key: value for key, value in output.items() if isinstance(value, Tensor)}
     for parts in zip(*(value.chunk(count) for value in tensors.values()), strict=True):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from visattn.blocks.tap import Tap
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.gradient_graph import (
     Edge,
@@ -176,8 +177,10 @@ def _image_vector(output: Any) -> Any:
 def _output_hook(
     site: str, run: GradientRun, quadrants: QuadrantProbeResult
 ) -> Callable[..., None]:
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if site in quadrants.attention_modules:
+    def hook(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        if site in quadrants.attention_modules or _attends(module):
             inputs, outputs = (
                 [
                     gradient_edge(tensor)
@@ -194,6 +197,11 @@ def _output_hook(
             run.outputs.append(RecordedOutput(site, gradient_edge(tensor), tensor, version, layer))
 
     return hook
+
+
+def _attends(module: nn.Module) -> bool:
+    """Return whether a module lets tokens attend to each other, and shows it by its tap."""
+    return any(isinstance(child, Tap) and child.kind == "tokens" for child in module.children())
 
 
 def find_pooled_features(

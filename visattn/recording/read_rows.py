@@ -69,6 +69,9 @@ class Reading:
     parallel: tuple[str, ...] = ()
 
 
+_NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__complex__, Tensor.__index__)
+
+
 class GradientEverywhere(TorchFunctionMode):
     """Notes what a model detaches, or computes without gradients, or keeps it in the graph.
 
@@ -90,6 +93,8 @@ class GradientEverywhere(TorchFunctionMode):
                 return args[0]
             if func is torch._C._set_grad_enabled and args and not args[0]:  # noqa: SLF001
                 return None
+            if func in _NUMBERS and isinstance(args[0], Tensor):
+                args = (args[0].detach(), *args[1:])  # torch warns of what the model detached
         elif detaches or not torch.is_grad_enabled():
             self.used = self.used or any(
                 isinstance(each, Tensor) and each.requires_grad for each in args

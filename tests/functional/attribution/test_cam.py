@@ -128,3 +128,15 @@ def test_channel_masks_are_normalized_for_each_channel() -> None:
     expected = torch.tensor([[[[0.0, 0.25], [0.5, 1.0]], [[0.0, 0.5], [0.5, 1.0]]]])
     torch.testing.assert_close(channel_masks(resized), expected)
     assert not channel_masks(torch.ones(1, 1, 2, 3)).any()
+
+
+def test_hires_cam_is_zero_where_a_normalization_follows() -> None:
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randn(2, 11, 5, 7, generator=generator).requires_grad_()
+    weights = torch.randn(11, 5, 7, generator=generator)
+    normalized = torch.nn.functional.layer_norm(tokens.movedim(1, -1), (11,)).movedim(-1, 1)
+    [gradients] = torch.autograd.grad((normalized * weights).sum(), [tokens])
+    for dtype in (torch.float32, torch.bfloat16):
+        found = hires_cam(tokens.detach().to(dtype), gradients.to(dtype), signed=True)
+        assert not found.any()
+    assert hires_cam(tokens.detach(), gradients + 0.01, signed=True).all()

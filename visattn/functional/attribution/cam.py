@@ -12,6 +12,8 @@ from torch import Tensor
 
 from visattn.functional.numerics import at_least_float32
 
+_CANCELED = 1e-4  # of the products that were summed: what is left is rounding
+
 
 def grad_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
@@ -95,7 +97,9 @@ def hires_cam(
 ) -> Float[Tensor, "b y x"]:
     """Return the HiResCAM map: activations weighted elementwise by their gradients.
 
-    If a linear layer follows, the signed map sums to the score without its bias.
+    If a linear layer follows, the signed map sums to the score without its bias. If a normalization
+    over channels follows at once, the products of a position cancel, as the score does not depend on
+    their common size; of the rounding that is left, zeros are made.
 
     Args:
         activations: Activations of a layer.
@@ -111,8 +115,12 @@ def hires_cam(
     Source:
         Draelos and Carin 2020, arXiv:2011.08891; clipped at 0 unless `signed`.
     """
+    smallest = max(_CANCELED, torch.finfo(activations.dtype).eps)
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
     result = torch.einsum("bcyx,bcyx->byx", activations, gradients)
+    sizes = torch.einsum("bcyx,bcyx->byx", activations.abs(), gradients.abs())
+    canceled = result.abs().amax((1, 2)) <= smallest * sizes.amax((1, 2))
+    result = result.masked_fill(canceled[:, None, None], 0.0)
     return result if signed else result.relu()
 
 

@@ -1,0 +1,38 @@
+"""Weights that follow from their names alone, whatever the order in which a model makes them."""
+
+import zlib
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@torch.no_grad()
+def fill(model: nn.Module) -> nn.Module:
+    """Give a model weights of usual sizes, and its running statistics; return it for evaluation."""
+    running = {
+        name: buffer
+        for name, buffer in model.named_buffers()
+        if name.endswith(("running_mean", "running_var"))
+    }
+    for name, tensor in {**dict(model.named_parameters()), **running}.items():
+        noise = torch.from_numpy(
+            np.random.RandomState(zlib.crc32(name.encode())).uniform(-1, 1, tuple(tensor.shape))
+        ).to(tensor)
+        if tensor.ndim > 1:
+            noise /= (tensor[0].numel() / 3) ** 0.5
+        elif name.endswith(("weight", "running_var")):
+            noise = 1 + noise / 4
+        else:
+            noise /= 4
+        tensor.copy_(noise)
+    return model.eval()
+
+
+def waves(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Return smooth uint8 pictures `[b 3 y x]` with some noise."""
+    random = np.random.RandomState(seed)
+    *_, height, width = shape
+    y, x = np.mgrid[:height, :width] / np.array([height, width])[:, None, None]
+    waves = np.sin(2 * np.pi * (random.uniform(0, 2, shape) / 9 + y + 2 * x * random.uniform(0, 1)))
+    return torch.from_numpy((127 + 90 * waves + random.uniform(-30, 30, shape)).astype(np.uint8))

@@ -1,0 +1,21 @@
+"""What must not change: `make net` writes it anew, to be looked at in the difference."""
+
+from typing import Any
+
+import pytest
+from kept_values import TOLERANCE, Keep, differences, write
+
+
+@pytest.fixture
+def keep(request: pytest.FixtureRequest) -> Keep:
+    """Compare plain values, arrays and tensors with kept/NAME.json, or write them."""
+    writing = request.config.getoption("--write-golden")
+
+    def check(name: str, values: Any, tolerance: float = TOLERANCE) -> None:
+        if writing:
+            write(name, values)
+        elif lines := differences(name, values, tolerance):
+            shown = "\n".join(lines[:11])
+            pytest.fail(f"{len(lines)} values differ from kept/{name}.json:\n{shown}")
+
+    return check

@@ -1,0 +1,135 @@
+"""What every command prints and writes for two photos: tables, records, pages and pictures."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_sandbox import fill as fill_sandbox
+from kept_values import KEPT, Keep
+from named_weights import fill
+from PIL import Image
+
+import visattn as va
+from visattn.cli import main
+from visattn.models import SmallEncoder, UNet, VisionTransformer
+
+# NAME: a command without visattn, where OUT is the folder that is looked at
+LINES = (Path(__file__).parent / "commands.txt").read_text().splitlines()
+CASES = dict(line.split(": ", 1) for line in LINES)
+SIDE = 240  # pixels of a kept picture
+GRAY_LEVELS = 2.0
+PASSING = ("torch", "visattn", "sha256")
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sandbox")
+    fill_sandbox(folder)
+    for path in folder.glob("*.safetensors"):
+        if path.stem != "torn":
+            va.save(fill(va.load(path)), path)
+    classes = ("ant", "bee", "cat")
+    vit = VisionTransformer(
+        classes, img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
+    )
+    va.save(fill(vit), folder / "vit.safetensors")
+    unet = UNet(("sky", *classes), SmallEncoder((24, 40), channels=8), block="gate")
+    va.save(fill(unet), folder / "areas.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_output_and_files(
+    name: str,
+    sandbox: Path,
+    keep: Keep,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(sandbox)
+    monkeypatch.setattr(sys, "argv", ["visattn"])
+    out = sandbox / "results" / name
+    words = [word.replace("OUT", f"results/{name}") for word in shlex.split(CASES[name])]
+    torch.manual_seed(0)
+    code = main(words)
+    printed = capsys.readouterr()
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    keep(
+        f"commands/{name}",
+        {
+            "command": CASES[name],
+            "code": code,
+            "stdout": _numbered(printed.out),
+            "stderr": _numbered(printed.err),
+            "files": {path.relative_to(out).as_posix(): _content(path) for path in files},
+        },
+    )
+    for path in (path for path in files if path.suffix == ".png" and path.name.count(".") < 3):
+        picture = f"{name}-{path.relative_to(out).as_posix().replace('/', '-')}"
+        _compare_picture(picture, path, writing=request.config.getoption("--write-golden"))
+
+
+def _numbered(text: str) -> Any:
+    """Return lines as texts and numbers, so that the numbers may be rounded in another way."""
+    return [_split(line) for line in text.splitlines()]
+
+
+def _split(line: str) -> Any:
+    parts = re.split(r"(?<![\w.-])(-?\d+\.\d+)(?![\w.])", line)
+    if len(parts) == 1:
+        return line
+    return [float(part) if index % 2 else part for index, part in enumerate(parts)]
+
+
+def _content(path: Path) -> Any:
+    """Return what can be compared of a file: records, texts, sizes of arrays and pictures."""
+    if path.suffix == ".json":
+        return _lasting(json.loads(path.read_text()))
+    if path.suffix in (".csv", ".jsonl", ".md", ".txt"):
+        return _numbered(path.read_text())
+    if path.suffix == ".html":
+        return _numbered(_structure(path.read_text()))
+    if path.suffix in (".png", ".jpg", ".gif"):
+        with Image.open(path) as image:
+            return [image.mode, *image.size]
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return {key: [str(arrays[key].dtype), list(arrays[key].shape)] for key in arrays}
+    if path.suffix == ".npy":
+        return np.load(path)
+    return None
+
+
+def _lasting(value: Any) -> Any:
+    """Return a record without versions and hashes of model files."""
+    if isinstance(value, dict):
+        return {key: _lasting(each) for key, each in value.items() if key not in PASSING}
+    return [_lasting(each) for each in value] if isinstance(value, list) else value
+
+
+def _structure(page: str) -> str:
+    """Return a page without its styles, scripts and pictures, a tag per line."""
+    page = re.sub(r"<(style|script)\b[^>]*>.*?</\1>", r"<\1>", page, flags=re.DOTALL)
+    page = re.sub(r"data:[\w/+-]+;base64,[\w+/=]+", "data", page)
+    return re.sub(r">\s*<", ">\n<", page)
+
+
+def _compare_picture(name: str, path: Path, *, writing: bool) -> None:
+    with Image.open(path) as image:
+        whole = image.convert("RGB")
+    whole.thumbnail((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=None)
+    kept = KEPT / "pictures" / name
+    if writing:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        whole.save(kept, optimize=True)
+        return
+    with Image.open(kept) as before:
+        difference = np.abs(np.asarray(before, float) - np.asarray(whole, float))
+    assert difference.max() <= GRAY_LEVELS, f"{name} differs by {difference.max():.0f} gray levels"

@@ -1,0 +1,77 @@
+"""Files that an earlier version wrote: each is read, and gives what it gave."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from command_sandbox import CONFIG
+from feature_cache_data import Photos, prepare, small_encoder
+from kept_values import Keep
+from model_examples import EXAMPLES
+from named_weights import fill
+from shard_data import noise_plan
+
+import visattn as va
+from visattn.cli import main
+from visattn.data.shards.reader import ShardSamples
+from visattn.data.shards.writer import write_shards
+
+# Written once, by the version of November 2026: `write` made them. A later version adds its own.
+FILES = Path(__file__).parent / "files"
+SAVED = ("SmallEncoder", "ShowAttendTell", "VisionTransformer", "DETR", "DRAM")
+
+
+def write(folder: Path) -> None:
+    """Write what the tests read into a folder whose name may be seen: a checkpoint holds it."""
+    for name in SAVED:
+        va.save(fill(EXAMPLES[name]), folder / f"{name}.safetensors")
+    write_shards(folder / "shards", noise_plan((5, 3)), per_shard=4)
+    prepare(folder / "features", fill(small_encoder()), Photos(2))
+    (folder / "config.yaml").write_text(CONFIG)
+    os.chdir(folder)
+    main(["fit", "--config", "config.yaml", "--run", "run"])
+    for file in (*Path("run").glob("events*"), Path("run", ".lock")):
+        file.unlink()
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_models(name: str) -> None:
+    model = va.load(FILES / f"{name}.safetensors")
+    expected = fill(EXAMPLES[name]).state_dict()
+    assert type(model) is type(EXAMPLES[name])
+    assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())
+
+
+def test_shards(keep: Keep) -> None:
+    splits = {split: ShardSamples(FILES / "shards", split) for split in ("train", "test")}
+    keep(
+        "files/shards",
+        {
+            split: [samples.record(index) for index in range(len(samples))]
+            for split, samples in splits.items()
+        },
+    )
+
+
+def test_features(keep: Keep, tmp_path: Path) -> None:
+    shutil.copytree(FILES / "features", tmp_path / "features")
+    photos = Photos(2)
+    cache = prepare(tmp_path / "features", fill(small_encoder()), photos)
+    assert photos.read == []  # nothing is computed again
+    grids = {name: cache.read(number) for number, name in enumerate(cache.ids)}
+    keep("files/features", {name: [grid[:, ::3] for grid in each] for name, each in grids.items()})
+
+
+def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(FILES / "run", run)
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    monkeypatch.chdir(tmp_path)
+    assert type(va.load(run)).__name__ == "ShowAttendTell"
+    assert main(["test", "--run", str(run)]) == 0
+    assert (run / "test.json").exists()
+    more = ["--config", str(FILES / "config.yaml"), "--trainer.max_steps", "3"]
+    assert main(["fit", *more, "--run", str(run), "--ckpt_path", "last"]) == 0
+    assert torch.load(run / "checkpoints" / "last.ckpt")["global_step"] == 3
