@@ -4,6 +4,7 @@ from kept_values import Keep
 
 import visattn as va
 from visattn.data.scenes.dataset import Scenes
+from visattn.pipelines.scanpath import glimpses
 
 
 def _photos() -> list[object]:
@@ -29,7 +30,7 @@ def test_captions(keep: Keep) -> None:
 
 
 def test_scan_paths(keep: Keep) -> None:
-    paths = va.glimpses(va.load("scenes-glimpses"), _photos())
+    paths = glimpses(va.load("scenes-glimpses"), _photos())
     keep(
         "bundled/glimpses",
         {

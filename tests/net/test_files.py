@@ -45,7 +45,7 @@ def test_models(name: str) -> None:
 
 
 def test_shards(keep: Keep) -> None:
-    splits = {split: ShardSamples(FILES / "shards", split) for split in ("train", "test")}
+    splits = {split: ShardSamples(FILES / "shards", split) for split in ("train", "validation")}
     keep(
         "files/shards",
         {
@@ -57,9 +57,10 @@ def test_shards(keep: Keep) -> None:
 
 def test_features(keep: Keep, tmp_path: Path) -> None:
     shutil.copytree(FILES / "features", tmp_path / "features")
-    photos = Photos(2)
-    cache = prepare(tmp_path / "features", fill(small_encoder()), photos)
-    assert photos.read == []  # nothing is computed again
+    records = tmp_path / "features" / "features.bin"
+    before = records.stat().st_mtime_ns
+    cache = prepare(tmp_path / "features", fill(small_encoder()), Photos(2))
+    assert records.stat().st_mtime_ns == before  # nothing is computed again
     grids = {name: cache.read(number) for number, name in enumerate(cache.ids)}
     keep("files/features", {name: [grid[:, ::3] for grid in each] for name, each in grids.items()})
 
@@ -69,9 +70,9 @@ def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(FILES / "run", run)
     monkeypatch.setattr("sys.argv", ["visattn"])
     monkeypatch.chdir(tmp_path)
-    assert type(va.load(run)).__name__ == "ShowAttendTell"
+    assert type(va.load_model(f"run:{run}").model).__name__ == "ShowAttendTell"
     assert main(["test", "--run", str(run)]) == 0
     assert (run / "test.json").exists()
-    more = ["--config", str(FILES / "config.yaml"), "--trainer.max_steps", "3"]
+    more = ["--config", str(FILES / "config.yaml"), "--trainer.max_steps=3", "--trainer.max_epochs=3"]
     assert main(["fit", *more, "--run", str(run), "--ckpt_path", "last"]) == 0
     assert torch.load(run / "checkpoints" / "last.ckpt")["global_step"] == 3
