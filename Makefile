@@ -5,6 +5,7 @@
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
 # make test-hosts  trains across two hosts made of network namespaces (needs root)
 # make fuzz    reads a million damaged files of every kind; VISATTN_FUZZ_CASES says how many
+# make net     writes anew what must not change (tests/net); look at the difference before a commit
 # make check   lint, format, types, import rules
 # make docs    builds the documentation into docs/_build (no network needed)
 # make bench   times visattn against plain implementations
@@ -30,11 +31,11 @@ COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'c
 LONG := not gpu and not data and not peers and not hosts and not compile and not fuzz
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
-demo models test test-all test-machines test-hosts: export OMP_NUM_THREADS := 1
+demo models test test-all test-machines test-hosts net: export OMP_NUM_THREADS := 1
 # Tests start Python often, and to compile everything each time takes longer than what they test.
 test test-all test-machines test-hosts fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo models test test-all test-machines test-hosts fuzz check docs bench peers clean
+.PHONY: help demo models test test-all test-machines test-hosts fuzz net check docs bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -132,6 +133,10 @@ test-hosts: .venv/dev.stamp
 
 fuzz: .venv/dev.stamp
 	$(BIN)/python -m pytest -m fuzz tests
+
+net: .venv/dev.stamp
+	$(BIN)/python -m pytest tests/net -q -m "slow or not slow" --write-golden
+	@git diff --stat tests/net
 
 docs: .venv/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build

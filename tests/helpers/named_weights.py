@@ -1,14 +1,17 @@
 """Weights that follow from their names alone, whatever the order in which a model makes them."""
 
 import zlib
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+Model = TypeVar("Model", bound=nn.Module)
+
 
 @torch.no_grad()
-def fill(model: nn.Module) -> nn.Module:
+def fill(model: Model) -> Model:
     """Give a model weights of usual sizes, and its running statistics; return it for evaluation."""
     running = {
         name: buffer

@@ -1,5 +1,6 @@
 """Captions and scan paths of the models that come with the package."""
 
+import numpy as np
 from kept_values import Keep
 
 import visattn as va
@@ -7,9 +8,10 @@ from visattn.data.scenes.dataset import Scenes
 from visattn.pipelines.scanpath import glimpses
 
 
-def _photos() -> list[object]:
+def _photos() -> list[np.ndarray]:
     scenes = Scenes(3, size=96, split="test")
-    return [scenes[index].image.permute(1, 2, 0).numpy() for index in range(3)]
+    images = [scenes[index].image for index in range(3)]
+    return [image.permute(1, 2, 0).numpy() for image in images if image is not None]
 
 
 def test_captions(keep: Keep) -> None:

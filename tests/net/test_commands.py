@@ -73,7 +73,7 @@ def test_output_and_files(
     )
     for path in (path for path in files if path.suffix == ".png" and path.name.count(".") < 3):
         picture = f"{name}-{path.relative_to(out).as_posix().replace('/', '-')}"
-        _compare_picture(picture, path, writing=request.config.getoption("--write-golden"))
+        _compare_picture(picture, path, writing=bool(request.config.getoption("--write-golden")))
 
 
 def _numbered(text: str) -> Any:

@@ -73,6 +73,7 @@ def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(va.load_model(f"run:{run}").model).__name__ == "ShowAttendTell"
     assert main(["test", "--run", str(run)]) == 0
     assert (run / "test.json").exists()
-    more = ["--config", str(FILES / "config.yaml"), "--trainer.max_steps=3", "--trainer.max_epochs=3"]
-    assert main(["fit", *more, "--run", str(run), "--ckpt_path", "last"]) == 0
+    longer = ["--trainer.max_steps=3", "--trainer.max_epochs=3", "--ckpt_path", "last"]
+    config = str(FILES / "config.yaml")
+    assert main(["fit", "--config", config, "--run", str(run), *longer]) == 0
     assert torch.load(run / "checkpoints" / "last.ckpt")["global_step"] == 3

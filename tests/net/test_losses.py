@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from classification_data import accept_test_cifar_files
-from config_runs import CONFIGS, small_run, write_shared_data
+from config_runs import CONFIGS, TRAINED, small_run, write_shared_data
 from kept_values import Keep
 from loss_log import LOSSES
 
@@ -26,7 +26,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=[path.stem for path in CONFIGS])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(path, id=path.stem, marks=[] if path.stem in TRAINED else pytest.mark.slow)
+        for path in CONFIGS
+    ],
+)
 def test_first_losses(
     config: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: Keep
 ) -> None:
