@@ -78,6 +78,39 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def loose_parsers(source: str) -> list[str]:
+    """Return calls that parse JSON or YAML without the limits of `parse_json` and `read_config`.
+
+    What the module itself has just written as JSON is plain, and YAML that was checked is bounded.
+    """
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name, given = dotted(node.func), ast.unparse(node.args[0]) if node.args else ""
+            own = given.startswith(("json.dumps(", "read_config("))
+            if name in ("json.load", "json.loads", "yaml.safe_load") and not own:
+                found.append(f"{node.lineno}: {name}({given})")
+        elif isinstance(node, ast.ImportFrom) and node.module in ("json", "yaml"):
+            found += [f"{node.lineno}: from {node.module} import {n.name}" for n in node.names]
+    return found
+
+
+def test_json_and_yaml_go_through_one_parser() -> None:
+    violations = {
+        str(path.relative_to(ROOT)): found
+        for path in (ROOT / "visattn").rglob("*.py")
+        if path.name != "safe_text.py" and (found := loose_parsers(path.read_text("utf-8")))
+    }
+    assert violations == {}, "parse_json of visattn.io.safe_text reads JSON, read_config YAML"
+
+
+@pytest.mark.parametrize(
+    "line", ["json.loads(text)", "json.load(file)", "from json import loads", "yaml.safe_load(text)"]
+)
+def test_rule_detects_loose_parsers(line: str) -> None:
+    assert loose_parsers(line) != []
+
+
 def test_no_module_executes_files_or_fetches_urls() -> None:
     violations = {
         str(path.relative_to(ROOT)): dangers(path.read_text(encoding="utf-8")) for path in OURS

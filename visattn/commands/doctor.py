@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from visattn.commands.options.arguments import CommandParser
 from visattn.commands.options.output_streams import print_lines
+from visattn.io.safe_text import parse_json
 
 _DESCRIPTION = """\
 Check the installation: packages and their versions, optional extras, devices, disk space, shared
@@ -145,7 +146,7 @@ def try_imports(
     results: dict[str, Any] = {}
     for line in output.decode(errors="replace").splitlines():
         if line.startswith("visattn-doctor ["):
-            name, result = json.loads(line.removeprefix("visattn-doctor "))
+            name, result = parse_json(line.removeprefix("visattn-doctor "))
             results[name] = result
     facts = results.pop("", {})
     if untested := [name for name in modules if name not in results]:

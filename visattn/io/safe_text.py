@@ -176,6 +176,30 @@ def parse_json(text: str, line: int = 1) -> Any:
     raise ValueError(f"{where}: invalid JSON ({reason})")
 
 
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """Return the content of a JSON file, as `parse_json` reads it.
+
+    Args:
+        path: File to read.
+        max_bytes: Maximum size of the file.
+
+    Raises:
+        ValueError: If the file is too long, not UTF-8 or not valid JSON; the message names it.
+        OSError: If the file cannot be opened.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.json"
+        >>> _ = file.write_text('{"a": [1, 2]}')
+        >>> read_json(file)
+        {'a': [1, 2]}
+    """
+    content = read_bytes_bounded(path, max_bytes)
+    try:
+        return parse_json(decode_utf8(content))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+
+
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
     """Pause Python's garbage collection while millions of objects are made that all stay.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.data.images.resize import ResizeMode
 from visattn.io.atomic import atomic_replace
+from visattn.io.safe_text import parse_json
 from visattn.models.captioner import END, PAD, START, UNKNOWN
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
@@ -209,7 +210,7 @@ def read_graph_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     torch.export.load(path, extra_files=content)
     if not content[METADATA_KEY]:
         raise ValueError(f"{path} has no metadata of visattn; visattn export writes them")
-    return json.loads(content[METADATA_KEY])
+    return parse_json(content[METADATA_KEY])
 
 
 def _graphs(model: nn.Module, resize_mode: ResizeMode) -> list[_Graph]:

@@ -1,7 +1,6 @@
 """Model cards: a page in Markdown beside a model file, as the Hugging Face hub shows it."""
 
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from torch import nn
 
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.io.run_directory import find_run, run_config
+from visattn.io.safe_text import read_json
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.detection.detr import DETR
@@ -80,7 +80,7 @@ class ModelCard:
         """
         folder = find_run(Path(run).expanduser())
         file = folder / "test.json"
-        record = json.loads(file.read_text()) if file.is_file() else {}
+        record = read_json(file) if file.is_file() else {}
         scores = {name: value for name, value in record.items() if not isinstance(value, str)}
         lines = run_config(folder).read_text().splitlines()
         config = "\n".join(line for line in lines if not _IS_DEFAULT_OR_PATH.match(line))

@@ -1,7 +1,6 @@
 """Argument parser of the commands and the types of its values."""
 
 import argparse
-import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from visattn.io.messages import did_you_mean
+from visattn.io.safe_text import parse_json
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
@@ -172,7 +172,7 @@ def named_value(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
     for literal in (value, f"[{value}]") if "," in value else (value,):
         try:
-            return name, json.loads(literal)
+            return name, parse_json(literal)
         except ValueError:
             continue
     return name, value

@@ -1,7 +1,6 @@
 """Model options of the commands, and the models that they select."""
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from visattn.commands.options.arguments import add_device, height_width, named_value
 from visattn.commands.options.output_streams import print_message
 from visattn.io.run_directory import find_run, run_checkpoint
+from visattn.io.safe_text import parse_json
 
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from torch import nn
@@ -252,9 +252,9 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
     if text.lstrip()[:1] not in ("[", "{"):
         return [name for line in text.splitlines() if (name := line.strip())]
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
-        raise ValueError(f"--classes {file} is not valid JSON: {error}") from error
+        raise ValueError(f"--classes {file}: {error}") from error
     names = list(content.values()) if isinstance(content, dict) else content
     numbered = not isinstance(content, dict) or all(key.isdecimal() for key in content)
     if not numbered or not all(isinstance(name, str) for name in names):

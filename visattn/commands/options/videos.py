@@ -15,6 +15,7 @@ from visattn.commands.options.images import count_on_interrupt, report_failures
 from visattn.commands.options.output_streams import print_message, print_row, progress_bar
 from visattn.commands.options.provenance import file_digest, weights_origin
 from visattn.io.atomic import atomic_write
+from visattn.io.safe_text import read_json
 
 if TYPE_CHECKING:
     from visattn.pipelines.video import VideoOverlay
@@ -284,7 +285,7 @@ def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
     if not all(file.is_file() for file in files):
         return False
     try:
-        saved = json.loads(files[-1].read_text(encoding="utf-8"))
+        saved = read_json(files[-1])
     except (OSError, ValueError):
         return False
     return isinstance(saved, dict) and all(

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from visattn.io.safe_text import decode_utf8, parse_json
+
 RowKey = tuple[str, str, str | None, str]
 
 
@@ -101,7 +103,7 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
         if not lines and content:
             raise ValueError(f"{path} is not a score file; choose another --out")
         try:
-            records = [json.loads(line) for line in lines]
+            records = [parse_json(decode_utf8(line), n) for n, line in enumerate(lines, 1)]
             settings = records[0]["settings"] if records else self.settings
             self.rows = records[1:]
             self._keys = {_row_key(row) for row in self.rows}

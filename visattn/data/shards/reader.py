@@ -1,6 +1,5 @@
 """Random access to samples in shards: an index lookup, then one read at an offset."""
 
-import json
 import os
 import weakref
 from dataclasses import replace
@@ -24,6 +23,7 @@ from visattn.data.shards.format import (
     sample_key,
     shard_name,
 )
+from visattn.io.safe_text import decode_utf8, parse_json
 
 _MAX_OPEN_TARS = 32
 
@@ -143,8 +143,8 @@ class ShardSamples:
             number, int(row["record"]), int(row["record_bytes"]), MAX_RECORD_BYTES
         )
         try:
-            record = json.loads(content)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(decode_utf8(content))
+        except ValueError as error:
             raise ValueError(f"{self.location(number)}: invalid JSON: {error}") from error
         if not isinstance(record, dict):
             raise ValueError(f"{self.location(number)}: not a JSON object")  # noqa: TRY004

@@ -5,11 +5,9 @@ enabled before the import; it is enabled here, and the samples are decoded by vi
 """
 
 import importlib
-import json
 import os
 import random
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +15,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from visattn.data.loading.sample_seed import mix_seed
 from visattn.data.shards.sources import EXTENSIONS
+from visattn.data.shards.tar_stream import read_tar_samples, tar_location
+from visattn.io.messages import format_names
+from visattn.io.safe_text import decode_utf8, parse_json, printable_name
 
 SCHEMES = ("https", "http", "hf", "gs", "ais", "sftp", "ftps", "scp")
 
@@ -109,20 +110,14 @@ class SampleStream:
         start = (self.seed, self.epoch, self.rank, number)
         pipeline = library.DataPipeline(
             library.SimpleShardList(own_urls),
-            library.tarfile_to_samples(),
+            _read_opened,
             library.shuffle(self.buffer, initial=self.buffer, rng=random.Random(mix_seed(*start))),
         )
         num_batches = self.batches // readers + (number < self.batches % readers)
         if not num_batches:  # the library takes 0 samples as no limit
             return
-        try:
-            for count, members in enumerate(pipeline.with_epoch(num_batches * self.batch)):
-                yield self.made(parse_streamed_sample(members), mix_seed(*start, count))
-        except tarfile.TarError as error:  # its last argument is the URL
-            raise OSError(
-                f"{error.args[-1]} is not a complete tar ({error.args[0]}); check the URL "
-                "and the connection"
-            ) from error
+        for count, members in enumerate(pipeline.with_epoch(num_batches * self.batch)):
+            yield self.made(parse_streamed_sample(members), mix_seed(*start, count))
 
 
 class StreamLoader:
@@ -214,6 +209,13 @@ def import_webdataset() -> Any:
     return library
 
 
+def _read_opened(sources: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the samples of the tars whose addresses come in."""
+    opener = importlib.import_module("webdataset.tariterators").url_opener
+    for source in opener(sources):
+        yield from read_tar_samples(source["stream"], source["url"])
+
+
 def parse_streamed_sample(members: Mapping[str, Any]) -> StreamedSample:
     """Return the sample in the members of a tar.
 
@@ -225,15 +227,15 @@ def parse_streamed_sample(members: Mapping[str, Any]) -> StreamedSample:
         >>> parse_streamed_sample(members).location
         'https://a/b.tar, key 7'
     """
-    location = f"{members.get('__url__')}, key {members.get('__key__')}"
+    location = tar_location(members.get("__url__"), members.get("__key__"))
     image = next((members[name] for name in EXTENSIONS.values() if name in members), None)
     try:
-        record, label = json.loads(members["json"]), int(members.get("cls", -1))
-    except (KeyError, ValueError, RecursionError) as error:
+        record, label = parse_json(decode_utf8(members["json"])), int(members.get("cls", -1))
+    except (KeyError, ValueError) as error:
         raise ValueError(f"{location}: invalid JSON record or class: {error!r}") from error
     if image is None or not isinstance(record, dict):
         raise ValueError(
             f"{location}: expected an image and a JSON object, got "
-            f"{', '.join(name for name in members if not name.startswith('__'))}"
+            f"{format_names([printable_name(name) for name in members if name[:2] != '__'], 9)}"
         )
     return StreamedSample(location, image, record, label)

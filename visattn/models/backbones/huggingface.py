@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
 from visattn.geometry.preprocessing import ReverseChannels, UnsupportedTransform
-from visattn.io.safe_text import short_repr
+from visattn.io.safe_text import read_json, short_repr
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.pretrained import unique_names
 from visattn.models.serialization.state_dicts import read_state_dict
@@ -27,6 +26,7 @@ _MODES = {
     3: InterpolationMode.BICUBIC,
 }
 _SHORTEST_EDGE = ("Bit", "CLIP", "ConvNext")  # for these, a single size is that of the shorter side
+_MAX_JSON_BYTES = 64 * 2**20  # the names of a million classes
 _TOLERANCE = 0.02  # of normalized pixels, in the mean
 _PASS_TRANSFORM = "pass a torchvision transform that does the same, transform="
 _CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
@@ -426,10 +426,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     Raises:
         ValueError: If it is not JSON or does not hold a mapping.
     """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON: {error}") from error
+    content = read_json(file, _MAX_JSON_BYTES)
     if not isinstance(content, dict):
         raise ValueError(f"{file} must hold a mapping, got {type(content).__name__}")  # noqa: TRY004 (a file's fault)
     return content

@@ -1,6 +1,5 @@
 """Models of timm and torchvision by name, with their preprocessing and class names."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from torchvision.transforms import v2
 
 from visattn.io.hub import plain_download_errors
 from visattn.io.messages import did_you_mean
+from visattn.io.safe_text import read_json
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.timm_weights import (
     create_timm_backbone,
@@ -143,7 +143,7 @@ def names_video_model(spec: str) -> bool:
     if kind != "hf":
         return False
     try:
-        config = json.loads((Path(name).expanduser() / "config.json").read_text(encoding="utf-8"))
+        config = read_json(Path(name).expanduser() / "config.json")
     except (OSError, ValueError):  # reported when it is loaded
         return False
     return isinstance(config, dict) and not {"num_frames", "tubelet_size"}.isdisjoint(config)

@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from visattn.io.atomic import atomic_write
+from visattn.io.safe_text import parse_json
 from visattn.models.serialization.weight_files import (
     Shapes,
     open_safetensors,
@@ -102,8 +103,8 @@ def _header(source: Path, text: str) -> dict[str, str]:
 def _mapping(text: str) -> dict[str, Any] | None:
     """Return the mapping in a JSON string, or None if it is not valid."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):  # not JSON, too many digits, nested too deeply
+        value = parse_json(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

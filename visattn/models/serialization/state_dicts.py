@@ -1,6 +1,5 @@
 """State dicts from files of any training script, without their wrappers and key prefixes."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from visattn.io.safe_text import read_json
 from visattn.models.serialization.torch_archives import read_archive
 from visattn.models.serialization.weight_files import (
     check_memory,
@@ -189,14 +189,7 @@ def _has_tensors(value: Any) -> bool:
 
 def _load_shards(index: Path) -> TensorDict:
     """Return the state dict of sharded weights, each tensor from the file in the index."""
-    if index.stat().st_size > _MAX_INDEX_BYTES:
-        raise ValueError(
-            f"{index} is longer than {_MAX_INDEX_BYTES:,} bytes, the limit of an index"
-        )
-    try:
-        content = json.loads(index.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{index} is not valid JSON: {error}") from error
+    content = read_json(index, _MAX_INDEX_BYTES)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{index} is not an index of sharded weights: it has no weight_map")
