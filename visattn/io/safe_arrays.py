@@ -23,7 +23,9 @@ _HEADER_ERRORS = (
 )
 
 
-def read_array(path: Path, name: str = "maps") -> Shaped[np.ndarray, "..."]:
+def read_array(
+    path: Path, name: str = "maps", *, max_values: int = MAX_BYTES
+) -> Shaped[np.ndarray, "..."]:
     """Return the array of a .npy file, or the only or named array of a .npz file.
 
     The size in the header is compared with the size of the file before memory is allocated. A
@@ -32,10 +34,11 @@ def read_array(path: Path, name: str = "maps") -> Shaped[np.ndarray, "..."]:
     Args:
         path: File; its content decides the format, not its suffix.
         name: Name of the array, if a .npz file holds several.
+        max_values: Largest number of values.
 
     Raises:
         ValueError: If the file is damaged, holds several arrays and none of this name, holds
-            something other than numbers and strings, or more than `MAX_BYTES` bytes.
+            something other than numbers and strings, or more than `max_values` or `MAX_BYTES`.
         OSError: If the file cannot be read.
 
     Example:
@@ -49,12 +52,12 @@ def read_array(path: Path, name: str = "maps") -> Shaped[np.ndarray, "..."]:
         length = file.seek(0, 2)
         file.seek(0)
         if not zipped:
-            return _read_npy(file, length)
+            return _read_npy(file, length, max_values)
         try:
             with zipfile.ZipFile(file) as archive:
                 member = _select_member(archive, name)
                 with archive.open(member) as inside:
-                    return _read_npy(inside, member.file_size)
+                    return _read_npy(inside, member.file_size, max_values)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
             raise ValueError(f"damaged: {error}") from error
 
@@ -66,13 +69,17 @@ def _select_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     return members[name] if name in members else next(iter(members.values()))
 
 
-def _read_npy(file: IO[bytes] | zipfile.ZipExtFile, length: int) -> Shaped[np.ndarray, "..."]:
+def _read_npy(
+    file: IO[bytes] | zipfile.ZipExtFile, length: int, max_values: int
+) -> Shaped[np.ndarray, "..."]:
     """Return the array in the next `length` bytes of a .npy file."""
     if length > MAX_BYTES:
         raise ValueError(f"holds {length:,} bytes, more than {MAX_BYTES:,}")
     shape, fortran_order, dtype = _read_header(file)
     if dtype.kind not in _DTYPE_KINDS or not dtype.itemsize:
         raise ValueError(f"holds {dtype}; arrays must hold numbers or strings, without pickle")
+    if prod(shape) > max_values:
+        raise ValueError(f"holds {prod(shape):,} values {shape}, more than {max_values:,}")
     expected, available = prod(shape) * dtype.itemsize, length - file.tell()
     if min(shape, default=0) < 0 or expected != available:
         raise ValueError(

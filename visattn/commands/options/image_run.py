@@ -178,16 +178,18 @@ class ImageRun(ABC, Generic[Result]):
         Args:
             path: The image.
         """
-        from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
+        from visattn.io.safe_text import read_json
 
         name = self.all_names[path]
         page = self.page.format(name)
         if self.out is None or (self._index is not None and page not in self._index):
             return None
         try:
-            record = parse_json(decode_utf8(read_bytes_bounded(self.out / f"{name}.json")))
+            record = read_json(self.out / f"{name}.json")
             same = record["provenance"] == {**self._provenance, "image_sha256": file_digest(path)}
-        except (OSError, ValueError, KeyError, TypeError):  # missing or of another version
+            if same:  # a stranger's record may have entries of other types
+                _ = self.row(record), self.caption(record)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # or of another version
             return None
         files = (self.out / file.format(name) for file in self._kinds)
         return record if same and all(file.is_file() for file in files) else None

@@ -49,12 +49,13 @@ class MapFolder:
             key: Key of the map.
             expected: Entries that identify model, method and image.
         """
-        from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
+        from visattn.io.safe_text import read_json
 
         path = self.folder / f"{name}.{key}.json"
         try:
-            record = parse_json(decode_utf8(read_bytes_bounded(path)))
+            record = read_json(path)
             same = all(record[part] == _plain(value) for part, value in expected.items())
+            same = same and record["key"] == key and _is_printable(record)
         except (OSError, ValueError, KeyError, TypeError):  # missing, truncated or another format
             return None
         return record if same and path.with_suffix(".npy").is_file() else None
@@ -67,20 +68,25 @@ class MapFolder:
             key: Key of the map.
             record: Record of the map.
         """
-        import numpy as np
         import torch
 
         from visattn.geometry.affine import Geometry
+        from visattn.io.safe_arrays import read_array
         from visattn.recording.attention_map import AttentionMap
 
-        values = np.load(self.folder / f"{name}.{key}.npy", allow_pickle=False)
-        return AttentionMap(
-            torch.from_numpy(values),
-            record["site"],
-            record["kind"],
-            Geometry.from_dict(record["geometry"]),
-            record["metadata"],
-        )
+        path = self.folder / f"{name}.{key}.npy"
+        try:
+            return AttentionMap(
+                torch.from_numpy(read_array(path)),
+                record["site"],
+                record["kind"],
+                Geometry.from_dict(record["geometry"]),
+                record["metadata"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} and its record are no map ({error}); write them again with --overwrite"
+            ) from error
 
     def save(
         self, name: str, key: str, attention_map: "AttentionMap", entries: Mapping[str, Any]
@@ -125,6 +131,16 @@ class MapFolder:
             OSError: If it cannot be written.
         """
         atomic_write(self.folder / name, content)
+
+
+def _is_printable(record: Mapping[str, Any]) -> bool:
+    """Whether a record has what the row of a map shows, in the right types."""
+    metadata, scale = record["metadata"], record["scale"]
+    values = [metadata["probability"], metadata.get("cosine")] if isinstance(metadata, dict) else ""
+    values = [value for value in values if value is not None]
+    if scale is not None:  # not known before all maps are
+        values += [scale["vmin"], scale["vmax"], scale["signed"]]
+    return isinstance(metadata, dict) and all(isinstance(value, int | float) for value in values)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,11 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from visattn.io.safe_arrays import read_array
-from visattn.io.safe_text import MAX_BYTES, decode_utf8, parse_json, read_bytes_bounded, short_repr
+from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded, short_repr
+
+MAX_MAPS = 1_000  # each is drawn; no model has as many words, layers and heads or queries
+MAX_CELLS = 2**26  # of all maps together, as many as the largest image has pixels
+_MAX_JSON_BYTES = 2**27  # a number takes up to eight times as much memory as text
 
 
 @dataclass
@@ -49,8 +53,6 @@ def read_saved_maps(path: Path) -> SavedMaps:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file of maps")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{path} is longer than {MAX_BYTES:,} bytes")
     readers = {".npy": _read_numpy, ".npz": _read_numpy, ".json": _read_json}
     if path.suffix.lower() not in readers:
         raise ValueError(f"maps must be a .npy, .npz or .json file, got {path.name}")
@@ -79,6 +81,8 @@ def reshape_maps(
     """
     if maps.dtype.kind not in "biuf" or not maps.size:
         raise ValueError(f"maps must be numbers, got {maps.dtype} {maps.shape}")
+    if maps.size > MAX_CELLS:
+        raise ValueError(f"maps must have at most {MAX_CELLS:,} cells in all, got {maps.shape}")
     if grid is None and maps.ndim == 2 and words == len(maps) > 1:
         side = math.isqrt(maps.shape[1])
         grid = (side, side) if side * side == maps.shape[1] else None
@@ -90,6 +94,11 @@ def reshape_maps(
         raise ValueError(
             f"maps must be [y, x], [t, y, x], or [t, n] and the grid of n, got {maps.shape}"
         )
+    if maps.ndim == 3 and len(maps) > MAX_MAPS:
+        raise ValueError(
+            f"at most {MAX_MAPS:,} maps can be drawn, got {len(maps):,}; save fewer of them, or "
+            "their mean"
+        )
     with np.errstate(over="ignore"):  # overflow is refused below
         maps = maps.reshape(-1, *maps.shape[-2:]).astype(np.float32)
     if not np.isfinite(maps).all():
@@ -98,11 +107,11 @@ def reshape_maps(
 
 
 def _read_numpy(path: Path) -> SavedMaps:
-    return SavedMaps(read_array(path))
+    return SavedMaps(read_array(path, max_values=MAX_CELLS))
 
 
 def _read_json(path: Path) -> SavedMaps:
-    loaded = parse_json(decode_utf8(read_bytes_bounded(path)))
+    loaded = parse_json(decode_utf8(read_bytes_bounded(path, _MAX_JSON_BYTES)))
     if isinstance(loaded, list):
         return SavedMaps(np.array(loaded, dtype=np.float64))
     if not isinstance(loaded, dict) or "maps" not in loaded:

@@ -9,7 +9,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from visattn.data.shards.format import MAX_IMAGE_BYTES, MAX_RECORD_BYTES
 from visattn.io.safe_text import printable_name
@@ -110,7 +110,7 @@ def _members(stream: IO[bytes], url: str) -> Iterator[tuple[str, bytes]]:
                     )
                 file = tar.extractfile(member)
                 yield member.name, file.read() if file is not None else b""
-                tar.members = []  # else it remembers all
+                cast("Any", tar).members = []  # else it remembers all
     except ValueError as error:
         if str(error).startswith(f"{url}, "):
             raise

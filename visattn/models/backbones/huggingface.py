@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +14,9 @@ from torchvision.transforms import InterpolationMode, v2
 
 from visattn.geometry.preprocessing import ReverseChannels, UnsupportedTransform
 from visattn.io.safe_text import read_json, short_repr
+from visattn.models.backbones.huggingface_config import check_config, names_other_attention
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.pretrained import unique_names
-from visattn.models.serialization.state_dicts import read_state_dict
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.model_config import vision_tower
 
@@ -27,6 +28,7 @@ _MODES = {
 }
 _SHORTEST_EDGE = ("Bit", "CLIP", "ConvNext")  # for these, a single size is that of the shorter side
 _MAX_JSON_BYTES = 64 * 2**20  # the names of a million classes
+_LONGEST_SIDE = 8000  # pixels
 _TOLERANCE = 0.02  # of normalized pixels, in the mean
 _PASS_TRANSFORM = "pass a torchvision transform that does the same, transform="
 _CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
@@ -90,10 +92,33 @@ def read_huggingface_model(
             "Hugging Face models need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read_json(directory / "config.json")
+    check_config(config, directory)
     if loading.get("device_map") and importlib.util.find_spec("accelerate") is None:
         raise ImportError("a device map needs accelerate: pip install accelerate")
     model_class = _load_model_class(library, config, directory)
+    if names_other_attention(config):
+        loading["config"] = _without_attention(library, model_class, directory)
     return library, config, _load_weights(model_class, directory, loading)
+
+
+def _without_attention(library: Any, model_class: Any, directory: Path) -> Any:
+    """Return the config of a model without its attention: some are code on the hub."""
+    config_class = getattr(model_class, "config_class", None) or library.AutoConfig
+    try:
+        config = config_class.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+        config._attn_implementation = None  # noqa: SLF001 (transformers has no setter)
+    except Exception as error:
+        raise _build_error(directory, error) from error
+    return config
+
+
+def _build_error(directory: Path, error: Exception) -> ValueError:
+    """Return the error of a model that transformers cannot build, whatever it raises."""
+    kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+    reason = textwrap.shorten(str(error), 300, placeholder=" ...")
+    return ValueError(f"the model in {directory} cannot be built: {kind}{reason}")
 
 
 def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
@@ -101,7 +126,12 @@ def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) 
     architectures = config.get("architectures") or ()
     if not architectures:
         return library.AutoModel
-    name = str(architectures[0])
+    name = architectures[0] if isinstance(architectures, list) else architectures
+    if not isinstance(name, str):
+        raise ValueError(
+            f"architectures in {directory / 'config.json'} must be a list of class names, got "
+            f"{short_repr(architectures)}"
+        )
     model_class = getattr(library, name, None) if name.isidentifier() else None
     if isinstance(model_class, type) and issubclass(model_class, library.PreTrainedModel):
         return model_class
@@ -114,9 +144,7 @@ def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) 
 
 def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any]) -> nn.Module:
     """Load a model with all of its weights."""
-    has_safetensors = any(directory.glob("*.safetensors"))
-    if not has_safetensors:
-        read_state_dict(directory)  # refuses pickles that would execute code
+    has_safetensors = any(directory.glob("*.safetensors"))  # else `check_config` reads the pickle
     logging: Any = importlib.import_module("transformers.utils.logging")
     progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
@@ -131,8 +159,8 @@ def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any])
             output_loading_info=True,
             **options,
         )
-    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"the model in {directory} cannot be built: {error}") from error
+    except Exception as error:  # its own error classes, ZeroDivisionError, IndexError ...
+        raise _build_error(directory, error) from error
     finally:
         logging.set_verbosity(verbosity)
         if progress_bar:
@@ -177,7 +205,7 @@ def huggingface_preprocessing(
         config = _processor_config(library, directory)
         if config is not None:
             return huggingface_transform(config)
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - a value of a wrong type raises anything
         notes.append(f"the preprocessing in {directory} is not supported: {error}")
         return UnsupportedTransform(f"the preprocessing in {directory} is not supported: {error}")
     notes.append(
@@ -207,7 +235,7 @@ def _processor_config(library: Any, directory: Path) -> dict[str, Any] | None:
         processor = library.AutoImageProcessor.from_pretrained(  # that of the model type
             directory, local_files_only=True, trust_remote_code=False
         )
-    except (KeyError, OSError, TypeError, ValueError) as error:
+    except Exception as error:
         raise ValueError(f"{file.name} names no class ({error}); {_PASS_TRANSFORM}") from error
     return {**processor.to_dict(), "image_processor_type": type(processor).__name__}
 
@@ -233,7 +261,7 @@ def _build_processor(config: Mapping[str, Any]) -> Any:
         raise ValueError(f"transformers has no image processor {name}; {_PASS_TRANSFORM}")
     try:
         return kind.from_dict(dict(config))
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:
         raise ValueError(f"{name} does not take it ({error}); {_PASS_TRANSFORM}") from error
 
 
@@ -401,7 +429,7 @@ def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
     if shortest is None:
         return [v2.Resize(_sides(size), interpolation=mode)]
-    side = int(shortest)
+    side = _side(shortest)
     if kind.startswith("Levit"):
         return [v2.Resize(int(side * 256 / 224), interpolation=mode)]
     if kind.startswith("PoolFormer") and config.get("crop_pct"):
@@ -416,8 +444,17 @@ def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
 
 def _sides(size: Any) -> tuple[int, int]:
     if isinstance(size, Mapping):
-        return int(size["height"]), int(size["width"])
-    return int(size), int(size)
+        return _side(size["height"]), _side(size["width"])
+    return _side(size), _side(size)
+
+
+def _side(value: Any) -> int:
+    if not isinstance(value, int) or not 1 <= value <= _LONGEST_SIDE:
+        raise ValueError(
+            f"sizes must be whole numbers from 1 to {_LONGEST_SIDE:,}, got {short_repr(value)}; "
+            f"{_PASS_TRANSFORM}"
+        )
+    return value
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from torch import nn
 
 from visattn.models.backbones.huggingface import read_huggingface_model
 
-_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
-
 
 def load_word_model(
     directory: Path, *, answers: bool = False, **loading: Any
@@ -44,7 +42,7 @@ def _load_processor(library: Any, directory: Path) -> Any:
         processor = _from_pretrained(library.AutoProcessor, directory)
         if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
             return processor
-    except _ERRORS as error:
+    except Exception as error:  # a file with values of wrong types raises anything
         errors.append(_first_line(error))
         if isinstance(error, ImportError) or (directory / "processor_config.json").is_file():
             raise ValueError(
@@ -57,7 +55,7 @@ def _load_processor(library: Any, directory: Path) -> Any:
     ):
         try:
             parts.append(_from_pretrained(auto_class, directory))
-        except _ERRORS as error:
+        except Exception as error:
             reason = (errors or [_first_line(error)])[0]
             raise ValueError(
                 f"{directory} has no {name} that can be loaded; save it there with "
