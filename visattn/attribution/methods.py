@@ -37,6 +37,7 @@ from visattn.attribution.model_free import itti_koch, spectral_residual_map
 from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.perturbation import occlusion, rise
 from visattn.blocks.tap import MapKind
+from visattn.io.argument_checks import LARGEST_SEED
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.operations import (
@@ -57,6 +58,21 @@ Needs = Literal[
     "boxes",
     "pixels",
 ]
+ARGUMENT_RANGES = {
+    "num_masks": (1, 10_000_000),
+    "grid_size": (1, 1000),
+    "num_samples": (1, 1_000_000),
+    "n_steps": (1, 1_000_000),
+    "stdev_spread": (0, 1000),
+    "sigma": (0, 1000),
+    "max_channels": (1, 10_000_000),
+    "max_tokens": (1, 100_000),
+    "sliding_window_size": (1, 100_000),
+    "stride": (1, 100_000),
+    "internal_batch_size": (1, 65_536),
+    "seed": (0, LARGEST_SEED),
+}
+"""Smallest and largest values of arguments of methods, beyond which no machine gets."""
 NEEDS_FEATURES = ("features", "positive_features", "biases")
 
 

@@ -31,6 +31,7 @@ from visattn.blocks.self_attention.non_local import NonLocal
 from visattn.blocks.spatial.attention_gate import AttentionGate
 from visattn.blocks.spatial.spatial_gate import SpatialGate, SpatialSE
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
+from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean
 
 BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
@@ -75,6 +76,7 @@ _imported: dict[str, _Entry] = {}
 """Blocks that were created by import path, by that path."""
 
 
+@checked_arguments(channels=(1, 1_000_000))
 def create_block(name: str, channels: int, **options: Any) -> nn.Module:
     """Create a block by name.
 
@@ -107,6 +109,7 @@ def create_block(name: str, channels: int, **options: Any) -> nn.Module:
     return block(channels, **options)
 
 
+@checked_arguments()
 def list_blocks(kind: BlockKind | None = None) -> list[str]:
     """Return the names of all blocks, or of the blocks of one kind.
 
@@ -125,6 +128,7 @@ def list_blocks(kind: BlockKind | None = None) -> list[str]:
     return [name for name, entry in _all_entries().items() if kind in (None, entry.info.kind)]
 
 
+@checked_arguments()
 def block_info(name: str) -> BlockInfo:
     """Return the metadata of a block: paper, equation, number of parameters, deviations.
 

@@ -13,6 +13,7 @@ from visattn.insertion.inserted_block import (
     get_inserted,
     named_modules,
 )
+from visattn.io.argument_checks import checked_arguments
 
 HOST = "host"
 """Name of the child that holds the original module after `bake`."""
@@ -59,6 +60,7 @@ class BakedModule(nn.Module):
         )
 
 
+@checked_arguments()
 def remove(model: nn.Module) -> list[str]:
     """Remove all inserted blocks from a model, baked or not, and return their sites.
 
@@ -89,6 +91,7 @@ def remove(model: nn.Module) -> list[str]:
     return [_original_name(name, hosts) for name in hosts]
 
 
+@checked_arguments()
 def bake(model: nn.Module) -> list[str]:
     """Replace the hooks of inserted blocks by plain modules, and return the changed sites.
 

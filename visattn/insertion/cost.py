@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import CHILD_NAME, InsertedBlock, named_modules
 from visattn.insertion.tracer import Example, eval_mode, run_model
+from visattn.io.argument_checks import checked_arguments
 
 
 @dataclass
@@ -217,6 +218,7 @@ class ModelSummary:
         )
 
 
+@checked_arguments()
 def summary(model: nn.Module, example: Example) -> ModelSummary:
     """Return parameters and MACs of a model, per block and in total.
 

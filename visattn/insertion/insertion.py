@@ -22,6 +22,7 @@ from visattn.insertion.signal_source import (
 )
 from visattn.insertion.sites import Position, Site, select_sites
 from visattn.insertion.tracer import Example, eval_mode, run_model, trace_model
+from visattn.io.argument_checks import checked_arguments
 
 BlockFactory = Callable[..., nn.Module]
 BlockSpec = str | BlockFactory | Sequence[str | BlockFactory]
@@ -176,6 +177,7 @@ class Insertion:
         return "\n".join([head, *(f"  {site}" for site in self.sites), *self.notes])
 
 
+@checked_arguments()
 def insert(
     model: nn.Module,
     block: BlockSpec,

@@ -1,4 +1,4 @@
-"""Checks of arguments of public functions: their types by the signature, their ranges by a table."""
+"""Checks of arguments of public functions: types by the signature, ranges by a table."""
 
 import functools
 import inspect
@@ -92,7 +92,8 @@ def check_argument(
     if fits(value, hint) is False:
         kind = ValueError if isinstance(value, str) and _choices(hint) else TypeError
         raise kind(f"{name} must be {_describe(hint)}, got {_given(value, hint)}")
-    if limits is not None and isinstance(value, Real) and not limits[0] <= value <= limits[1]:
+    number: Any = value if isinstance(value, Real) else None
+    if limits is not None and number is not None and not limits[0] <= number <= limits[1]:
         raise ValueError(
             f"{name} must be from {limits[0]:,} to {limits[1]:,}, got {short_repr(value)}"
         )
@@ -122,8 +123,10 @@ def fits(value: object, hint: Any) -> bool | None:
         return value is None
     if origin in (tuple, list, Sequence):
         return _fits_sequence(value, origin, inner)
-    checkable = isinstance(hint, type) and hint is not Any and origin is None and "jaxtyping" not in hint.__module__
-    return isinstance(value, hint) if checkable and not _is_protocol(hint) else None
+    kind: Any = hint
+    plain = isinstance(kind, type) and kind is not Any and origin is None
+    checkable = plain and "jaxtyping" not in kind.__module__ and not _is_protocol(kind)
+    return isinstance(value, kind) if checkable else None
 
 
 def _fits_sequence(value: object, origin: Any, inner: tuple[Any, ...]) -> bool | None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.functional.evaluation.faithfulness import spearman_correlation
+from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
 from visattn.pipelines.draw_captions import overlay
 from visattn.pipelines.explainer import explain
@@ -103,13 +104,8 @@ class AttentionHistory:
         **options: Any,
     ) -> None:
         self.images = [read_image(image) for image in list_images(images)]
-        if not self.images:
-            raise ValueError("images must hold at least one image, got none")
-        if every_n_steps < 1 or not 0 < max_cost <= 1:
-            raise ValueError(
-                "every_n_steps must be at least 1 and max_cost in (0, 1], got "
-                f"{every_n_steps} and {max_cost}"
-            )
+        check_argument("every_n_steps", every_n_steps, int, (1, 10**12))
+        check_argument("max_cost", max_cost, float, (1e-9, 1))
         self.folder, self.method, self.target = Path(folder), method, target
         self.every_n_steps, self.max_cost, self.options = every_n_steps, max_cost, options
         self.names = _unique_names(self.images)

@@ -1,5 +1,6 @@
 """Maps of one attribution method on prepared images, with their metadata."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,9 +9,10 @@ import torch
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import read_by_target
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
-from visattn.attribution.methods import NEEDS_FEATURES, Method
+from visattn.attribution.methods import ARGUMENT_RANGES, NEEDS_FEATURES, Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.geometry.placement import GridPlacement, align_of
+from visattn.io.argument_checks import check_argument
 from visattn.pipelines.inputs import PreparedImages
 from visattn.pipelines.scale import empty_map_reason
 from visattn.recording.attention_map import AttentionMap
@@ -31,7 +33,7 @@ def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_func
         is_function: Whether the target is a function of the output.
 
     Raises:
-        ValueError: If the method has no such argument.
+        ValueError: If the method has no such argument, or it has another type or range.
     """
     known = method.default_kwargs
     if unknown := sorted(set(method_args) - set(known)):
@@ -39,6 +41,12 @@ def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_func
         raise ValueError(
             f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
         )
+    hints = inspect.signature(method.function).parameters
+    for name, value in method_args.items():
+        try:
+            check_argument(name, value, hints[name].annotation, ARGUMENT_RANGES.get(name))
+        except TypeError as error:  # from the command line, too, where it is no fault of the code
+            raise ValueError(f"{method.name}: {error}") from error
     if is_function and "score_type" in method_args:
         raise ValueError(
             "score_type= transforms class scores; a target function receives the output of the "

@@ -28,6 +28,7 @@ from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
+from visattn.io.argument_checks import checked_arguments
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.models.captioning.hard_attention import Places
@@ -104,6 +105,10 @@ class Caption:
         return any(gate < 1 for gate in self.gates)
 
 
+@checked_arguments(
+    beam_size=(1, 1000), num_captions=(1, 1000), max_length=(1, 10_000), min_length=(0, 10_000),
+    length_penalty=(-10, 10), batch_size=(1, 65_536), seed=(0, 2**32 - 1),
+)  # fmt: skip
 @torch.no_grad()
 def caption(
     model: nn.Module | LoadedModel,
@@ -192,7 +197,7 @@ def caption(
         options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
         return _caption_with_transformers(model, images, batch_size=batch_size, **options)
     _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
-    batch_size = _checked_batch_size(16 if batch_size is None else batch_size)
+    batch_size = batch_size or 16
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     loaded = read_images(images)
     inputs = ((each.name, make_thumbnail(each), *resize_to_input(each, spec)) for each in loaded)
@@ -247,12 +252,6 @@ def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) 
             f"{', '.join(arguments)} is for captioners of visattn, not for {name}: pass the "
             "options of its generate, such as num_beams, num_return_sequences, max_new_tokens"
         )
-
-
-def _checked_batch_size(batch_size: int) -> int:
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    return batch_size
 
 
 def _check_visattn(model: Captioner, arguments: dict[str, Any]) -> None:

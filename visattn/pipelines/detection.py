@@ -12,6 +12,7 @@ from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Box, Geometry
 from visattn.geometry.placement import align_of
+from visattn.io.argument_checks import checked_arguments
 from visattn.models.detection.detr import DETR, Detections
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.attention_map import AttentionMap
@@ -53,6 +54,7 @@ class DetectionResult:
     points: Float[Tensor, "d p 3"] | None
 
 
+@checked_arguments(threshold=(0, 1), max_detections=(1, 1_000_000), layer=(-99, 99))
 @torch.no_grad()
 def detect(
     model: nn.Module,
@@ -93,11 +95,6 @@ def detect(
     """
     if not isinstance(model, DETR):
         raise TypeError(f"the model must be a detector such as DETR, got {type(model).__name__}")
-    if not 0 <= threshold <= 1 or max_detections < 1:
-        raise ValueError(
-            "threshold must be from 0 to 1 and max_detections at least 1, got "
-            f"{threshold} and {max_detections}"
-        )
     resize = ResizeSpec(model.img_size, mode=resize_mode)
     with eval_mode(model):
         return [

@@ -11,6 +11,7 @@ from PIL import Image
 
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
+from visattn.io.argument_checks import checked_arguments
 from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_maps import draw_target
 from visattn.pipelines.scale import map_scale
@@ -24,6 +25,7 @@ from visattn.viz.maps.heatmap import overlay as draw_overlay
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
 
+@checked_arguments(outline=(0, 1))
 def overlay(
     image: ImageLike,
     attention_map: AttentionMap | MapValues,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from torch import nn
 
@@ -21,6 +21,7 @@ from visattn.attribution.targets import Target, TargetLike
 from visattn.data.images.reader import ImageLike, list_images
 from visattn.data.images.resize import ResizeMode
 from visattn.geometry.placement import Align
+from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import is_image_processor
 from visattn.models.backbones.loaded_model import LoadedModel
@@ -86,6 +87,7 @@ class Explainer:
         gradcam++ (60, 80)
     """
 
+    @checked_arguments()
     def __init__(
         self,
         model: nn.Module | LoadedModel | ExplainedModel,
@@ -97,8 +99,6 @@ class Explainer:
         align: Align = "receptive_field",
         dense: bool = False,
     ) -> None:
-        if align not in get_args(Align):
-            raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
         loaded = model if isinstance(model, LoadedModel) else None
@@ -231,6 +231,7 @@ class Explainer:
             )
 
 
+@checked_arguments(batch_size=(1, 65_536))
 def explain(
     model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
@@ -306,8 +307,6 @@ def explain(
         Each method names its paper in `METHODS`.
     """
     listed = list_images(images)
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     network = model.model if isinstance(model, LoadedModel) else model
     if processor is not None and text is None:
         transform = _image_processor(processor, transform)
@@ -377,6 +376,7 @@ def _maps_of_texts(
     return maps[0] if isinstance(text, str) else stack_texts(maps, loaded.class_names)
 
 
+@checked_arguments()
 def methods_for(
     model: nn.Module | LoadedModel,
     *,

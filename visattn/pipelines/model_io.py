@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from visattn.insertion.freezing import check_all_saved, trained_tensors
+from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
 from visattn.io.bundled_models import find_bundled_model, is_model_name, list_bundled_models
 from visattn.io.hub import HubName, download_file, parse_hub_name, upload_folder
@@ -46,6 +47,7 @@ _HUB_FILE, _HUB_CARD = "model.safetensors", "README.md"
 _IMAGE = "example.png"
 
 
+@checked_arguments()
 def save(
     model: nn.Module,
     path: str | os.PathLike[str],
@@ -108,6 +110,7 @@ def _write_card(model: nn.Module, card: ModelCard, file: Path, image: Path, name
     atomic_write(file, card.to_markdown(model, name, image=image.name if pixels else ""))
 
 
+@checked_arguments()
 def load(path: str | os.PathLike[str]) -> nn.Module:
     """Return the model of an exported visattn file, in evaluation mode, on the CPU.
 
@@ -149,6 +152,7 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     return model
 
 
+@checked_arguments()
 def save_blocks(
     model: nn.Module, path: str | os.PathLike[str], trainable: Sequence[str] = ()
 ) -> None:
@@ -178,6 +182,7 @@ def save_blocks(
     safetensors_file.write_safetensors(path, tensors, {"blocks": sorted(tensors)})
 
 
+@checked_arguments()
 def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Read weights of inserted blocks into a model that has the same blocks inserted.
 
@@ -204,6 +209,7 @@ def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
     model.load_state_dict(weights, strict=False)
 
 
+@checked_arguments()
 def load_model(
     spec: str | os.PathLike[str] | nn.Module,
     *,

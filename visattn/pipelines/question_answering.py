@@ -14,6 +14,7 @@ from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.questions.batch import encode_questions
 from visattn.geometry.placement import align_of
+from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.vqa_model import VQAModel
@@ -59,6 +60,7 @@ class Answer:
         return f"Answer({question!r}: {text!r}, {100 * probability:.0f} %, {maps})"
 
 
+@checked_arguments(num_answers=(1, 1_000_000))
 @torch.no_grad()
 def ask(
     model: nn.Module | LoadedModel,
@@ -112,11 +114,8 @@ def ask(
     """
     model = model.model if isinstance(model, LoadedModel) else model
     texts = [questions] if isinstance(questions, str) else list(questions)
-    if not texts or num_answers < 1:
-        raise ValueError(
-            "there must be at least one question, and num_answers at least 1, got "
-            f"{len(texts)} questions and {num_answers}"
-        )
+    if not texts:
+        raise ValueError("there must be at least one question, got none")
     if not isinstance(model, VQAModel):
         from visattn.pipelines.question_answering_transformers import ask_with_transformers
 

@@ -18,6 +18,7 @@ from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
 from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
+from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
@@ -95,6 +96,7 @@ class ScanPath:
         return label_text(self.labels, self.end_class)[1]
 
 
+@checked_arguments(batch_size=(1, 65_536), seed=(0, LARGEST_SEED))
 @torch.no_grad()
 def glimpses(
     model: nn.Module,

@@ -15,6 +15,7 @@ from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
+from visattn.io.argument_checks import checked_arguments
 from visattn.models.dense import BACKGROUND
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.recording.attention_map import AttentionMap
@@ -57,6 +58,7 @@ class Segmentation:
         return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
 
 
+@checked_arguments(batch_size=(1, 65_536))
 @torch.no_grad()
 def segment(
     model: UNet,
@@ -90,8 +92,6 @@ def segment(
     """
     spec = ResizeSpec(model.img_size, mode=resize_mode)
     sources = list_images(images)
-    if not sources:
-        raise ValueError("there must be at least one image, got none")
     device = next(model.parameters()).device
     for start in range(0, len(sources), batch_size):
         photos = [read_image(image) for image in sources[start : start + batch_size]]

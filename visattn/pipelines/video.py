@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
 from visattn.data.images.video import Mp4Writer, VideoError, VideoFrame, VideoReader
+from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
 from visattn.pipelines.scale import MapScale, map_scale
 from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
@@ -65,6 +66,9 @@ class VideoOverlay:
     """Frames that the header announces and the file does not have."""
 
 
+@checked_arguments(
+    every=(1, 1_000_000), max_frames=(1, 10**9), smoothing=(0, 1), batch_size=(1, 65_536)
+)
 def overlay_video(
     explainer: FrameExplainer,
     source: str | os.PathLike[str] | int,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.geometry.placement import GridPlacement, align_of
+from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.checkpointing import without_checkpointing
@@ -56,6 +57,7 @@ class Recording:
         return f"Recording({len(self.maps)} maps{': ' if sites else ''}{sites}{unsupported})"
 
 
+@checked_arguments()
 @contextmanager
 def record(
     model: nn.Module,

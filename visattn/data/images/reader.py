@@ -82,12 +82,21 @@ ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage
 def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
     """Return one image, or several, as a list.
 
+    Raises:
+        TypeError: If it is neither an image nor a list of images.
+        ValueError: If there is none.
+
     Example:
         >>> list_images("photo.jpg")
         ['photo.jpg']
     """
     single = (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage)
-    return [images] if isinstance(images, single) else list(images)
+    if not isinstance(images, (*single, Iterable)):
+        _source_name(images)  # raises
+    listed: list[ImageLike] = [images] if isinstance(images, single) else list(images)
+    if not listed:
+        raise ValueError("there must be at least one image, got none")
+    return listed
 
 
 def read_image(

@@ -128,7 +128,7 @@ def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) 
         return library.AutoModel
     name = architectures[0] if isinstance(architectures, list) else architectures
     if not isinstance(name, str):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 (a file's fault)
             f"architectures in {directory / 'config.json'} must be a list of class names, got "
             f"{short_repr(architectures)}"
         )
