@@ -10,8 +10,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from visattn.commands.options.output_streams import prepare_streams, print_message, silence
+from visattn.commands.options.output_streams import prepare_streams
 from visattn.io.messages import did_you_mean
+from visattn.io.terminal import escaped_warnings, print_message, silence
 
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
@@ -102,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         debug = True
         del arguments[0]
     try:
-        code = _dispatch(arguments)
+        with escaped_warnings():
+            code = _dispatch(arguments)
     except SystemExit as stop:  # argparse and LightningCLI leave this way
         code = _exit_code(stop)
     except BrokenPipeError:  # stdout was closed by its reader, such as `head`
@@ -111,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _fail(f"interrupted{f'; {stop}' if str(stop) else ''}", 130)
     except (ValueError, OSError, ImportError) as error:
         if debug:
-            traceback.print_exc()
+            print_message(traceback.format_exc())
         code = _fail(_error_message(error), 1)
     return _flush_stdout(code)
 

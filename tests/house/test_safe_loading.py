@@ -105,7 +105,8 @@ def test_json_and_yaml_go_through_one_parser() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["json.loads(text)", "json.load(file)", "from json import loads", "yaml.safe_load(text)"]
+    "line",
+    ["json.loads(text)", "json.load(file)", "from json import loads", "yaml.safe_load(x)"],
 )
 def test_rule_detects_loose_parsers(line: str) -> None:
     assert loose_parsers(line) != []

@@ -29,8 +29,9 @@ from visattn.commands.options.models import (
     load_trained_model,
     move_to_device,
 )
-from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.options.output_streams import print_row, progress_bar
 from visattn.io.atomic import atomic_write
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

@@ -4,12 +4,12 @@ import argparse
 import inspect
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from visattn.commands.options.arguments import CommandParser
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn
@@ -70,7 +70,7 @@ def _import_trusted_modules() -> None:
         try:
             import_module(module)
         except ValueError as error:
-            print(f"visattn blocks: {error}; its blocks are not shown", file=sys.stderr)
+            print_message(f"{error}; its blocks are not shown")
 
 
 # ------------------------------------------------------------------ all blocks

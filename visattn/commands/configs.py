@@ -1,12 +1,12 @@
 """`visattn configs`: list the configs that come with visattn, or print one to copy."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from visattn.commands.options.arguments import CommandParser
 from visattn.commands.options.output_streams import print_summaries
 from visattn.io.config_files import find_config, list_configs
+from visattn.io.terminal import print_message
 
 _DESCRIPTION = """\
 List the configs that come with visattn, each one an experiment, or print one to copy and edit.
@@ -35,6 +35,6 @@ def main(argv: Sequence[str]) -> int:
     try:
         print(find_config(args.name).read_text(), end="")
     except FileNotFoundError as error:
-        print(f"visattn: {error}", file=sys.stderr)
+        print_message(str(error))
         return 2
     return 0

@@ -10,6 +10,7 @@ from visattn.commands.caption import command as caption
 from visattn.commands.data import command as data
 from visattn.commands.options.arguments import CommandParser, seed, whole_number
 from visattn.commands.options.image_index import INDEX
+from visattn.commands.options.output_streams import print_lines
 
 _DESCRIPTION = """\
 Draw scenes of colored shapes, caption them with the attention of each word, and open the page in a
@@ -58,5 +59,5 @@ def main(argv: Sequence[str]) -> int:
     code = caption.main([str(images), "--weights", _MODEL, "--out", str(captions)])
     page = (captions / INDEX).resolve()
     opened = not args.no_open and sys.stdout.isatty() and webbrowser.open(page.as_uri())
-    print(f"{'opened' if opened else 'open in a browser:'} {page}")
+    print_lines([f"{'opened' if opened else 'open in a browser:'} {page}"])
     return code

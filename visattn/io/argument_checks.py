@@ -55,13 +55,19 @@ def checked_arguments(**ranges: tuple[float, float]) -> Callable[[Callable[P, R]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        hints = {name: each.annotation for name, each in signature.parameters.items()}
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        hints = {
+            name: each.annotation
+            for name, each in signature.parameters.items()
+            if each.kind not in variable and each.annotation is not each.empty
+        }
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             given = signature.bind(*args, **kwargs).arguments
-            for name, value in given.items():
-                check_argument(name, value, hints[name], ranges.get(name))
+            for name, hint in hints.items():
+                if name in given:
+                    check_argument(name, given[name], hint, ranges.get(name))
             return function(*args, **kwargs)
 
         return checked
@@ -123,10 +129,7 @@ def fits(value: object, hint: Any) -> bool | None:
         return value is None
     if origin in (tuple, list, Sequence):
         return _fits_sequence(value, origin, inner)
-    kind: Any = hint
-    plain = isinstance(kind, type) and kind is not Any and origin is None
-    checkable = plain and "jaxtyping" not in kind.__module__ and not _is_protocol(kind)
-    return isinstance(value, kind) if checkable else None
+    return isinstance(value, hint) if _is_plain_class(hint) else None
 
 
 def _fits_sequence(value: object, origin: Any, inner: tuple[Any, ...]) -> bool | None:
@@ -140,8 +143,12 @@ def _fits_sequence(value: object, origin: Any, inner: tuple[Any, ...]) -> bool |
     return False if False in results else None if None in results else True
 
 
-def _is_protocol(hint: type) -> bool:
-    return bool(getattr(hint, "_is_protocol", False))
+def _is_plain_class(hint: Any) -> bool:
+    """Whether `isinstance` decides: a class, no array with a shape and no protocol."""
+    if not inspect.isclass(hint) or get_origin(hint) is not None:
+        return False
+    strange = hint.__module__.startswith(("jaxtyping", "typing"))
+    return not (strange or getattr(hint, "_is_protocol", False))
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

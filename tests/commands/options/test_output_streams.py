@@ -10,7 +10,8 @@ import torch
 from command_sandbox import fill
 
 import visattn
-from visattn.commands.options.output_streams import print_message, print_row, terminal_text
+from visattn.commands.options.output_streams import print_row
+from visattn.io.terminal import print_message, terminal_text
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder

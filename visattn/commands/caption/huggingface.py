@@ -12,8 +12,8 @@ from visattn.commands.options.arguments import real_number, whole_number
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
 from visattn.commands.options.images import read_images
 from visattn.commands.options.models import move_to_device
-from visattn.commands.options.output_streams import print_message
 from visattn.commands.options.provenance import weights_origin
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import parse_json
+from visattn.io.terminal import terminal_text
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
@@ -37,6 +38,10 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**options)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print what the user typed without its control characters."""
+        super()._print_message(terminal_text(message, keep="\n"), file)
 
     def error(self, message: str) -> NoReturn:
         """Print the error and the closest known option, and exit with code 2."""

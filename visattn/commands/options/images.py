@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from visattn.commands.options.output_streams import print_message
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:
     from visattn.data.images.reader import LoadedImage

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from visattn.commands.options.arguments import add_device, height_width, named_value
-from visattn.commands.options.output_streams import print_message
 from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.io.safe_text import parse_json
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from torch import nn

@@ -5,43 +5,22 @@ Imports only the standard library, since `visattn.cli` uses this module.
 
 import io
 import os
-import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
+
+from visattn.io.terminal import silence, terminal_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-# Control characters, surrogates, line separators and bidirectional controls.
-_UNSAFE = re.compile(
-    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
 
 _RAISING = (
     "strict",
     "surrogateescape",
 )  # error handlers that fail on characters the encoding lacks
-
-
-def terminal_text(text: str, *, keep: str = "") -> str:
-    r"""Return untrusted text on one line, with control characters escaped.
-
-    Args:
-        text: Such as a class name from a model file, or a caption.
-        keep: Control characters that are kept, such as line breaks.
-
-    Example:
-        >>> terminal_text("a\tred\x1b[2J dog")
-        'a\\tred\\x1b[2J dog'
-    """
-    return _UNSAFE.sub(
-        lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape").decode(),
-        text,
-    )
 
 
 def print_row(*fields: object) -> None:
@@ -105,20 +84,6 @@ def print_summaries(summaries: Mapping[str, str]) -> None:
     )
 
 
-def print_message(text: str) -> None:
-    """Print a message on stderr, or nothing if stderr is closed.
-
-    Args:
-        text: One or several lines.
-    """
-    if sys.stderr is None:  # print would write to stdout
-        return
-    try:
-        print(f"visattn: {terminal_text(text, keep=chr(10))}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # closed, or without a reader
-        silence(sys.stderr)
-
-
 def prepare_streams() -> None:
     """Open closed standard streams on the null device, and let them encode any text.
 
@@ -136,18 +101,6 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif isinstance(stream, io.TextIOWrapper) and stream.errors in _RAISING:
             stream.reconfigure(errors="backslashreplace")
-
-
-def silence(stream: TextIO | None) -> None:
-    """Redirect a stream to the null device, so that closing it raises no second error."""
-    if stream is None:
-        return
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-    except (OSError, ValueError):  # a stream without a descriptor, as in a notebook
-        return
 
 
 def progress_bar(count: int, *, hide_if_rows: bool = True) -> "Progress | nullcontext[None]":

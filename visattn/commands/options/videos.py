@@ -12,10 +12,11 @@ from visattn.commands.options.dry_run import describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite, create_folder, unique_names
 from visattn.commands.options.image_run import plain_values
 from visattn.commands.options.images import count_on_interrupt, report_failures
-from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.options.output_streams import print_row, progress_bar
 from visattn.commands.options.provenance import file_digest, weights_origin
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:
     from visattn.pipelines.video import VideoOverlay

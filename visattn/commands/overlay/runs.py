@@ -20,12 +20,13 @@ from visattn.commands.options.images import (
     report_failures,
     select_shard,
 )
-from visattn.commands.options.output_streams import print_message, print_row, progress_bar
+from visattn.commands.options.output_streams import print_row, progress_bar
 from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
 from visattn.commands.overlay.dense_target import check_one_photo, dense_record
 from visattn.commands.overlay.map_records import IMAGES, MapFolder
 from visattn.commands.overlay.map_specs import SIMILARITY_NOTE, MapRunner, MapSpec
 from visattn.commands.overlay.pages import OverlayPages, has_index, page_files
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.options.dry_run import describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite
 from visattn.commands.options.models import move_to_device, read_class_names
-from visattn.commands.options.output_streams import print_message
 from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
 from visattn.commands.options.videos import (
     VIDEO_SUFFIXES,
@@ -17,6 +16,7 @@ from visattn.commands.options.videos import (
     video_sources,
 )
 from visattn.commands.overlay.map_specs import MapRunner, MapSpec
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:
     from visattn.models.backbones.loaded_model import LoadedModel

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from visattn.commands.options.arguments import CommandParser
 from visattn.commands.options.folders import create_folder
-from visattn.commands.options.output_streams import print_lines, print_message
+from visattn.commands.options.output_streams import print_lines
 from visattn.io.atomic import atomic_write
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from visattn.data.captions.files import CaptionEntry

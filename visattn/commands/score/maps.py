@@ -24,11 +24,12 @@ from visattn.commands.options.dry_run import (
 )
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_model, load_explained_model
-from visattn.commands.options.output_streams import print_lines, print_message, progress_bar
+from visattn.commands.options.output_streams import print_lines, progress_bar
 from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
 from visattn.commands.score.diagnostics import write_diagnostics
 from visattn.commands.score.rows import ScoreRows
 from visattn.io.atomic import atomic_write
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.images.reader import LoadedImage

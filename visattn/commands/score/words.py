@@ -19,8 +19,9 @@ from visattn.commands.options.models import (
     load_trained_model,
     move_to_device,
 )
-from visattn.commands.options.output_streams import print_lines, print_message, progress_bar
+from visattn.commands.options.output_streams import print_lines, progress_bar
 from visattn.io.atomic import atomic_write
+from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.phrases.samples import PhrasedPhoto

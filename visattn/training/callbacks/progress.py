@@ -13,6 +13,8 @@ from lightning.pytorch.callbacks.progress.rich_progress import CustomTimeColumn
 from rich import get_console
 from rich.text import Text
 
+from visattn.io.terminal import terminal_text
+
 PROGRESS_SECONDS = 30.0
 """Default interval between progress lines, in seconds."""
 _INTERVAL_FRACTION = 0.01  # of the run: about a hundred lines
@@ -235,7 +237,7 @@ class ProgressReport(ProgressBar):
         if not self._enabled:
             return
         try:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+            print(terminal_text(line), file=sys.stderr, flush=True)  # noqa: T201
         except OSError:  # stderr was closed; training continues
             self._enabled = False
 

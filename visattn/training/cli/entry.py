@@ -1,9 +1,9 @@
 """Entry point of `visattn fit`, `validate` and `test`: help and usage errors without Lightning."""
 
 import os
-import sys
 from collections.abc import Sequence
 
+from visattn.io.terminal import print_message
 from visattn.training.cli.arguments import (
     complete_args,
     option_values,
@@ -80,14 +80,14 @@ def main(argv: Sequence[str]) -> int:
     dry_run = "--dry-run" in arguments
     arguments = ["--help" if a == "--help-all" else a for a in arguments if a != "--dry-run"]
     if error := validate_args(command, arguments):
-        print(f"visattn: {error}", file=sys.stderr)  # noqa: T201
+        print_message(error)
         return 2
     arguments = resolve_configs(arguments)
     completed = complete_args(command, arguments)
     if completed != arguments and os.environ.get("LOCAL_RANK", "0") == "0":
         config = option_values(completed, "--config")[0]
         checkpoint = option_values(completed, "--ckpt_path")[-1]
-        print(f"visattn: {command} uses {config} and {checkpoint}", file=sys.stderr)  # noqa: T201
+        print_message(f"{command} uses {config} and {checkpoint}")
     from visattn.training.cli import lightning_cli
 
     return lightning_cli.main([command, *completed], dry_run=dry_run)

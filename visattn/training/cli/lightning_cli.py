@@ -43,6 +43,7 @@ import visattn.training.tasks.questions
 import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
 from visattn.io.run_directory import checkpoint_run
+from visattn.io.terminal import print_text
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
 from visattn.training.base import DataModule, Task
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
@@ -301,18 +302,18 @@ class TrainingCLI(LightningCLI):
         elif verbose and self.trainer.is_global_zero:
             scores = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
             notes = getattr(self.model, "notes", {})
-            print(score_table(scores, notes))  # noqa: T201
+            print_text(score_table(scores, notes))
             if sentence := notes.get("chance"):
-                print(sentence)  # noqa: T201
+                print_text(sentence)
             if self._writes():
-                print(f"written to {file}")  # noqa: T201
+                print_text(f"written to {file}")
 
     def _print_dry_run(self, path: Path, state: str) -> None:
         """Print the model, and what the command would write."""
         if self.trainer.is_global_zero:
             model = self.model.model
             count = sum(parameter.numel() for parameter in model.parameters())
-            print(  # noqa: T201
+            print_text(
                 f"visattn {self.subcommand}, dry run: one batch of each split was processed, "
                 f"nothing is written\n{type(model).__name__}, {count:,} parameters; would write "
                 f"{path} ({state})"
@@ -376,14 +377,14 @@ class TrainingCLI(LightningCLI):
             self._print_dry_run(self.run_dir, "resumed" if resumed else "new")
         if not self.trainer.is_global_zero or not self._writes():
             return
-        print(f"run: {self.run_dir}")  # noqa: T201
+        print_text(f"run: {self.run_dir}")
         callbacks = self.trainer.checkpoint_callbacks
         best = next((each for each in callbacks if isinstance(each, BestCheckpoint)), None)
         if best is not None and best.best_model_path:
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
-            print(f"best checkpoint ({score}): {best.best_model_path}")  # noqa: T201
+            print_text(f"best checkpoint ({score}): {best.best_model_path}")
         elif (last := self.run_dir / "checkpoints" / "last.ckpt").is_file():
-            print(f"last checkpoint (none was selected as best): {last}")  # noqa: T201
+            print_text(f"last checkpoint (none was selected as best): {last}")
 
     def _writes(self) -> bool:
         return not getattr(self.trainer, "fast_dev_run", False)

@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.trainer.connectors import checkpoint_connector
 
 from visattn.io.messages import did_you_mean
+from visattn.io.terminal import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.serialization.config import MODEL_CLASSES
 from visattn.training.base import DataModule, Task
@@ -107,7 +108,7 @@ class Parser(LightningArgumentParser):
             super().error(message, ex)  # raises, for the parser around this one to continue
         actions = getattr(ex, "subcommand_parser", self)._actions  # noqa: SLF001
         options = [option for action in actions for option in action.option_strings]
-        print(f"visattn: {format_error(message, options=options)}", file=sys.stderr)  # noqa: T201
+        print_message(format_error(message, options=options))
         self.exit(2)
 
     # Only --config reads files: no value of a config is replaced by the content of another file.
