@@ -112,7 +112,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "empty"),
     "html": (b"<!doctype html><title>404</title>", "not an image of a known format"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image of a known format"),
-    "heic": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "not an image of a known format"),
+    "heic": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIF|heif"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "known format"),
     "pickle": (b"\x80\x04\x95\x1e\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system", "known format"),
     "truncated jpeg": (ZOO["jpeg"][:-200], "truncated"),

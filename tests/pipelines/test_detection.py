@@ -161,7 +161,7 @@ def test_figures_of_photos_of_any_size(size: tuple[int, int]) -> None:
     ("options", "message"),
     [
         ({"threshold": 1.5}, "threshold must be from 0 to 1"),
-        ({"max_detections": 0}, "max_detections at least 1"),
+        ({"max_detections": 0}, "max_detections must be from 1 to"),
         ({"layer": 2}, "layer must be from -2 to 1"),
     ],
 )

@@ -34,6 +34,7 @@ EXTRAS = {
     "hf": "Hugging Face models from a directory",
     "hub": "models of visattn on the Hugging Face hub",
     "webdataset": "training on streamed shards",
+    "heif": "photos in HEIC and HEIF files",
 }
 _PACKAGES = {"PIL": "pillow", "cv2": "opencv-python"}  # of modules with another name
 _OPENCV_WHEELS = ("opencv-python", "opencv-contrib-python",

@@ -263,7 +263,7 @@ def short_repr(value: object) -> str:
         >>> short_repr(list(range(100)))
         '[0, 1, 2, 3, 4, 5, ...]'
     """
-    text = _SHORTENER.repr(value)
+    text = CONTROL_CHARACTERS.sub(" ", _SHORTENER.repr(value))
     return text if len(text) <= 100 else text[:97] + "..."
 
 

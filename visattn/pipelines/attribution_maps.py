@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import read_by_target
@@ -44,7 +45,8 @@ def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_func
     hints = inspect.signature(method.function).parameters
     for name, value in method_args.items():
         try:
-            check_argument(name, value, hints[name].annotation, ARGUMENT_RANGES.get(name))
+            if not isinstance(value, nn.Module):  # a layer, by itself instead of its name
+                check_argument(name, value, hints[name].annotation, ARGUMENT_RANGES.get(name))
         except TypeError as error:  # from the command line, too, where it is no fault of the code
             raise ValueError(f"{method.name}: {error}") from error
     if is_function and "score_type" in method_args:

@@ -61,6 +61,7 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
         omit=out,
         skip=skip,
         onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
+        report=print_message,
     )
 
 

@@ -6,22 +6,27 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from visattn.data.images.formats import (
+    HEIF_ADVICE,
+    describe_passed_over,
+    has_heif,
+    image_formats,
+    image_suffixes,
+    is_heif,
+    is_other_picture,
+)
 from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.data.images.rgb import from_array, to_rgb
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-SUFFIXES = (
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib",
-    ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif",
-)  # fmt: skip
 MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 
@@ -34,6 +39,7 @@ _EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixel
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_XMP = ("xmp", "XML:com.adobe.xmp")  # Pillow would turn an image by it; browsers do not
 _WARNINGS_LOCK = threading.Lock()  # warning filters are global to the process
 
 PathLike = str | os.PathLike[str]
@@ -112,9 +118,9 @@ def read_image(
     NaN as black. Color profiles are not applied.
 
     Args:
-        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF), the bytes of one, a PIL
-            image, an array as `visattn.data.images.rgb.from_array` accepts it, or a `LoadedImage`,
-            which is returned unchanged.
+        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`),
+            the bytes of one, a PIL image, an array as `visattn.data.images.rgb.from_array` accepts
+            it, or a `LoadedImage`, which is returned unchanged.
         max_bytes: Largest file size that is opened.
         max_pixels: Largest image that is decoded. Pillow has its own limit, twice
             `PIL.Image.MAX_IMAGE_PIXELS`.
@@ -276,7 +282,7 @@ def read_header(path: PathLike) -> ImageHeader:
         with open_regular_file(path) as file:
             with _WARNINGS_LOCK, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                image = Image.open(file, formats=FORMATS)
+                image = Image.open(file, formats=image_formats())
             return ImageHeader(*_upright_size(image), image.mode)
     except Exception as error:
         name = printable_name(_source_name(path))
@@ -289,6 +295,7 @@ def find_images(
     omit: PathLike | None = None,
     skip: Callable[[Path], bool] | None = None,
     onerror: Callable[[OSError], object] | None = None,
+    report: Callable[[str], object] | None = None,
 ) -> list[Path]:
     """Return the image files among files and folders.
 
@@ -302,6 +309,8 @@ def find_images(
         omit: A folder that is not searched, because results are written there.
         skip: Called with each other folder below; returns whether it is not searched.
         onerror: Called with the error of each folder that cannot be listed; raised by default.
+        report: Called with a sentence about pictures of formats that are not read, if folders hold
+            any; by default it is a warning.
 
     Raises:
         FileNotFoundError: If a path does not exist, or if there is no image at all.
@@ -314,6 +323,7 @@ def find_images(
     """
     roots = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     images: list[Path] = []
+    others: list[Path] = []
     unlisted: list[OSError] = []
     for path in roots:
         if not _exists(path):
@@ -321,13 +331,20 @@ def find_images(
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
             append = unlisted.append if onerror else None
             files = walk_files(path, exclude=omit, skip=skip, onerror=append)
-            images += [file for file in files if file.suffix.lower() in SUFFIXES]
+            for file in files:
+                if file.suffix.lower() in image_suffixes():
+                    images.append(file)
+                elif is_other_picture(file):
+                    others.append(file)
         else:
             images.append(path)
     if not images:
         places = ", ".join(map(str, roots)) or "an empty list"
-        missing = FileNotFoundError(f"no image in {places}; looked for {' '.join(SUFFIXES)}")
-        raise unlisted[0] if unlisted else missing
+        text = f"no image in {places}; looked for {' '.join(image_suffixes())}"
+        text += f"; {passed_over}" if (passed_over := describe_passed_over(others)) else ""
+        raise unlisted[0] if unlisted else FileNotFoundError(text)
+    if others:
+        (report or partial(warnings.warn, stacklevel=2))(describe_passed_over(others))
     if onerror is not None:
         for error in unlisted:
             onerror(error)
@@ -370,7 +387,14 @@ def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: 
         raise ImageError(f"longer than max_bytes, {max_bytes:,} bytes")
     with _WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # mostly about large images: max_pixels is stricter
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        try:
+            image = Image.open(io.BytesIO(content), formats=image_formats())
+        except UnidentifiedImageError as error:
+            if is_heif(content) and not has_heif():
+                raise ImageError(
+                    f"a HEIF image: to read it, {HEIF_ADVICE}, or convert it to JPEG"
+                ) from error
+            raise
     if image.format in ("JPEG", "MPO") and count_jpeg_scans(content) > MAX_SCANS:
         raise ImageError(f"a JPEG with more than {MAX_SCANS} scans")
     return image
@@ -404,8 +428,9 @@ def _decode_upright(
         rows, columns = image.size[::-1] if _exif_orientation(image) < 5 else image.size
         factor = reduction((rows, columns))
         image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
-    # Pillow itself makes a TIFF upright while loading it.
+    # Pillow itself makes a TIFF upright while loading it, pillow-heif a HEIF while opening it.
     applied = _exif_orientation(image) if image.format == "TIFF" else 1
+    applied = image.info.get("original_orientation") or applied
     file = getattr(image, "fp", None) if image.format == "PNG" else None  # released by load()
     image.load()  # now, so that a damaged file raises here
     if isinstance(file, io.BytesIO):
@@ -437,10 +462,13 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
 def _exif_orientation(image: Image.Image) -> int:
     with _WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about damaged tags that are not used here
+        xmp = {key: image.info.pop(key) for key in _XMP if key in image.info}
         try:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
         except SyntaxError:  # the block is not EXIF; read the file as one without it
             orientation = 1
+        finally:
+            image.info.update(xmp)
     return orientation if orientation in _EXIF_TRANSPOSE else 1
 
 
@@ -448,7 +476,7 @@ def _error_reason(error: Exception) -> str:
     if isinstance(error, ImageError):
         return str(error)
     if isinstance(error, UnidentifiedImageError):
-        return f"not an image of a known format ({', '.join(FORMATS)})"
+        return f"not an image of a known format ({', '.join(image_formats())})"
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, OSError) and error.strerror:

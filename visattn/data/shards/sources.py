@@ -17,12 +17,13 @@ from visattn.data.captions.files import CaptionEntry, check_disjoint_splits
 from visattn.data.captions.images import missing_photos
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.classification.datasets import find_classes, list_labeled_files
-from visattn.data.images.reader import FORMATS, ImageError, PathLike, read_image
+from visattn.data.images.formats import image_formats
+from visattn.data.images.reader import ImageError, PathLike, read_image
 from visattn.data.shards.format import ShardKind
 
 EXTENSIONS = {
     "JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp",
-    "TIFF": "tif", "PPM": "ppm", "AVIF": "avif",
+    "TIFF": "tif", "PPM": "ppm", "AVIF": "avif", "HEIF": "heic",
 }  # fmt: skip
 
 
@@ -250,7 +251,7 @@ def image_extension(image: bytes) -> str:
         >>> image_extension(file.getvalue())
         'png'
     """
-    with Image.open(io.BytesIO(image), formats=FORMATS) as opened:
+    with Image.open(io.BytesIO(image), formats=image_formats()) as opened:
         image_format = str(opened.format)
     if image_format not in EXTENSIONS:
         raise ImageError(f"unsupported image format {image_format}")
