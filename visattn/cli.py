@@ -120,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     """Handle help and version, and pass the other arguments to the module of the command."""
+    if arguments[:1] == ["help"] and arguments[1:]:
+        return _dispatch([*arguments[1:], "--help"])
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(help_text(), end="")
         return 0 if arguments else 2

@@ -176,6 +176,8 @@ def _read(checkpoints: Sequence[Path]) -> "nn.Module":
     from visattn.models.serialization.checkpoint import read_model
     from visattn.pipelines.model_io import load
 
+    if len({path.resolve() for path in checkpoints}) < len(checkpoints):
+        raise ValueError("an ensemble is made of different checkpoints, got one twice")
     models = [
         load(path) if path.suffix == ".safetensors" else read_model(path) for path in checkpoints
     ]

@@ -2,8 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
@@ -239,6 +239,38 @@ def insert(
     """
     _check_options(init, freeze, trainable)
     check_modifiable(model)
+    with _random_state_kept_on_error():
+        return _insert(
+            model, block, position, example,
+            stages=stages, signal=signal, init=init, freeze=freeze, trainable=trainable,
+            options=options,
+        )  # fmt: skip
+
+
+@contextmanager
+def _random_state_kept_on_error() -> Iterator[None]:
+    """Undo what the initialization of blocks took from the random state, if they are not used."""
+    with torch.random.fork_rng([]):  # blocks are made on the processor
+        before = torch.random.get_rng_state()
+        yield
+        after = torch.random.get_rng_state()
+    if not torch.equal(before, after):
+        torch.random.set_rng_state(after)
+
+
+def _insert(
+    model: nn.Module,
+    block: BlockSpec,
+    position: Position,
+    example: Example,
+    *,
+    stages: Iterable[int] | None,
+    signal: str | None,
+    init: Init,
+    freeze: bool,
+    trainable: Sequence[str],
+    options: dict[str, Any],
+) -> Insertion:
     trace = trace_model(model, example)
     selection = select_sites(model, trace, position, stages)
     identity = init == "identity"

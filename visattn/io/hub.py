@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import re
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -274,13 +275,22 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
         raise FileNotFoundError(reason) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         cause = error.__cause__
-        said = f" ({cause})" if isinstance(cause, errors.HfHubHTTPError) else ""
+        answered = isinstance(cause, errors.HfHubHTTPError | errors.FileMetadataError)
+        said = f" ({textwrap.shorten(str(cause), 300)})" if answered else ""
         reason = (
             f"{name} is not in the cache, and the hub {'failed' if said else 'cannot be reached'}"
         )
-        raise ConnectionError(f"{reason}{said}: check the network and HF_HUB_OFFLINE") from error
+        advice = (
+            "try later, or check HF_ENDPOINT" if said else "check the network and HF_HUB_OFFLINE"
+        )
+        raise ConnectionError(f"{reason}{said}: {advice}") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{name} is not a valid name on the hub: {error}") from error
+    except ValueError as error:
+        if str(error).startswith(str(name)):  # of `_checked_answers`
+            raise
+        reason = f"{name} cannot be loaded: the hub, or a mirror that HF_ENDPOINT names, answers"
+        raise ConnectionError(f"{reason} what cannot be read ({error})") from error
     except errors.HfHubHTTPError as error:
         status, said = error.response.status_code, error.server_message or "no message"
         if status in _UNAUTHORIZED:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.data.images.mp4_times import is_constant_rate, set_frame_times
 from visattn.data.images.video import Mp4Writer, VideoError, VideoFrame, VideoReader
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
@@ -96,7 +97,7 @@ def overlay_video(
         out: Files to write, without suffix.
         method: Name of a method, as for `visattn.explain`.
         target: Class to explain; None explains the predicted class of each frame.
-        every: Explain every n-th frame; the movie has these frames, at its share of the rate.
+        every: Explain every n-th frame; the movie has these frames, each at its time.
         max_frames: Number of frames at most; a camera needs it.
         scale: `clip`: one color scale for all frames, for which the file is read twice; `running`:
             up to the maximum of the frames so far, in one pass.
@@ -293,19 +294,22 @@ def _draw(
 ) -> None:
     """Write the movie and the contact sheet."""
     step, tiles = max(1, -(-total // _SHEET_FRAMES)), []
-    with atomic_replace(result.movie) as part, Mp4Writer(part, result.fps) as writer:
-        for position, (frame, attention_map, scale) in enumerate(frames):
-            drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
-            text = attention_map.metadata.get("subtitle")
-            writer.write(_with_subtitle(drawn, text, lines) if text else drawn)
-            result.vmax = scale.vmax
-            if position % step == 0:
-                label = str(text or attention_map.metadata.get("class") or "")
-                tiles.append((frame.seconds, label, drawn))
-            if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
-                tiles, step = tiles[::2], 2 * step
-        if not tiles:
-            raise VideoError(f"{name} has no frame that can be read")
+    with atomic_replace(result.movie) as part:
+        with Mp4Writer(part, result.fps) as writer:
+            for position, (frame, attention_map, scale) in enumerate(frames):
+                drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
+                text = attention_map.metadata.get("subtitle")
+                writer.write(_with_subtitle(drawn, text, lines) if text else drawn)
+                result.vmax = scale.vmax
+                if position % step == 0:
+                    label = str(text or attention_map.metadata.get("class") or "")
+                    tiles.append((frame.seconds, label, drawn))
+                if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
+                    tiles, step = tiles[::2], 2 * step
+            if not tiles:
+                raise VideoError(f"{name} has no frame that can be read")
+        if not is_constant_rate(result.seconds, result.fps):
+            set_frame_times(part, result.seconds)
     with atomic_replace(result.sheet) as part:
         shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
         contact_sheet(shown, Path(name).name, lines=lines).save(part, "png")

@@ -148,6 +148,8 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         if name in passed:
             instead = f"; use {counterpart}" if counterpart else ""
             parser.error(f"{_option(name)} is for captioners of visattn, not for --model{instead}")
+    if args.prompt == "":
+        parser.error("--prompt must be a text, got ''; leave it out for a caption without one")
     if {"device", "device_map"} <= passed:
         parser.error("--device-map cannot be combined with --device: pass one of them")
     _check_generation(parser, args, passed)

@@ -1,13 +1,14 @@
 """Model options of the commands, and the models that they select."""
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from visattn.commands.options.arguments import add_device, height_width, named_value
 from visattn.io.run_directory import find_run, run_checkpoint
-from visattn.io.safe_text import parse_json
+from visattn.io.safe_text import parse_json, short_repr
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from visattn.models.backbones.loaded_model import LoadedModel
     from visattn.recording.model_info import ExplainedModel
 
+_NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
 
@@ -250,7 +252,13 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
     except UnicodeDecodeError as error:
         raise ValueError(f"--classes {file} is not UTF-8 text: {error}") from error
     if text.lstrip()[:1] not in ("[", "{"):
-        return [name for line in text.splitlines() if (name := line.strip())]
+        names = [name for line in text.splitlines() if (name := line.strip())]
+        if len(names) > 1 and all(_NUMBERED.match(name) for name in names):
+            raise ValueError(
+                f"--classes {file} has a number before each name, such as {short_repr(names[0])}: "
+                'write the names alone, or a JSON object as in {"0": "cat", "1": "dog"}'
+            )
+        return names
     try:
         content = parse_json(text)
     except ValueError as error:

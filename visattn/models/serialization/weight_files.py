@@ -114,7 +114,7 @@ def check_memory(count: int, source: object) -> None:
 
 
 def check_loaded_weights(model: nn.Module, source: object) -> None:
-    """Raise an error if a model has nonfinite weights.
+    """Raise an error if a model has nonfinite weights, or none but zeros.
 
     Parameters must be finite; buffers may contain infinity, as masks do, but no NaN.
 
@@ -123,7 +123,8 @@ def check_loaded_weights(model: nn.Module, source: object) -> None:
         source: File of the weights, for the error message.
 
     Raises:
-        ValueError: If a tensor contains NaN or infinity; the message lists the first few.
+        ValueError: If a tensor contains NaN or infinity, of which the message lists the first few,
+            or if all parameters are 0.
 
     Example:
         >>> model = nn.Linear(1, 1)
@@ -136,4 +137,9 @@ def check_loaded_weights(model: nn.Module, source: object) -> None:
         raise ValueError(
             f"{source} holds NaN or infinity in {format_names(names, 5)}: training diverged or the "
             "file is damaged; take an earlier checkpoint"
+        )
+    parameters = list(model.parameters())
+    if parameters and not any(bool(parameter.any()) for parameter in parameters):
+        raise ValueError(
+            f"{source} holds nothing but zeros: the file was never filled; write it anew"
         )

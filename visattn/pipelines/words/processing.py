@@ -71,6 +71,8 @@ class PhotoProcessor:
                 f"tokenizer, got {type(processor).__name__}; AutoProcessor.from_pretrained(DIR) "
                 "returns one, or pass (AutoImageProcessor..., AutoTokenizer...)"
             )
+        if prompt == "":
+            raise ValueError("prompt must be a text or None, got ''")
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
 
