@@ -31,7 +31,7 @@ from visattn.blocks.self_attention.non_local import NonLocal
 from visattn.blocks.spatial.attention_gate import AttentionGate
 from visattn.blocks.spatial.spatial_gate import SpatialGate, SpatialSE
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
-from visattn.io.argument_checks import checked_arguments
+from visattn.io.argument_checks import check_arguments, checked_arguments
 from visattn.io.messages import did_you_mean
 
 BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
@@ -106,6 +106,7 @@ def create_block(name: str, channels: int, **options: Any) -> nn.Module:
             f"{name} has no argument {', '.join(wrong)}; "
             f"its arguments are {', '.join(known) or 'none'}"
         )
+    check_arguments(block, options)
     return block(channels, **options)
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import CHILD_NAME, InsertedBlock, named_modules
-from visattn.insertion.tracer import Example, eval_mode, run_model
+from visattn.insertion.tracer import Example, check_example, eval_mode, run_model
 from visattn.io.argument_checks import checked_arguments
 
 
@@ -238,6 +238,7 @@ def summary(model: nn.Module, example: Example) -> ModelSummary:
         in all                     259        3,272          0    120  3,392
         parameters: 259 = 0.000 x 10^6 = 0.000 x 2^20; 1 of them are identity scales
     """
+    check_example(example)
     blocks = _find_blocks(model)
     counted = count_macs(model, example, blocks)
     shapes = [leaf.shape for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
@@ -248,14 +248,14 @@ def insert(
 
 
 @contextmanager
-def _random_state_kept_on_error() -> Iterator[None]:
+def _random_state_kept_on_error() -> Generator[None]:
     """Undo what the initialization of blocks took from the random state, if they are not used."""
-    with torch.random.fork_rng([]):  # blocks are made on the processor
-        before = torch.random.get_rng_state()
+    before = torch.random.get_rng_state()  # blocks are made on the processor
+    try:
         yield
-        after = torch.random.get_rng_state()
-    if not torch.equal(before, after):
-        torch.random.set_rng_state(after)
+    except BaseException:
+        torch.random.set_rng_state(before)
+        raise
 
 
 def _insert(

@@ -145,11 +145,11 @@ def run_model(model: nn.Module, example: Example) -> None:
     model(*example) if isinstance(example, tuple) else model(example)
 
 
-def trace_model(model: nn.Module, example: Example) -> Trace:
-    """Run a model once, in evaluation mode and without gradients, and return its trace.
+def check_example(example: Example) -> list[Tensor]:
+    """Return the tensors of an example input.
 
     Raises:
-        TypeError: If the example contains no tensor.
+        TypeError: If there is none.
     """
     inputs = [leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
     if not inputs:
@@ -157,6 +157,16 @@ def trace_model(model: nn.Module, example: Example) -> Trace:
             "the example must be an input tensor of the model, such as torch.zeros(1, 3, 224, 224)"
             f", or a tuple of all its arguments, got {example!r:.60}"
         )
+    return inputs
+
+
+def trace_model(model: nn.Module, example: Example) -> Trace:
+    """Run a model once, in evaluation mode and without gradients, and return its trace.
+
+    Raises:
+        TypeError: If the example contains no tensor.
+    """
+    inputs = check_example(example)
     image = next(((x.shape[2], x.shape[3]) for x in inputs if x.ndim == 4), None)
     mode = _TraceMode(Trace(image), example)
     with ExitStack() as stack:

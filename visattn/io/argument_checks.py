@@ -2,8 +2,9 @@
 
 import functools
 import inspect
+import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -22,6 +23,9 @@ _WORDS: dict[Any, str] = {
     bool: "True or False",
     str: "a string",
     type(None): "None",
+    os.PathLike: "a path",
+    Mapping: "a dictionary",
+    Callable: "a function",
 }
 _ADVICE = {
     str: "; load a model from a file with visattn.load or visattn.load_model",
@@ -73,6 +77,25 @@ def checked_arguments(**ranges: tuple[float, float]) -> Callable[[Callable[P, R]
         return checked
 
     return decorate
+
+
+def check_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Raise unless arguments have the types that a function states.
+
+    Args:
+        function: Function or class.
+        given: Arguments by name; those that it does not have are left to it.
+
+    Raises:
+        TypeError: If the type of one is another one.
+        ValueError: If one is none of several texts.
+
+    Example:
+        >>> check_arguments(lambda size: size, {"size": "a"})
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in given and parameter.annotation is not parameter.empty:
+            check_argument(name, given[name], parameter.annotation)
 
 
 def check_argument(
@@ -127,16 +150,23 @@ def fits(value: object, hint: Any) -> bool | None:
         return isinstance(value, number) and not isinstance(value, bool) and value == value
     if hint is None:
         return value is None
-    if origin in (tuple, list, Sequence):
+    if origin in (tuple, list, Sequence, Iterable):
         return _fits_sequence(value, origin, inner)
+    if origin in (os.PathLike, Mapping):
+        return isinstance(value, origin)
+    if origin is Callable:
+        return callable(value)
     return isinstance(value, hint) if _is_plain_class(hint) else None
 
 
 def _fits_sequence(value: object, origin: Any, inner: tuple[Any, ...]) -> bool | None:
-    if not isinstance(value, list | tuple):
-        strange = isinstance(value, str | bytes | Mapping | Real) or value is None
-        return False if strange or origin is not Sequence else None
-    kinds = [inner[0]] * len(value) if origin is not tuple or Ellipsis in inner else list(inner)
+    if origin is Iterable and inner[0] not in (int, str):  # such as images: the function knows
+        return None
+    any_length = origin is not tuple or Ellipsis in inner
+    kind = tuple if origin is tuple and any_length else Sequence
+    if isinstance(value, str | bytes) or not isinstance(value, kind):
+        return None if origin is Iterable and isinstance(value, Set | Iterator) else False
+    kinds = [inner[0]] * len(value) if any_length else list(inner)
     if len(kinds) != len(value):
         return False
     results = [fits(item, kind) for item, kind in zip(value, kinds, strict=True)]
@@ -167,7 +197,9 @@ def _describe(hint: Any) -> str:
         origin, inner = get_origin(member), get_args(member)
         if origin is Literal:
             words.append(f"one of {', '.join(map(str, inner))}")
-        elif origin in (tuple, list, Sequence):
+        elif origin in _WORDS:
+            words.append(_WORDS[origin])
+        elif origin in (tuple, list, Sequence, Iterable):
             kind = _describe(inner[0]) if inner else "values"
             count = len(inner) if origin is tuple and Ellipsis not in inner else 0
             words.append(f"a list of {f'{count} values, each ' if count else ''}{kind}")

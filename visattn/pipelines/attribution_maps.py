@@ -45,7 +45,7 @@ def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_func
     hints = inspect.signature(method.function).parameters
     for name, value in method_args.items():
         try:
-            if not isinstance(value, nn.Module):  # a layer, by itself instead of its name
+            if name != "layer" or not isinstance(value, nn.Module):  # instead of its name
                 check_argument(name, value, hints[name].annotation, ARGUMENT_RANGES.get(name))
         except TypeError as error:  # from the command line, too, where it is no fault of the code
             raise ValueError(f"{method.name}: {error}") from error

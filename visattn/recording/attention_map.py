@@ -13,6 +13,7 @@ from visattn.blocks.tap import MapKind
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
+from visattn.io.argument_checks import check_argument
 from visattn.recording.heatmap_png import heatmap_png
 
 _NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
@@ -59,8 +60,9 @@ class AttentionMap:
 
     def __post_init__(self) -> None:
         """Check the kind, the axes and the labels."""
-        if self.kind not in get_args(MapKind):
-            raise ValueError(f"kind must be one of {get_args(MapKind)}, got {self.kind!r}")
+        check_argument("values", self.values, Tensor)
+        check_argument("site", self.site, str)
+        check_argument("kind", self.kind, MapKind)
         if self.values.ndim < self._map_ndim:
             axes = "[..., c]" if self.kind == "channel" else "[..., y, x]"
             shape = tuple(self.values.shape)

@@ -17,6 +17,9 @@ _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
 
 
+_LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
+
+
 def parse_image_size(size: Any) -> tuple[int, int]:
     """Return height and width from one number or a pair.
 
@@ -165,6 +168,8 @@ def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple
     if isinstance(class_names, str):
         raise TypeError(f"classes must be a sequence of names, got the string {class_names!r}")
     if isinstance(class_names, Mapping):
+        if not all(str(index).isdecimal() for index in class_names):
+            raise ValueError(f"class_names must map numbers to names, got {class_names!r:.80}")
         by_index = {int(index): str(name) for index, name in class_names.items()}
         if sorted(by_index) != list(range(len(by_index))):
             raise ValueError(
@@ -255,11 +260,11 @@ def _size_values(module: nn.Module) -> Iterator[Any]:
 def _parse_sides(size: Any) -> tuple[int, int] | None:
     """Return height and width from one number, (height, width) or (channels, height, width)."""
     if isinstance(size, int) and not isinstance(size, bool):
-        return (size, size) if size > 0 else None
+        return (size, size) if 0 < size <= _LONGEST_SIDE else None
     if not isinstance(size, Sequence) or isinstance(size, str):
         return None
     sides = cast("Sequence[Any]", size)
-    valid = all(isinstance(side, int) and side > 0 for side in sides)
+    valid = all(isinstance(side, int) and 0 < side <= _LONGEST_SIDE for side in sides)
     return (sides[-2], sides[-1]) if valid and len(sides) in (2, 3) else None
 
 

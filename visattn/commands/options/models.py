@@ -225,7 +225,7 @@ def move_to_device(model: "nn.Module", device: str) -> None:
         reason = str(error).splitlines()[0]
         if "Expected one of" in reason:  # followed by every backend torch has ever had
             reason = "expected cpu, cuda, cuda:N or mps"
-        raise ValueError(f"--device {device} is not available: {reason}") from error
+        raise ValueError(f"--device {device:.40} is not available: {reason:.200}") from error
 
 
 def read_class_names(file: Path) -> "list[str] | dict[str, str]":

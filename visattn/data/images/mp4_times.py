@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 _CONTAINERS = (b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl")
@@ -42,7 +42,7 @@ def set_frame_times(path: Path, seconds: Sequence[float]) -> bool:
         ISO/IEC 14496-12, sections 8.2.2 (mvhd), 8.3.2 (tkhd), 8.4.2 (mdhd), 8.6.1.2 (stts) and
         8.6.6 (elst).
     """
-    steps = [later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False)]
+    steps = [later - earlier for earlier, later in pairwise(seconds)]
     content = path.read_bytes()
     boxes = {kind: (start, end) for kind, start, end in _boxes(content, 0, len(content))}
     start, end = boxes.get(b"moov", (0, 0))
@@ -98,7 +98,7 @@ class _Durations:
         for step in self.steps:
             total += step
             ends.append(max(ends[-1] + 1, round(total * self.track_scale)))
-        ticks = [later - earlier for earlier, later in zip(ends, ends[1:], strict=False)]
+        ticks = [later - earlier for earlier, later in pairwise(ends)]
         runs = [(len(list(group)), value) for value, group in groupby(ticks)]
         return struct.pack(">I", len(runs)) + b"".join(struct.pack(">II", *run) for run in runs)
 

@@ -24,6 +24,7 @@ from visattn.data.images.formats import (
 )
 from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.data.images.rgb import from_array, to_rgb
+from visattn.io.argument_checks import check_argument
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
 
@@ -102,6 +103,8 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
     listed: list[ImageLike] = [images] if isinstance(images, single) else list(images)
     if not listed:
         raise ValueError("there must be at least one image, got none")
+    if any(isinstance(image, str) and not image for image in listed):
+        raise ValueError("an image must be a file or a folder, got ''; '.' is the current folder")
     return listed
 
 
@@ -136,6 +139,8 @@ def read_image(
         Traceback (most recent call last):
         visattn.data.images.reader.ImageError: image: not an image of a known format (JPEG, ...
     """
+    check_argument("max_bytes", max_bytes, int)
+    check_argument("max_pixels", max_pixels, int)
     if isinstance(source, LoadedImage):
         return source
     image, orientation = read_rgb(source, max_bytes=max_bytes, max_pixels=max_pixels)

@@ -12,6 +12,7 @@ from visattn.data.captions.batch import CaptionSample
 from visattn.data.scenes.grammar import SceneCaption, describe_world
 from visattn.data.scenes.render import draw_world, object_masks
 from visattn.data.scenes.world import World, WorldConfig, sample_world
+from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 
 Split = Literal["train", "validation", "test", "novel"]
 
@@ -39,6 +40,7 @@ class Scenes(Dataset[CaptionSample]):
         (torch.Size([3, 48, 48]), 'a pink square is left of a striped cyan star')
     """
 
+    @checked_arguments(num_scenes=(1, 10**9), size=(16, 100_000), seed=(0, LARGEST_SEED))
     def __init__(
         self,
         num_scenes: int,
@@ -48,13 +50,6 @@ class Scenes(Dataset[CaptionSample]):
         seed: int = 0,
         config: WorldConfig | None = None,
     ) -> None:
-        if split not in get_args(Split):
-            raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
-        if num_scenes < 1 or size < 16 or seed < 0:
-            raise ValueError(
-                "num_scenes must be >= 1, size >= 16 pixels and seed >= 0, "
-                f"got num_scenes={num_scenes}, size={size}, seed={seed}"
-            )
         self.num_scenes, self.size, self.split, self.seed = num_scenes, size, split, seed
         self.config = config or WorldConfig()
 
