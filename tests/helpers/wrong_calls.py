@@ -120,7 +120,7 @@ def calls(folder: Path) -> dict[str, Call]:
             "private": False}),
         "save_blocks": Call(va.save_blocks, {"model": blocks, "path": folder / "b.safetensors",
             "trainable": ()}),
-        "load_blocks": Call(va.load_blocks, {"model": cnn, "path": folder / "blocks.safetensors"},
+        "load_blocks": Call(va.load_blocks, {"model": blocks, "path": folder / "blocks.safetensors"},
             changes=True),
         "load": Call(va.load, {"path": folder / "cnn.safetensors"}),
         "load_model": Call(va.load_model, {"spec": str(folder / "cnn.safetensors"),

@@ -46,7 +46,8 @@ def set_frame_times(path: Path, seconds: Sequence[float]) -> bool:
     content = path.read_bytes()
     boxes = {kind: (start, end) for kind, start, end in _boxes(content, 0, len(content))}
     start, end = boxes.get(b"moov", (0, 0))
-    if not steps or min(steps) <= 0 or end != len(content):
+    described = all(kind in content[start:end] for kind in (b"mvhd", b"mdhd", b"stts"))
+    if not steps or min(steps) <= 0 or end != len(content) or not described:
         return False
     movie = _Durations(content[start:end], [*steps, steps[-1]])
     with path.open("r+b") as file:
