@@ -4,13 +4,16 @@ import gzip
 import io
 import json
 import struct
+import tarfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors.numpy import save
 
+from visattn.commands.overlay.map_records import MapFolder
 from visattn.data.captions.files import read_captions, read_split_file
 from visattn.data.captions.predictions import read_caption_results
 from visattn.data.classification.torchvision_sets import read_idx_shape
@@ -19,7 +22,12 @@ from visattn.data.phrases.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
 from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
+from visattn.data.shards.tar_stream import read_tar_samples
+from visattn.data.shards.webdataset import parse_streamed_sample
 from visattn.geometry.affine import Geometry
+from visattn.io.safe_text import read_json
+from visattn.models.backbones.huggingface import huggingface_transform
+from visattn.models.backbones.huggingface_config import check_config, names_other_attention
 
 
 class Kind(NamedTuple):
@@ -158,6 +166,58 @@ def _features(path: Path) -> object:
     return FeatureHeader.read(path.parent)
 
 
+def _stream(path: Path) -> object:
+    try:
+        with path.open("rb") as file:
+            members = list(read_tar_samples(file, path.name))
+    except OSError as error:  # as for a connection that broke off
+        raise ValueError(str(error)) from error
+    return [parse_streamed_sample(each) for each in members]
+
+
+def _hub_config(path: Path) -> object:
+    """The checks before transformers reads a config."""
+    config = read_json(path)
+    (path.parent / "model.safetensors").write_bytes(WEIGHTS)
+    check_config(config, path.parent)
+    names_other_attention(config)
+    if isinstance(config, dict):
+        huggingface_transform(config.get("processor", {}))
+    return config
+
+
+def _record(path: Path) -> object:
+    """A record of a map from a stranger: it is used, or made again."""
+    path.replace(path.parent / "a.gradcam.json")
+    (path.parent / "a.gradcam.npy").write_bytes(npy(NOISE[0]))
+    folder = MapFolder(path.parent, {}, ["gradcam"])
+    record = folder.read_record("a", "gradcam", {"method": "gradcam"})
+    if record is None:
+        raise ValueError("made again")
+    return folder.load("a", "gradcam", record)
+
+
+def tar(*members: tuple[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+WEIGHTS = save({"w": np.zeros((7, 5), np.float32)})
+HUB_CONFIG: Any = {
+    "architectures": ["ViTForImageClassification"], "num_hidden_layers": 2, "hidden_size": 24,
+    "vision_config": {"depths": [1, 2], "attn_implementation": "sdpa"},
+    "processor": {"size": {"height": 5, "width": 7}, "image_mean": [0.5], "image_std": [0.5]},
+}  # fmt: skip
+RECORD: Any = {
+    "method": "gradcam", "key": "gradcam", "site": "layer4", "kind": "gradient",
+    "geometry": Geometry.identity((5, 7)).to_dict(), "metadata": {"probability": 0.5},
+    "scale": {"vmin": 0.0, "vmax": 1.0, "signed": False},
+}  # fmt: skip
 NOISE = np.random.default_rng(3).random((2, 3, 5))
 KINDS: dict[str, Kind] = {
     "tokens": Kind(
@@ -189,5 +249,9 @@ KINDS: dict[str, Kind] = {
     "idx classes": Kind(
         "a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)
     ),
+    "tar": Kind("a.tar", tar(("7.jpg", b"x" * 33), ("7.json", b"{}"), ("8.png", b"y")), _stream),
+    "tar.gz": Kind("a.tar", gzip.compress(tar(("7.jpg", b"x"), ("7.json", b"{}"))), _stream),
+    "hub config": Kind("config.json", written(HUB_CONFIG), _hub_config),
+    "map record": Kind("a.json", written(RECORD), _record),
     "features": Kind("a.json", written(FEATURES), _features),
 }

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from visattn.data.images.formats import has_heif, image_formats
+
 COLORS = np.random.default_rng(5).integers(0, 256, (13, 19, 3), dtype=np.uint8)  # [y x 3]
 SMOOTH = np.stack(  # [y x 3]; what files that lose something lose little of
     [
@@ -107,12 +109,16 @@ ZOO: dict[str, bytes] = {
     "avif": saved(PHOTO, "AVIF"),
     "animated avif": frames("AVIF"),
 }
+if has_heif():  # the extra `heif`
+    image_formats()
+    ZOO["heic"] = saved(PHOTO, "HEIF", quality=80)
+
 
 BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "empty"),
     "html": (b"<!doctype html><title>404</title>", "not an image of a known format"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image of a known format"),
-    "heic": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIF|heif"),
+    "heic": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIF|heif|[Ii]nvalid|known"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "known format"),
     "pickle": (b"\x80\x04\x95\x1e\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system", "known format"),
     "truncated jpeg": (ZOO["jpeg"][:-200], "truncated"),

@@ -1,6 +1,8 @@
 """Map files of other programs."""
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,20 @@ def test_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, reason
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=reason):
         read_saved_maps(tmp_path / name)
+
+
+def test_number_and_size_are_limited_before_memory_is_used(tmp_path: Path) -> None:
+    header = np.zeros((1, 1), np.uint8).tobytes()
+    file = tmp_path / "a.npz"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        content = io.BytesIO()
+        values = {"descr": "|u1", "fortran_order": False, "shape": (30_000, 30_000)}
+        np.lib.format.write_array_header_1_0(content, values)
+        archive.writestr("maps.npy", content.getvalue() + header)
+    with pytest.raises(ValueError, match=r"a.npz: holds 900,000,000 values"):
+        read_saved_maps(file)
+    with pytest.raises(ValueError, match="at most 1,000 maps can be drawn, got 1,001"):
+        reshape_maps(np.zeros((1001, 2, 3)))
+    with pytest.raises(ValueError, match="at most 1,000 maps"):
+        reshape_maps(np.zeros((1001, 6)), grid=(2, 3))
+    assert len(reshape_maps(np.zeros((1000, 2, 3)))) == 1000

@@ -1,0 +1,117 @@
+"""Borders that had no check: numbered class names, twice the same checkpoint, help of a command."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import visattn as va
+from visattn.cli import main
+from visattn.commands.export import main as export
+from visattn.commands.options.arguments import named_value
+from visattn.commands.options.models import read_class_names
+from visattn.commands.overlay.map_records import MapFolder
+from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.serialization.weight_files import check_loaded_weights
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", ["0,a\n1,b\n", "1 a\n2 b\n", "0: a\n1: b\n", "0\tcat\n7\tdog\n"])
+def test_numbers_before_class_names_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(ValueError, match="has a number before each name"):
+        read_class_names(tmp_path / "classes.txt")
+
+
+@pytest.mark.parametrize("text", ["cat\ndog\n", "0\n1\n", "0 - zero\n1 - one\n", "3d\ncat\n"])
+def test_other_class_names_are_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text(text)
+    assert read_class_names(tmp_path / "classes.txt") == text.splitlines()
+
+
+def test_deep_json_is_refused_everywhere(tmp_path: Path) -> None:
+    (tmp_path / "classes.json").write_text(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_class_names(tmp_path / "classes.json")
+    assert named_value(f"a={DEEP}") == ("a", DEEP)
+    (tmp_path / "config.json").write_text(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        va.load_model(f"hf:{tmp_path}")
+
+
+def test_an_ensemble_has_different_members(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").touch()
+    name = str(tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match="different checkpoints, got one twice"):
+        export([name, name, "--out", str(tmp_path / "b.safetensors")])
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "caption"]) == 0
+    assert "usage: visattn caption" in capsys.readouterr().out
+    assert main(["help"]) == 0
+    assert "commands (visattn COMMAND --help" in capsys.readouterr().out
+
+
+def test_weights_of_zeros_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    check_loaded_weights(model, "a.pth")
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with pytest.raises(ValueError, match=r"a\.pth holds nothing but zeros"):
+        check_loaded_weights(model, "a.pth")
+
+
+def test_a_failed_insertion_takes_nothing_from_the_random_state() -> None:
+    model = AttentionResNet(("a", "b"), depth=8, stem_width=4, img_size=(32, 40))
+    before = torch.random.get_rng_state()
+    with pytest.raises(ValueError, match="there is no site for position"):
+        va.insert(model, "cbam", position="no_such", example=torch.zeros(1, 3, 32, 40))
+    with pytest.raises(ValueError, match="trainable must name modules|no module|no_such"):
+        va.insert(
+            model, "cbam", position="residual", example=torch.zeros(1, 3, 32, 40), freeze=True,
+            trainable=("no_such",),
+        )  # fmt: skip
+    assert torch.equal(torch.random.get_rng_state(), before)
+    va.insert(model, "cbam", position="residual", example=torch.zeros(1, 3, 32, 40))
+    assert not torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metadata": []},
+        {"metadata": {"probability": "x"}},
+        {"key": "../../x"},
+        {"scale": {"vmin": 0}},
+    ],
+)  # fmt: skip
+def test_a_record_with_other_types_is_made_again(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    scale = {"vmin": 0, "vmax": 1, "signed": False}
+    record = {"metadata": {"probability": 0.5}, "key": "gradcam", "scale": scale}
+    folder = MapFolder(tmp_path, {}, ["gradcam"])
+    (tmp_path / "a.gradcam.npy").touch()
+    for content, expected in ((record, record), ({**record, **changes}, None)):
+        (tmp_path / "a.gradcam.json").write_text(json.dumps(content))
+        assert folder.read_record("a", "gradcam", {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", 10**7), ("depths", [2, 10**7]), ("num_labels", 10**9),
+        ("intermediate_size", 10**8), ("num_hidden_layers", 1e300),
+    ],
+)  # fmt: skip
+def test_configs_that_take_forever_are_refused(key: str, value: object, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"vision_config": {key: value}}))
+    save_file({"w": torch.zeros(7, 5)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=f"config.json: '{key}' must be at most .* 1 tensors"):
+        va.load_model(f"hf:{tmp_path}")
