@@ -11,7 +11,7 @@ import pytest
 import torch
 from command_sandbox import add_run
 from huggingface_hub import constants
-from local_hub import LocalHub, Repository, StoredFile
+from local_hub import HubHandler, LocalHub, Repository, StoredFile
 from PIL import Image
 
 import visattn as va
@@ -198,6 +198,25 @@ def test_errors_say_what_to_do(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -
     stop(hub)
     with pytest.raises(ConnectionError, match="the connection to the hub failed at hf://user/new"):
         va.save(small_encoder(), "hf://user/new")
+
+
+def test_answers_of_something_else_are_reported_as_such(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["user/net"] = Repository()
+    for status, reason in ((404, "404 Not Found"), (500, "500 Internal Server Error")):
+        hub.fail = status
+        with pytest.raises(ConnectionError, match=f"hub failed .*{reason}.*: try later"):
+            va.load("hf://user/net")
+    hub.fail = 0
+    page = {"Content-Type": "text/html"}
+    monkeypatch.setattr(HubHandler, "resolve", lambda self, *_: self.answer(b"<html>", 200, page))
+    with pytest.raises(ConnectionError, match="the hub failed .*missing the 'X-Repo-Commit'"):
+        va.load("hf://user/net")
+    moved = {"Location": "http://[::1", "X-Repo-Commit": "a" * 40, "ETag": f'"{"b" * 40}"'}
+    monkeypatch.setattr(HubHandler, "resolve", lambda self, *_: self.answer(b"", 302, moved))
+    with pytest.raises(ConnectionError, match=r"answers what cannot be read \(Invalid IPv6 URL"):
+        va.load("hf://user/net")
 
 
 def test_a_file_that_is_no_visattn_model_is_refused(hub: LocalHub) -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 from video_data import block_frame, write_clip
 
+from visattn.data.images import video
 from visattn.data.images.mp4_times import is_constant_rate, set_frame_times
-from visattn.data.images.video import VideoReader
+from visattn.data.images.video import VideoError, VideoReader
 
 
 def frames(count: int) -> list[np.ndarray]:
@@ -22,11 +23,11 @@ def test_times_come_back(
     path = tmp_path_factory.mktemp("clip") / "a.mp4"
     seconds = list(np.cumsum([start, *steps]) / 1000)
     write_clip(path, frames(len(seconds)), fps=7)
-    with VideoReader(path) as video:
-        before = [frame.pixels for frame in video]
+    with VideoReader(path) as clip:
+        before = [frame.pixels for frame in clip]
     assert set_frame_times(path, seconds)
-    with VideoReader(path) as video:
-        after = list(video)
+    with VideoReader(path) as clip:
+        after = list(clip)
     shown = [frame.seconds + seconds[0] for frame in after]
     np.testing.assert_allclose(shown, seconds, atol=1e-3)
     assert np.array_equal(before, [frame.pixels for frame in after])
@@ -51,3 +52,12 @@ def test_small_jitter_is_a_constant_rate() -> None:
     times = [number / 30 + (number % 3) * 0.004 for number in range(50)]
     assert is_constant_rate(times, 30.0)
     assert not is_constant_rate([0.0, 0.1, 0.6, 0.7], 4.2)
+
+
+def test_frames_of_gigabytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_clip(tmp_path / "a.mp4", frames(2))
+    monkeypatch.setattr(video, "_MAX_PIXELS", 64 * 48 - 1)
+    with pytest.raises(VideoError, match="a.mp4 has frames of 64 x 48 pixels, more than 3,071"):
+        VideoReader(path)
+    monkeypatch.setattr(video, "_MAX_PIXELS", 64 * 48)
+    assert len(list(VideoReader(path))) == 2

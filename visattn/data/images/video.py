@@ -16,6 +16,7 @@ from visattn.io.safe_text import open_regular_file
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
 _DEFAULT_FPS, _MAX_FPS = 25.0, 1000.0
+_MAX_PIXELS = 64_000_000  # of a frame
 
 
 class VideoError(ValueError):
@@ -74,6 +75,16 @@ class VideoReader:
         self.every, self.max_frames = every, max_frames
         self.name = f"camera {source}" if isinstance(source, int) else str(source)
         self._capture = _open(source)
+        width, height = (
+            self._capture.get(side)
+            for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
+        )
+        if width * height > _MAX_PIXELS:  # as for images; a few bytes may announce gigabytes
+            self._capture.release()
+            raise VideoError(
+                f"{self.name} has frames of {width:.0f} x {height:.0f} pixels, more than "
+                f"{_MAX_PIXELS:,}"
+            )
         fps = self._capture.get(cv2.CAP_PROP_FPS)
         self.fps = fps if math.isfinite(fps) and 0 < fps <= _MAX_FPS else _DEFAULT_FPS
         """Frames per second; 25 if the file does not say it."""
