@@ -18,11 +18,11 @@ CALLS, LINES = 37, 193
 
 
 def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
-    found = wrong_calls.calls(tmp_path)
-    for name, call in found.items():
+    known = wrong_calls.calls(tmp_path)
+    for name, call in known.items():
         result = wrong_calls.outcome(name, call, *next(iter(call.arguments.items())))
         assert result.kind == "accepted", result  # each call works as it stands
-    listed = list(wrong_calls.wrong_calls(found))
+    listed = list(wrong_calls.wrong_calls(known))
     assert len(listed) > 700
     results = [wrong_calls.outcome(*each) for each in listed[::CALLS]]
     faults = [each for each in results if each.kind not in ("refused", "accepted")]
@@ -36,15 +36,17 @@ def test_wrong_command_lines_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["visattn"])
     listed = list(wrong_lines.wrong_lines())
     assert len(listed) > 800
-    faults = {tuple(line): found for line in listed[::LINES] if (found := wrong_lines.faults(line))}
+    faults = {
+        tuple(line): reasons for line in listed[::LINES] if (reasons := wrong_lines.faults(line))
+    }
     assert faults == {}
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("program", ["wrong_calls", "wrong_lines"])
 def test_all_wrong_calls_are_refused(program: str, tmp_path: Path) -> None:
-    *found, counts = run(program, tmp_path)
-    bad = [each for each in found if each.get("kind") != "accepted"]
+    *reports, counts = run(program, tmp_path)
+    bad = [each for each in reports if each.get("kind") != "accepted"]
     assert bad == []
     assert counts.get("lines", 0) + counts.get("refused", 0) > 3_000
 

@@ -90,7 +90,7 @@ def calls(folder: Path) -> dict[str, Call]:
     va.save(cnn, folder / "cnn.safetensors")
     common = {"model": cnn, "images": PHOTO}
     maps = {"values": torch.rand(3, 5), "site": "layer4", "kind": "gradient"}
-    found = {
+    known = {
         "caption": Call(va.caption, {"model": models["captioner"], "images": PHOTO, "beam_size": 2,
             "num_captions": 1, "max_length": 3, "min_length": 1, "length_penalty": 0.0,
             "resize_mode": "crop", "batch_size": 2, "places": None, "seed": 3}),
@@ -146,13 +146,13 @@ def calls(folder: Path) -> dict[str, Call]:
     }  # fmt: skip
     for method, values in arguments.items():
         fixed = {**common, "method": method, "keep_empty": True}
-        found[method] = Call(_with(va.explain, fixed), values)
-    return found
+        known[method] = Call(_with(va.explain, fixed), values)
+    return known
 
 
-def wrong_calls(found: dict[str, Call]) -> Iterator[tuple[str, Call, str, Any]]:
+def wrong_calls(known: dict[str, Call]) -> Iterator[tuple[str, Call, str, Any]]:
     """Yield every call with every argument replaced by every wrong value."""
-    for name, call in found.items():
+    for name, call in known.items():
         for argument in call.arguments:
             for number, value in enumerate(WRONG):
                 yield f"{name}({argument}=#{number} {value!r:.40})", call, argument, value
@@ -183,15 +183,15 @@ def outcome(name: str, call: Call, argument: str, value: Any) -> Outcome:
 
 def _judged(error: Exception, argument: str, value: Any) -> tuple[str, str]:
     """Return whether visattn itself raised an error, and says what it is about."""
-    given = value if isinstance(value, str) else type(value).__name__
+    shown = value if isinstance(value, str) else type(value).__name__
     file = traceback.extract_tb(error.__traceback__)[-1].filename
     text = f"{type(error).__name__}: {error}"
     own = file.startswith(PACKAGE) or type(error).__name__ == "TypeCheckError"
     if (argument in RUN and isinstance(value, OWN_CODE)) or isinstance(error, OSError | ImageError):
         return "refused", text
-    nouns = [SYNONYMS.get(argument, argument), given, *argument.rstrip("s").split("_")]
-    told = any(noun in text.lower() for noun in nouns if noun) or "ask in the words" in text
-    return ("refused" if own and told else "escaped"), text[:200]
+    nouns = [SYNONYMS.get(argument, argument), shown, *argument.rstrip("s").split("_")]
+    named = any(noun in text.lower() for noun in nouns if noun) or "ask in the words" in text
+    return ("refused" if own and named else "escaped"), text[:200]
 
 
 def _state(model: object) -> object:
@@ -220,8 +220,8 @@ def _recorded(model: Any, **arguments: Any) -> None:
 
 if __name__ == "__main__":
     first, step, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    found = calls(folder)
-    listed = list(wrong_calls(found))[first::step]
+    known = calls(folder)
+    listed = list(wrong_calls(known))[first::step]
     counts: dict[str, int] = {}
     for each in listed:
         result = outcome(*each)

@@ -94,7 +94,7 @@ def _without(words: list[str], option: str) -> list[str]:
 def faults(line: list[str]) -> list[str]:
     """Run a line; return what is wrong with what comes of it."""
     out, err, start = io.StringIO(), io.StringIO(), time.thread_time()
-    found: list[str] = []
+    wrong: list[str] = []
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -104,24 +104,24 @@ def faults(line: list[str]) -> list[str]:
         try:
             code = cli.main(line)
         except BaseException as error:  # noqa: BLE001 (which is what is looked for)
-            found.append(f"traceback: {type(error).__name__}: {str(error)[:200]}")
+            wrong.append(f"traceback: {type(error).__name__}: {str(error)[:200]}")
             code = -1
     text = err.getvalue()
     printed = out.getvalue() + text
     strange = [each for each in printed if not each.isprintable() and each not in "\n\t"]
     if strange:
-        found.append(f"control characters {strange[:3]!r}")
+        wrong.append(f"control characters {strange[:3]!r}")
     if "Traceback" in printed:
-        found.append("prints a traceback")
+        wrong.append("prints a traceback")
     if code in (1, 2) and not text.strip():
-        found.append(f"exit code {code} without a message")
+        wrong.append(f"exit code {code} without a message")
     if code not in (-1, 0, 1, 2):
-        found.append(f"exit code {code}")
+        wrong.append(f"exit code {code}")
     if len(text) > 6000:
-        found.append(f"{len(text):,} characters")
+        wrong.append(f"{len(text):,} characters")
     if time.thread_time() - start > 10:
-        found.append("over ten seconds")
-    return found
+        wrong.append("over ten seconds")
+    return wrong
 
 
 if __name__ == "__main__":
@@ -134,8 +134,8 @@ if __name__ == "__main__":
     listed = list(wrong_lines())[first::step]
     bad = 0
     for line in listed:
-        if wrong := faults(line):
+        if reasons := faults(line):
             bad += 1
             shown = [word if len(word) < 60 else f"{word[:57]}..." for word in line]
-            sys.stdout.write(json.dumps({"line": shlex.join(shown), "faults": wrong}) + "\n")
+            sys.stdout.write(json.dumps({"line": shlex.join(shown), "faults": reasons}) + "\n")
     sys.stdout.write(json.dumps({"lines": len(listed), "faulty": bad}) + "\n")

@@ -14,6 +14,7 @@ FETCHING = {"urllib.request", "requests", "httpx", "http.client", "ftplib", "fss
 
 CALLED = {"yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "torch.jit.load"}
 CALLED |= {"eval", "exec", "os.system", "os.popen", "__import__"}
+NO_WEIGHTS = ("Tokenizer", "Processor", "config_class")
 TELLING = {
     "weights_only",
     "allow_pickle",
@@ -55,7 +56,7 @@ def call_dangers(node: ast.Call) -> Iterator[str]:
         wanted = {"weights_only": "True"}
     elif name in ("np.load", "numpy.load"):
         wanted = {"allow_pickle": "False"}
-    elif last == "from_pretrained" and name.split(".")[-2].endswith(("Tokenizer", "Processor")):
+    elif last == "from_pretrained" and name.split(".")[-2].endswith(NO_WEIGHTS):
         wanted = {"trust_remote_code": "False", "local_files_only": "True"}  # reads no weights
     elif last == "from_pretrained":
         wanted = {"trust_remote_code": "False", "local_files_only": "True"}
@@ -83,23 +84,23 @@ def loose_parsers(source: str) -> list[str]:
 
     What the module itself has just written as JSON is plain, and YAML that was checked is bounded.
     """
-    found: list[str] = []
+    loose: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            name, given = dotted(node.func), ast.unparse(node.args[0]) if node.args else ""
-            own = given.startswith(("json.dumps(", "read_config("))
+            name, argument = dotted(node.func), ast.unparse(node.args[0]) if node.args else ""
+            own = argument.startswith(("json.dumps(", "read_config("))
             if name in ("json.load", "json.loads", "yaml.safe_load") and not own:
-                found.append(f"{node.lineno}: {name}({given})")
+                loose.append(f"{node.lineno}: {name}({argument})")
         elif isinstance(node, ast.ImportFrom) and node.module in ("json", "yaml"):
-            found += [f"{node.lineno}: from {node.module} import {n.name}" for n in node.names]
-    return found
+            loose += [f"{node.lineno}: from {node.module} import {n.name}" for n in node.names]
+    return loose
 
 
 def test_json_and_yaml_go_through_one_parser() -> None:
     violations = {
-        str(path.relative_to(ROOT)): found
+        str(path.relative_to(ROOT)): loose
         for path in (ROOT / "visattn").rglob("*.py")
-        if path.name != "safe_text.py" and (found := loose_parsers(path.read_text("utf-8")))
+        if path.name != "safe_text.py" and (loose := loose_parsers(path.read_text("utf-8")))
     }
     assert violations == {}, "parse_json of visattn.io.safe_text reads JSON, read_config YAML"
 

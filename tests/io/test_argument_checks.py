@@ -54,9 +54,9 @@ def test_errors_come_before_the_function_runs_and_name_the_argument() -> None:
         ran.append(size)
 
     draw("x", size=7, other="x")  # pyright: ignore[reportArgumentType]
-    for given, error in (({"size": 0}, ValueError), ({"size": "7"}, TypeError)):
+    for values, error in (({"size": 0}, ValueError), ({"size": "7"}, TypeError)):
         with pytest.raises(error, match=r"size must be .*, got "):
-            draw(**given)
+            draw(**values)
     with pytest.raises(ValueError, match="mode must be one of a, b, got 'c'"):
         draw(size=7, mode="c")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"mode must be one of a, b, got \[0, 1"):

@@ -68,10 +68,10 @@ def checked_arguments(**ranges: tuple[float, float]) -> Callable[[Callable[P, R]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
             for name, hint in hints.items():
-                if name in given:
-                    check_argument(name, given[name], hint, ranges.get(name))
+                if name in arguments:
+                    check_argument(name, arguments[name], hint, ranges.get(name))
             return function(*args, **kwargs)
 
         return checked
@@ -79,12 +79,12 @@ def checked_arguments(**ranges: tuple[float, float]) -> Callable[[Callable[P, R]
     return decorate
 
 
-def check_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
+def check_arguments(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Raise unless arguments have the types that a function states.
 
     Args:
         function: Function or class.
-        given: Arguments by name; those that it does not have are left to it.
+        arguments: Arguments by name; those that it does not have are left to it.
 
     Raises:
         TypeError: If the type of one is another one.
@@ -94,8 +94,8 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, object]
         >>> check_arguments(lambda size: size, {"size": "a"})
     """
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in given and parameter.annotation is not parameter.empty:
-            check_argument(name, given[name], parameter.annotation)
+        if name in arguments and parameter.annotation is not parameter.empty:
+            check_argument(name, arguments[name], parameter.annotation)
 
 
 def check_argument(
@@ -105,7 +105,7 @@ def check_argument(
 
     Args:
         name: Name of the argument.
-        value: What was given.
+        value: What was passed.
         hint: Its type; one that cannot be checked is accepted.
         limits: Smallest and largest number.
 

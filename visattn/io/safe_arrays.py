@@ -78,13 +78,13 @@ def _read_npy(
     shape, fortran_order, dtype = _read_header(file)
     if dtype.kind not in _DTYPE_KINDS or not dtype.itemsize:
         raise ValueError(f"holds {dtype}; arrays must hold numbers or strings, without pickle")
-    if prod(shape) > max_values:
-        raise ValueError(f"holds {prod(shape):,} values {shape}, more than {max_values:,}")
     expected, available = prod(shape) * dtype.itemsize, length - file.tell()
     if min(shape, default=0) < 0 or expected != available:
         raise ValueError(
             f"damaged: an array of {shape} {dtype} takes {expected:,} bytes, got {available:,}"
         )
+    if prod(shape) > max_values:
+        raise ValueError(f"holds {prod(shape):,} values {shape}, more than {max_values:,}")
     content = bytearray(file.read(available))
     if len(content) != available:
         raise ValueError(f"damaged: it ends after {len(content):,} of {available:,} bytes")

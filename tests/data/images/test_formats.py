@@ -1,4 +1,4 @@
-"""HEIC photos, orientation that only XMP states, and pictures that folders hold beside photos."""
+"""HEIC photos, orientation that only XMP states, and images that folders hold beside photos."""
 
 import io
 from pathlib import Path
@@ -71,28 +71,28 @@ def folder_of(path: Path, *names: str) -> Path:
     return path
 
 
-def test_folders_say_what_they_pass_over(
+def test_folders_say_what_they_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     formats.image_suffixes.cache_clear()
     monkeypatch.setattr(formats, "has_heif", lambda: False)
     folder_of(tmp_path, "IMG_1.HEIC", "IMG_2.NEF", "IMG_3.nef", "\x1b[2J.heic", "notes.txt")
-    with pytest.warns(UserWarning, match="passed over 4 pictures of other formats"):
+    with pytest.warns(UserWarning, match="skipped 4 images of other formats"):
         assert find_images(tmp_path) == [tmp_path / "cat.png"]
     assert find_input_images([tmp_path], None, []) == [tmp_path / "cat.png"]
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "2 .heic and 2 .nef" in told
-    assert "IMG_1.HEIC, IMG_2.NEF" in told or "IMG_1.HEIC" in told
-    assert "pip install 'visattn[heif]' for HEIC" in told
-    assert "\x1b" not in told
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "2 .heic and 2 .nef" in message
+    assert "IMG_1.HEIC, IMG_2.NEF" in message or "IMG_1.HEIC" in message
+    assert "pip install 'visattn[heif]' for HEIC" in message
+    assert "\x1b" not in message
     (tmp_path / "cat.png").unlink()
-    with pytest.raises(FileNotFoundError, match="no image in .*; passed over 4 pictures"):
+    with pytest.raises(FileNotFoundError, match="no image in .*; skipped 4 images"):
         find_images(tmp_path)
     formats.image_suffixes.cache_clear()
 
 
-def test_folders_without_other_pictures_are_silent(
+def test_folders_without_other_images_are_silent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder_of(tmp_path, "notes.txt", "cat.json")

@@ -18,7 +18,7 @@ _SUFFIXES = (
 )  # fmt: skip
 _HEIF_SUFFIXES = (".heic", ".heif", ".hif")
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-_OTHER_SUFFIXES = (  # pictures that are not read: raw data of cameras, editors, textures
+_OTHER_SUFFIXES = (  # of images that are not read: raw data of cameras, editors, textures
     ".3fr", ".arw", ".cr2", ".cr3", ".dng", ".erf", ".kdc", ".mrw", ".nef", ".nrw", ".orf",
     ".pef", ".raf", ".raw", ".rw2", ".sr2", ".srw", ".x3f", ".dds", ".eps", ".exr", ".hdr",
     ".ico", ".jp2", ".jxl", ".pcx", ".psd", ".svg", ".tga", ".xcf",
@@ -65,29 +65,29 @@ def is_heif(content: bytes) -> bool:
     return content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS
 
 
-def is_other_picture(path: Path) -> bool:
-    """Return whether a file is named like a picture of a format that is not read.
+def is_other_image(path: Path) -> bool:
+    """Return whether a file is named like a image of a format that is not read.
 
     Args:
         path: A file.
 
     Example:
-        >>> is_other_picture(Path("DSC_1.NEF")), is_other_picture(Path("notes.txt"))
+        >>> is_other_image(Path("DSC_1.NEF")), is_other_image(Path("notes.txt"))
         (True, False)
     """
     suffix = path.suffix.lower()
     return suffix in (*_OTHER_SUFFIXES, *_HEIF_SUFFIXES) and suffix not in image_suffixes()
 
 
-def describe_passed_over(files: Sequence[Path]) -> str:
-    """Return a sentence about pictures that a search for images has passed over; "" for none.
+def describe_skipped(files: Sequence[Path]) -> str:
+    """Return a sentence about images that a search for images has skipped; "" for none.
 
     Args:
-        files: Files for which `is_other_picture` holds.
+        files: Files for which `is_other_image` holds.
 
     Example:
-        >>> describe_passed_over([Path("a/1.NEF"), Path("a/2.NEF"), Path("3.CR2")])
-        'passed over 3 pictures of other formats, 2 .nef and 1 .cr2 (1.NEF, 2.NEF, 3.CR2): \
+        >>> describe_skipped([Path("a/1.NEF"), Path("a/2.NEF"), Path("3.CR2")])
+        'skipped 3 images of other formats, 2 .nef and 1 .cr2 (1.NEF, 2.NEF, 3.CR2): \
 convert them to JPEG or PNG'
     """
     if not files:
@@ -97,7 +97,5 @@ convert them to JPEG or PNG'
     kinds = " and ".join(kinds.rsplit(", ", 1))
     names = format_names([printable_name(file.name) for file in files])
     advice = f"{HEIF_ADVICE} for HEIC, or " if {*counts} & {*_HEIF_SUFFIXES} else ""
-    noun = "picture of another format" if len(files) == 1 else "pictures of other formats"
-    return (
-        f"passed over {len(files):,} {noun}, {kinds} ({names}): {advice}convert them to JPEG or PNG"
-    )
+    noun = "image of another format" if len(files) == 1 else "images of other formats"
+    return f"skipped {len(files):,} {noun}, {kinds} ({names}): {advice}convert them to JPEG or PNG"

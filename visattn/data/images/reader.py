@@ -15,12 +15,12 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from visattn.data.images.formats import (
     HEIF_ADVICE,
-    describe_passed_over,
+    describe_skipped,
     has_heif,
     image_formats,
     image_suffixes,
     is_heif,
-    is_other_picture,
+    is_other_image,
 )
 from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.data.images.rgb import from_array, to_rgb
@@ -314,7 +314,7 @@ def find_images(
         omit: A folder that is not searched, because results are written there.
         skip: Called with each other folder below; returns whether it is not searched.
         onerror: Called with the error of each folder that cannot be listed; raised by default.
-        report: Called with a sentence about pictures of formats that are not read, if folders hold
+        report: Called with a sentence about images of formats that are not read, if folders hold
             any; by default it is a warning.
 
     Raises:
@@ -339,17 +339,17 @@ def find_images(
             for file in files:
                 if file.suffix.lower() in image_suffixes():
                     images.append(file)
-                elif is_other_picture(file):
+                elif is_other_image(file):
                     others.append(file)
         else:
             images.append(path)
     if not images:
         places = ", ".join(map(str, roots)) or "an empty list"
         text = f"no image in {places}; looked for {' '.join(image_suffixes())}"
-        text += f"; {passed_over}" if (passed_over := describe_passed_over(others)) else ""
+        text += f"; {skipped}" if (skipped := describe_skipped(others)) else ""
         raise unlisted[0] if unlisted else FileNotFoundError(text)
     if others:
-        (report or partial(warnings.warn, stacklevel=2))(describe_passed_over(others))
+        (report or partial(warnings.warn, stacklevel=2))(describe_skipped(others))
     if onerror is not None:
         for error in unlisted:
             onerror(error)
