@@ -56,7 +56,7 @@ def test_errors_come_before_the_function_runs_and_name_the_argument() -> None:
     draw("x", size=7, other="x")  # pyright: ignore[reportArgumentType]
     for values, error in (({"size": 0}, ValueError), ({"size": "7"}, TypeError)):
         with pytest.raises(error, match=r"size must be .*, got "):
-            draw(**values)
+            draw(**values)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="mode must be one of a, b, got 'c'"):
         draw(size=7, mode="c")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"mode must be one of a, b, got \[0, 1"):
