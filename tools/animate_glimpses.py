@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _animate(args: argparse.Namespace) -> list[Path]:
     """Write the GIFs and return their paths."""
+    from visattn.io.atomic import atomic_write
     from visattn.models.ram.glimpse_model import GlimpseModel
     from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_wall
     from visattn.pipelines.model_io import load
@@ -90,14 +91,14 @@ def _animate(args: argparse.Namespace) -> list[Path]:
     )
     if args.out.suffix.lower() == ".gif" and not args.out.is_dir():
         wall = glimpse_wall(images, scans, truths=truths, columns=args.columns, side=args.side)
-        args.out.write_bytes(wall)
+        atomic_write(args.out, wall)
         return [args.out]
     if args.out.suffix and not args.out.is_dir():
         raise ValueError(f"--out must be a .gif file or a folder, got {args.out}")
     args.out.mkdir(parents=True, exist_ok=True)
     paths = [args.out / f"{number:02}.gif" for number in range(1, len(scans) + 1)]
     for path, image, scan in zip(paths, images, scans, strict=True):
-        path.write_bytes(glimpse_animation(image, scan))
+        atomic_write(path, glimpse_animation(image, scan))
     return paths
 
 

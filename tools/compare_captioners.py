@@ -68,8 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name, model in models.items()
         }
         figure = word_rows(rows, image, words, boxes)
+        from visattn.io.atomic import atomic_replace
+
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        figure.save(args.out, quality=90)
+        with atomic_replace(args.out, suffix=args.out.suffix) as part:
+            figure.save(part, quality=90)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(args.out)

@@ -11,6 +11,7 @@ from torch import nn
 
 import visattn
 from visattn.cli import main
+from visattn.io.written_files import RECORD
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
@@ -71,7 +72,7 @@ def test_a_bundled_model_is_exported_already(tmp_path: Path, capsys: Capsys) -> 
 
 def test_an_interrupted_export_leaves_no_file(saved: Path, tmp_path: Path) -> None:
     assert main(["export", str(saved), "--out", str(tmp_path / "m.safetensors")]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"best.ckpt", "m.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {"best.ckpt", "m.safetensors", RECORD}
 
 
 def test_a_missing_checkpoint_is_refused(tmp_path: Path, capsys: Capsys) -> None:

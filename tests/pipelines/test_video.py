@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 from video_data import block_frame, rotate_mp4, write_clip
 
-from visattn.data.images.video import Mp4Writer, VideoError, VideoReader
+from visattn.data.images.video import VideoError, VideoReader, open_mp4
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.video import (
     VideoOverlay,
@@ -95,7 +95,7 @@ def test_the_sheet_spans_a_clip_of_unknown_length(
 
 
 def test_odd_sizes_are_padded(tmp_path: Path) -> None:
-    with Mp4Writer(tmp_path / "part", 10.0) as writer:
+    with open_mp4(tmp_path / "part", 10.0) as writer:
         writer.write(block_frame(8, 8, (47, 63)))
     [frame] = movie_frames(tmp_path / "part")
     assert frame.shape == (48, 64, 3)

@@ -8,7 +8,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import CommandParser, add_resize_mode, whole_number
+from visattn.commands.options.arguments import (
+    CommandParser,
+    add_resize_mode,
+    output_path,
+    whole_number,
+)
 from visattn.commands.options.dry_run import (
     add_dry_run,
     describe_images,
@@ -81,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         "its processor, as written by save_pretrained; instead of --weights and --run",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder for pages and JSON files"
+        "--out", type=output_path, metavar="DIR", help="output folder for pages and JSON files"
     )
     parser.add_argument(
         "--num-answers",

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from visattn.commands.caption import command as caption
 from visattn.commands.data import command as data
-from visattn.commands.options.arguments import CommandParser, seed, whole_number
+from visattn.commands.options.arguments import (
+    CommandParser,
+    output_path,
+    seed,
+    whole_number,
+)
 from visattn.commands.options.image_index import INDEX
 from visattn.commands.options.output_streams import print_lines
 
@@ -29,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="visattn demo", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument(
         "--out",
-        type=Path,
+        type=output_path,
         metavar="DIR",
         default=Path("visattn-demo"),
         help="output folder (default: visattn-demo)",

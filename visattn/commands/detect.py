@@ -11,6 +11,7 @@ from visattn.commands.options.arguments import (
     add_bulk,
     add_images,
     add_resize_mode,
+    output_path,
     real_number,
     whole_number,
 )
@@ -56,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_images(parser)
     add_weights(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder for images, maps and JSON"
+        "--out", type=output_path, metavar="DIR", help="output folder for images, maps and JSON"
     )
     parser.add_argument(
         "--threshold",

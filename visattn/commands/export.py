@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.arguments import CommandParser, add_resize_mode
+from visattn.commands.options.arguments import (
+    CommandParser,
+    add_overwrite,
+    add_resize_mode,
+    output_name,
+)
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
 from visattn.commands.options.output_streams import print_row
@@ -16,6 +21,7 @@ from visattn.io.bundled_models import (
 )
 from visattn.io.hub import parse_hub_name
 from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint
+from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn
@@ -60,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
     parser.add_argument(
         "--out",
+        type=output_name,
         metavar="FILE",
         help="output file, .safetensors, .onnx or .pt2, or hf://USER/NAME[@BRANCH] (default with "
         f"--run: {_NAME}.safetensors, .onnx or .pt2 in the run directory)",
@@ -76,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="write a program of torch.export",
     )
     add_resize_mode(parser)
+    add_overwrite(parser, "a file")
     parser.set_defaults(suffix=".safetensors")
     hub = parser.add_argument_group("card and repository on the hub")
     hub.add_argument("--summary", default="", metavar="TEXT", help="first sentences of the card")
@@ -114,20 +122,36 @@ def main(argv: Sequence[str]) -> int:
         )
     checkpoints, out = _inputs_and_output(args)
     if not on_hub:
-        create_folder(Path(out).parent)
-    from visattn.pipelines.graph_export import export_graph
-    from visattn.pipelines.model_io import save
-
+        file = Path(out)
+        create_folder(file.parent)
+        if not args.overwrite:
+            WrittenFiles.read(file.parent).check([file.name])
     model = _read(checkpoints)
-    if args.suffix == ".safetensors":
-        save(model, out, card=_card(args, checkpoints) if on_hub else None, private=args.private)
+    if on_hub:
+        from visattn.pipelines.model_io import save
+
+        save(model, out, card=_card(args, checkpoints), private=args.private)
         written: list[Path | str] = [out]
     else:
-        written = [*export_graph(model, Path(out), resize_mode=args.resize_mode)]
+        written = [*_write(model, Path(out), args)]
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for file in written:
         print_row(file, f"{type(model).__name__}, {parameters:,} parameters")
     return 0
+
+
+def _write(model: "nn.Module", file: Path, args: argparse.Namespace) -> list[Path]:
+    """Write a model or its graphs; return the files."""
+    from visattn.pipelines.graph_export import export_graph
+    from visattn.pipelines.model_io import save
+
+    with replace_files(file.parent, file.name, overwrite=args.overwrite) as part:
+        if args.suffix == ".safetensors":
+            save(model, part / file.name)
+        else:
+            export_graph(model, part / file.name, resize_mode=args.resize_mode)
+        names = sorted(path.name for path in part.iterdir())
+    return [file.with_name(name) for name in names]
 
 
 def _card(args: argparse.Namespace, checkpoints: Sequence[Path]) -> "ModelCard":

@@ -11,6 +11,7 @@ from visattn.commands.options.arguments import (
     add_images,
     add_resize_mode,
     batch_size,
+    output_path,
     whole_number,
 )
 from visattn.commands.options.dry_run import add_dry_run
@@ -67,7 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_images(parser, videos=True)
     add_weights(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder for images, animations and JSON"
+        "--out",
+        type=output_path,
+        metavar="DIR",
+        help="output folder for images, animations and JSON",
     )
     parser.add_argument(
         "--policy",

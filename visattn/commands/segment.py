@@ -10,6 +10,7 @@ from visattn.commands.options.arguments import (
     add_bulk,
     add_images,
     add_resize_mode,
+    output_path,
 )
 from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import encode_png
@@ -54,7 +55,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_images(parser)
     add_weights(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder for masks, overlays and figures"
+        "--out",
+        type=output_path,
+        metavar="DIR",
+        help="output folder for masks, overlays and figures",
     )
     add_resize_mode(parser, default="pad")
     add_bulk(parser)

@@ -1,20 +1,34 @@
-"""Atomic file writing: a file appears complete or not at all."""
+"""Atomic writing: a file or a folder appears complete or not at all.
 
+Temporary files and folders are named `.NAME.xxxxxxxx.part` and locked while their writer lives, so
+that those of killed writers can be told from those of running ones.
+"""
+
+import contextlib
+import ctypes
 import errno
+import fcntl
 import os
+import re
 import secrets
 import shutil
+import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from visattn.io.disk_errors import disk_errno, disk_error, explained_disk_errors
+
 _PART_SUFFIX = ".part"
-_DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
-_MIN_FREE_BYTES = 2**16  # below this a writer that failed without an errno had no space
+_PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part(\.[0-9A-Za-z]{1,12})?")
+_AT_CWD, _LINUX_EXCHANGE, _MACOS_SWAP = -100, 2, 2
 
 
 @contextmanager
-def atomic_replace(path: str | os.PathLike[str], *, needed_bytes: int = 0) -> Iterator[Path]:
+def atomic_replace(
+    path: str | os.PathLike[str], *, needed_bytes: int = 0, suffix: str = ""
+) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` in one rename when the block succeeds.
 
     The temporary file lies in the same directory, so that the rename is atomic on every file
@@ -24,6 +38,7 @@ def atomic_replace(path: str | os.PathLike[str], *, needed_bytes: int = 0) -> It
     Args:
         path: File to replace or create.
         needed_bytes: Expected size, if it is known, for the message of a full disk.
+        suffix: Suffix of the temporary file, for writers that choose the format by it.
 
     Raises:
         OSError: If the file cannot be written. If the disk is full, the message names the directory
@@ -37,23 +52,26 @@ def atomic_replace(path: str | os.PathLike[str], *, needed_bytes: int = 0) -> It
         ('1 2 3', ['numbers.txt'])
     """
     target = Path(path)
-    # 50 characters are at most 200 bytes, within the limit of 255 bytes for a file name.
-    part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}{_PART_SUFFIX}")
+    with explained_disk_errors(target.parent, needed_bytes):
+        part, lock = _create_part(target, suffix)
     try:
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield part
-        _flush(part)
+        flush(part)
         part.replace(target)
     except BaseException as error:
-        disk_full = _is_disk_full(error, part)
         written_bytes = part.stat().st_size if part.exists() else 0
+        number = disk_errno(error, target.parent)
         part.unlink(missing_ok=True)
-        if disk_full:
-            raise _disk_full_error(target.parent, max(needed_bytes, written_bytes)) from error
+        os.ftruncate(lock, 0)  # an open file keeps its room on the disk
+        if number is not None:
+            needed = max(needed_bytes, written_bytes)
+            raise disk_error(number, target.parent, needed, intact=True) from error
         if isinstance(error, OSError) and error.filename in (part, str(part)):
-            error.filename = str(target)  # users do not know the temporary name
+            error.filename = str(target)
         raise
-    _flush(target.parent)
+    finally:
+        os.close(lock)
+    flush(target.parent)
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -75,23 +93,95 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
         part.write_bytes(data)
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove the temporary files that killed writers left in a directory without active writers.
+@contextmanager
+def temporary_folder(beside: Path) -> Iterator[Path]:
+    """Yield an empty folder, which is removed at the end unless it was renamed.
+
+    Args:
+        beside: Its later path; the temporary folder lies in the same directory.
+
+    Example:
+        >>> with temporary_folder(getfixture("tmp_path") / "scenes") as part:
+        ...     part.name.startswith(".scenes."), part.name.endswith(".part")
+        (True, True)
+    """
+    remove_partial_files(beside.parent, beside.name)
+    with explained_disk_errors(beside.parent):
+        part, lock = _create_part(beside, folder=True)
+        try:
+            yield part
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            os.close(lock)
+
+
+@contextmanager
+def atomic_replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder that replaces the folder `path` in one step.
+
+    It does so when the block succeeds. At each moment the path holds all of the old content or all
+    of the new. The old content is removed: check first that nothing of it is needed.
+
+    Args:
+        path: Folder to replace or create.
+
+    Raises:
+        OSError: If a file cannot be written, or the file system cannot exchange two folders.
+
+    Example:
+        >>> folder = getfixture("tmp_path") / "scenes"
+        >>> for number in (3, 2):
+        ...     with atomic_replace_folder(folder) as part:
+        ...         for index in range(number):
+        ...             (part / f"{index}.png").touch()
+        >>> sorted(path.name for path in folder.iterdir())
+        ['0.png', '1.png']
+    """
+    target = Path(os.path.realpath(path))  # a link stays
+    with temporary_folder(target) as part:
+        yield part
+        for each in (*part.rglob("*"), part):
+            flush(each)
+        if target.exists():
+            part.chmod(stat.S_IMODE(target.stat().st_mode))
+            _exchange(part, target)
+        else:
+            part.rename(target)
+        flush(target.parent)
+
+
+def remove_partial_files(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files and folders that killed writers left in a directory.
+
+    Those of running writers are locked, and stay; so does everything on a file system without
+    locks.
+
+    Args:
+        folder: The directory.
+        name: Only those of the file or folder of this name.
 
     Example:
         >>> folder = getfixture("tmp_path")
-        >>> for name in (".last.ckpt.0a1b2c3d.part", "last.ckpt"):
-        ...     _ = (folder / name).write_text("")
+        >>> for file in (".last.ckpt.0a1b2c3d.part", "last.ckpt", ".notes.part"):
+        ...     _ = (folder / file).write_text("")
         >>> remove_partial_files(folder)
-        >>> [path.name for path in folder.iterdir()]
-        ['last.ckpt']
+        >>> sorted(path.name for path in folder.iterdir())
+        ['.notes.part', 'last.ckpt']
     """
-    for part in folder.glob(f".*{_PART_SUFFIX}"):
-        part.unlink(missing_ok=True)
+    start = "." if name is None else f".{name[:50]}."
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            if _PART.fullmatch(path.name) and path.name.startswith(start):
+                with contextlib.suppress(OSError):
+                    _remove_if_dead(path)
 
 
-def _flush(path: Path) -> None:
-    """Flush a file or a directory entry to the disk."""
+def flush(path: Path) -> None:
+    """Flush a file or the entries of a directory to the disk.
+
+    Args:
+        path: The file or directory.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -104,22 +194,52 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_disk_full(error: BaseException, part: Path) -> bool:
-    """Return whether a write failed for lack of space; torch raises a bare RuntimeError."""
-    if isinstance(error, OSError):
-        return error.errno in _DISK_FULL_ERRNOS
-    return isinstance(error, RuntimeError) and shutil.disk_usage(part.parent).free < _MIN_FREE_BYTES
+def _create_part(target: Path, suffix: str = "", *, folder: bool = False) -> tuple[Path, int]:
+    """Create a temporary file or folder; return it with a descriptor that locks it."""
+    while True:
+        # 50 characters are at most 200 bytes, within the limit of 255 bytes for a file name.
+        name = f".{target.name[:50]}.{secrets.token_hex(4)}{_PART_SUFFIX}{suffix}"
+        part = target.with_name(name)
+        try:
+            if folder:
+                part.mkdir()
+            flags = os.O_RDONLY if folder else os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            lock = os.open(part, flags, 0o666)
+        except OSError as error:
+            error.filename = str(target)  # users do not know the temporary name
+            raise
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if part.exists():
+            return part, lock
+        os.close(lock)  # another process took it for a dead one before it was locked
 
 
-def _disk_full_error(folder: Path, needed_bytes: int) -> OSError:
-    free = shutil.disk_usage(folder).free
-    return OSError(
-        errno.ENOSPC,
-        f"no space left: {_format_size(needed_bytes)} are needed and {_format_size(free)} are "
-        "free; make room or choose another directory; the old content is intact",
-        str(folder),
-    )
+def _remove_if_dead(part: Path) -> None:
+    """Remove a temporary file or folder that no process has locked."""
+    lock = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
 
 
-def _format_size(count: int) -> str:
-    return f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:,.1f} MB"
+def _exchange(first: Path, second: Path) -> None:
+    """Exchange two folders in one step, so that no moment lacks either."""
+    library = ctypes.CDLL(None, use_errno=True)
+    paths = os.fsencode(first), os.fsencode(second)
+    if sys.platform == "darwin":
+        failed = library.renamex_np(*paths, _MACOS_SWAP)
+    else:
+        failed = library.renameat2(_AT_CWD, paths[0], _AT_CWD, paths[1], _LINUX_EXCHANGE)
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(
+            number,
+            f"it cannot be replaced in one step ({os.strerror(number)}); choose a new folder",
+            str(second),
+        )

@@ -14,8 +14,9 @@ from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
 from visattn.io.bundled_models import find_bundled_model, is_model_name, list_bundled_models
 from visattn.io.hub import HubName, download_file, parse_hub_name, upload_folder
-from visattn.io.messages import did_you_mean
+from visattn.io.messages import did_you_mean, format_names
 from visattn.io.run_directory import find_run, run_checkpoint
+from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.models.backbones.huggingface import load_huggingface_model
 from visattn.models.backbones.pretrained import (
     LoadedModel,
@@ -67,6 +68,7 @@ def save(
     Raises:
         ValueError: If the model is not of a visattn class, or the name does not end in
             .safetensors.
+        FileExistsError: If the card would replace a file that `save` did not write.
         OSError: If the file cannot be written; as `PermissionError` or `ConnectionError`, if the
             hub refuses the upload or cannot be reached.
         ImportError: If the hub is named and huggingface_hub is not installed.
@@ -88,10 +90,21 @@ def save(
     if name := parse_hub_name(os.fspath(path)):
         _upload(model, name, card or ModelCard(), private=private)
         return
-    safetensors_file.write_safetensors(path, model.state_dict(), model_config(model))
-    if card is not None:
-        file = Path(path)
-        _write_card(model, card, file.with_suffix(".md"), file.with_suffix(".png"), file.name)
+    if card is None:
+        safetensors_file.write_safetensors(path, model.state_dict(), model_config(model))
+        return
+    file = Path(path)
+    names = [file.with_suffix(suffix).name for suffix in (".md", ".png")]
+    if foreign := WrittenFiles.read(file.parent).foreign(names[: 1 + (card.image is not None)]):
+        raise FileExistsError(
+            f"the card of {file} would replace {format_names(foreign)}, which save did not write, "
+            "or which changed since: rename it, or give the model another name"
+        )
+    with replace_files(file.parent, file.name, overwrite=True) as part:
+        safetensors_file.write_safetensors(
+            part / file.name, model.state_dict(), model_config(model)
+        )
+        _write_card(model, card, part / names[0], part / names[1], file.name)
 
 
 def _upload(model: nn.Module, name: HubName, card: ModelCard, *, private: bool) -> None:

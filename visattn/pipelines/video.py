@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.data.images.mp4_times import is_constant_rate, set_frame_times
-from visattn.data.images.video import Mp4Writer, VideoError, VideoFrame, VideoReader
+from visattn.data.images.video import VideoError, VideoFrame, VideoReader, open_mp4
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
 from visattn.pipelines.scale import MapScale, map_scale
@@ -294,22 +293,19 @@ def _draw(
 ) -> None:
     """Write the movie and the contact sheet."""
     step, tiles = max(1, -(-total // _SHEET_FRAMES)), []
-    with atomic_replace(result.movie) as part:
-        with Mp4Writer(part, result.fps) as writer:
-            for position, (frame, attention_map, scale) in enumerate(frames):
-                drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
-                text = attention_map.metadata.get("subtitle")
-                writer.write(_with_subtitle(drawn, text, lines) if text else drawn)
-                result.vmax = scale.vmax
-                if position % step == 0:
-                    label = str(text or attention_map.metadata.get("class") or "")
-                    tiles.append((frame.seconds, label, drawn))
-                if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
-                    tiles, step = tiles[::2], 2 * step
-            if not tiles:
-                raise VideoError(f"{name} has no frame that can be read")
-        if not is_constant_rate(result.seconds, result.fps):
-            set_frame_times(part, result.seconds)
+    with open_mp4(result.movie, result.fps) as writer:
+        for position, (frame, attention_map, scale) in enumerate(frames):
+            drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
+            text = attention_map.metadata.get("subtitle")
+            writer.write(_with_subtitle(drawn, text, lines) if text else drawn, frame.seconds)
+            result.vmax = scale.vmax
+            if position % step == 0:
+                label = str(text or attention_map.metadata.get("class") or "")
+                tiles.append((frame.seconds, label, drawn))
+            if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
+                tiles, step = tiles[::2], 2 * step
+        if not tiles:
+            raise VideoError(f"{name} has no frame that can be read")
     with atomic_replace(result.sheet) as part:
         shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
         contact_sheet(shown, Path(name).name, lines=lines).save(part, "png")

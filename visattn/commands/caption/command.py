@@ -18,6 +18,7 @@ from visattn.commands.options.arguments import (
     add_images,
     add_resize_mode,
     batch_size,
+    output_path,
     real_number,
     whole_number,
 )
@@ -70,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_images(parser, videos=True)
     add_weights(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder for pages, panels and arrays"
+        "--out", type=output_path, metavar="DIR", help="output folder for pages, panels and arrays"
     )
     _add_search(parser)
     _add_places(parser)

@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.data.shards import add_shards, run_shards
-from visattn.commands.options.arguments import CommandParser, count, seed, whole_number
+from visattn.commands.options.arguments import (
+    CommandParser,
+    add_overwrite,
+    count,
+    output_path,
+    seed,
+    whole_number,
+)
 from visattn.commands.options.dry_run import add_dry_run, print_dry_run
 from visattn.commands.options.folders import create_folder, encode_png
 from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
+from visattn.io.written_files import check_own_folder, replace_set
 
 if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for its help
     from jaxtyping import UInt8
@@ -51,6 +59,14 @@ DIR/instances.json has the boxes in the format of COCO, with the digits as categ
 are those of the boxes."""
 _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
 _INSTANCES = "instances.json"
+_OWN = (
+    "train-*.png",
+    "validation-*.png",
+    "test-*.png",
+    "novel-*.png",
+    *_LISTS.values(),
+    _INSTANCES,
+)
 _SIDES = whole_number(16, 4096)  # pixels; a larger scene takes gigabytes while it is rendered
 _OBJECTS = whole_number(1, 100)
 _BLEND_MODES = ("sum", "max", "overwrite", "alpha")
@@ -85,6 +101,7 @@ def main(argv: Sequence[str]) -> int:
     }
     if args.name == "shards":
         return run_shards(args)
+    check_own_folder(args.out, overwrite=args.overwrite, own=_OWN)
     summary = writers[args.name](args)
     if args.dry_run:
         images = [f"{args.split}-{number}.png" for number in range(args.count)]
@@ -170,7 +187,14 @@ def _add_data_set(
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name, help=help_text, description=description
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="output folder")
+    parser.add_argument(
+        "--out",
+        type=output_path,
+        metavar="DIR",
+        required=True,
+        help="output folder, for this data set alone; an earlier one is replaced as a whole",
+    )
+    add_overwrite(parser, "images and lists")
     add_dry_run(parser)
     return parser
 
@@ -193,9 +217,9 @@ def _write_scenes(args: argparse.Namespace) -> str:
     summary = f"{len(scenes)} scenes of split {args.split}, {args.size} x {args.size} pixels"
     if args.dry_run:
         return summary
-    with _json_lines(args) as records:
+    with _data_set(args) as (folder, records):
         for index in range(len(scenes)):
-            records.append(_write_scene(scenes, index, args.out))
+            records.append(_write_scene(scenes, index, folder))
     return summary
 
 
@@ -229,10 +253,10 @@ def _write_shapes(args: argparse.Namespace) -> str:
     summary = f"{len(scenes)} shapes of split {args.split}, {args.size} x {args.size} pixels"
     if args.dry_run:
         return summary
-    with _json_lines(args) as records:
+    with _data_set(args) as (folder, records):
         for index, image in enumerate(single_object_scenes(scenes).images):
             [record] = _object_records(single_object_world(scenes, index), args.size)
-            entry = _write_image(image, f"{args.split}-{index}", args.out)
+            entry = _write_image(image, f"{args.split}-{index}", folder)
             records.append({**entry, "class": record["shape"], "object": record})
     return summary
 
@@ -279,12 +303,12 @@ def _write_digits(args: argparse.Namespace) -> str:
     if args.dry_run:
         return summary
     patch = (args.distractor_size,) * 2
-    with _json_lines(args) as records:
+    with _data_set(args) as (folder, records):
         for number, image in enumerate(images):
             corners = placements.distractors[number].tolist()
             records.append(
                 {
-                    **_write_image(image, f"{args.split}-{number}", args.out),
+                    **_write_image(image, f"{args.split}-{number}", folder),
                     "class": data.class_names[int(labels[number])],
                     "box": _box(placements.digits[number].tolist(), canvases.digits.shape[2:]),
                     "distractors": [_box(corner, patch) for corner in corners],
@@ -314,21 +338,22 @@ def _write_image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> di
 
 
 @contextlib.contextmanager
-def _json_lines(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
-    """Create the folder, and write the collected records, also after an interruption."""
+def _data_set(args: argparse.Namespace) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """Yield a temporary folder and a list of records, which become the data set together."""
     create_folder(args.out)
     records: list[dict[str, Any]] = []
     try:
-        yield records
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{len(records)} of {args.count} are in {args.out}") from None
-    finally:
-        if records:
+        with replace_set(args.out, args.name, overwrite=args.overwrite, own=_OWN) as folder:
+            yield folder, records
             text = "\n".join([*map(json.dumps, records), ""])
-            atomic_write(args.out / _LISTS[args.name], text)
+            atomic_write(folder / _LISTS[args.name], text)
             size = (args.size, args.size) if "size" in args else tuple(args.canvas_size)
             instances = json.dumps(_coco_instances(records, size))
-            atomic_write(args.out / _INSTANCES, instances + "\n")
+            atomic_write(folder / _INSTANCES, instances + "\n")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"{len(records)} of {args.count} were drawn, and {args.out} is unchanged"
+        ) from None
 
 
 def _coco_instances(

@@ -1,10 +1,14 @@
 """`visattn data shards`: write images and annotations as tar shards for training."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import count, seed, whole_number
+from visattn.commands.options.arguments import (
+    count,
+    output_path,
+    seed,
+    whole_number,
+)
 from visattn.commands.options.dry_run import add_dry_run, print_dry_run
 from visattn.commands.options.output_streams import print_row, progress_bar
 
@@ -28,7 +32,9 @@ The source is one of
   --dataset MNIST --root DIR        a torchvision data set, as TorchvisionDataModule splits it
 
 An interrupted run resumes after the last complete tar. Each image is decoded before it is written,
-and each tar is verified at the end; --check verifies existing shards, images included."""
+and each tar is verified at the end; --check verifies existing shards, images included, and with a
+source that they hold what it holds now."""
+_SOURCES = ("captions", "folders", "dataset")
 _DATASETS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
 
 
@@ -38,7 +44,7 @@ def add_shards(subparsers: Any) -> None:
         "shards", help="captioned or labeled images as tar files", description=_DESCRIPTION
     )
     add = parser.add_argument
-    add("--out", type=Path, metavar="DIR", required=True, help="folder of the shards")
+    add("--out", type=output_path, metavar="DIR", required=True, help="folder of the shards")
     add_dry_run(parser)
     add("--check", action="store_true", help="verify existing shards, write nothing")
     add("--per-shard", type=count, default=1000, metavar="N",
@@ -69,9 +75,11 @@ def run_shards(args: argparse.Namespace) -> int:
         OSError: If a file is missing, or the folder cannot be written.
     """
     from visattn.data.shards.format import ShardInfo
-    from visattn.data.shards.verify import check_shards
+    from visattn.data.shards.verify import check_shards, compare_with_sources
     from visattn.data.shards.writer import shard_files, write_shards
 
+    if args.check and any(getattr(args, name) for name in _SOURCES):
+        compare_with_sources(args.out, _shard_plan(args))
     if not args.check:
         plan = _shard_plan(args)
         if args.dry_run:
@@ -99,7 +107,7 @@ def run_shards(args: argparse.Namespace) -> int:
 
 def _shard_plan(args: argparse.Namespace) -> "ShardPlan":
     """Return the samples to write, from the selected source."""
-    sources = [name for name in ("captions", "folders", "dataset") if getattr(args, name)]
+    sources = [name for name in _SOURCES if getattr(args, name)]
     partner = {"captions": "photos", "dataset": "root"}.get(sources[0] if sources else "")
     if len(sources) != 1 or (partner and not getattr(args, partner)):
         raise ValueError(

@@ -202,6 +202,52 @@ def height_width(text: str) -> tuple[int, int]:
     return height, width
 
 
+def output_name(text: str) -> str:
+    """Return the name of an output file or folder.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is empty, which would be the current directory.
+
+    Example:
+        >>> output_name("maps/new")
+        'maps/new'
+        >>> output_name("")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: must name a file or folder, got '': is a variable unset? ...
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(
+            f"must name a file or folder, got {text!r}: is a variable unset? The current directory "
+            "is ."
+        )
+    return text
+
+
+def output_path(text: str) -> Path:
+    """Return the path of an output file or folder, as `output_name` accepts it.
+
+    Example:
+        >>> output_path("maps/new").as_posix()
+        'maps/new'
+    """
+    return Path(output_name(text))
+
+
+def add_overwrite(parser: argparse.ArgumentParser, files: str) -> None:
+    """Add `--overwrite` for files that the command did not write.
+
+    Args:
+        parser: The parser.
+        files: What is replaced, for the help.
+    """
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help=f"replace {files} that the command did not write or that changed since (default: "
+        "refuse)",
+    )
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add `--device`."""
     parser.add_argument(

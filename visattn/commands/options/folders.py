@@ -6,19 +6,21 @@ import io
 import itertools
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.io.atomic import remove_partial_files, temporary_folder
+from visattn.io.disk_errors import DISK_ERRNOS, explained_disk_errors
+
 if TYPE_CHECKING:  # imported when a command runs, not for its help
     import numpy as np
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder and check that files can be written into it.
+    """Create a folder, check that files can be written, remove what killed writers left in it.
 
     Raises:
         OSError: If it cannot be created or written; the message names `--out`.
@@ -30,11 +32,14 @@ def create_folder(folder: Path) -> None:
         OSError: --out ...folders.py cannot be written: File exists; choose another folder
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, probe = tempfile.mkstemp(prefix=".visattn-", dir=folder)
-        os.close(handle)
-        Path(probe).unlink()
+        with explained_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(folder)
+        with temporary_folder(folder / "visattn"):
+            pass
     except OSError as error:
+        if error.errno in DISK_ERRNOS:
+            raise
         raise OSError(
             f"--out {folder} cannot be written: {error.strerror}; choose another folder"
         ) from error

@@ -14,6 +14,7 @@ from visattn.commands.options.arguments import (
     batch_size,
     height_width,
     named_value,
+    output_path,
     real_number,
     whole_number,
 )
@@ -63,7 +64,9 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     add_images(parser, videos=True)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    parser.add_argument(
+        "--out", type=output_path, required=True, metavar="DIR", help="output folder"
+    )
     add_model(parser, required=False)
     _add_methods(parser)
     add_dense_target(parser)

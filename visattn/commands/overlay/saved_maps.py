@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.folders import encode_png
+from visattn.commands.options.folders import create_folder, encode_png
 from visattn.io.atomic import atomic_write
+from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
@@ -26,6 +27,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     Raises:
         FileNotFoundError: If the file of maps does not exist.
         ValueError: If photo, maps and options do not fit together.
+        FileExistsError: If a file would be replaced that the command did not write.
         OSError: If a file cannot be written.
     """
     from visattn.data.images.reader import read_image
@@ -49,15 +51,19 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     paths = [args.out] if single_file else _output_paths(args.out, saved.words)
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would overwrite the photo {photo}")
+    folder, names = paths[0].parent, [path.name for path in paths]
+    if not args.overwrite:
+        WrittenFiles.read(folder).check(names)
     if args.dry_run:
         return paths
-    paths[0].parent.mkdir(parents=True, exist_ok=True)
-    if not single_file:
-        for index, path in enumerate(paths[:-1]):
-            _write_png(_overlay(image, maps, index, args), path)
-    only = single_file and len(maps) == 1
-    last = _overlay(image, maps, 0, args) if only else _panel(image, maps, saved, args)
-    _write_png(last, paths[-1])
+    create_folder(folder)
+    with replace_files(folder, names[-1], overwrite=args.overwrite) as part:
+        if not single_file:
+            for index, name in enumerate(names[:-1]):
+                atomic_write(part / name, encode_png(_overlay(image, maps, index, args)))
+        only = single_file and len(maps) == 1
+        last = _overlay(image, maps, 0, args) if only else _panel(image, maps, saved, args)
+        atomic_write(part / names[-1], encode_png(last))
     return paths
 
 
@@ -152,7 +158,3 @@ def _panel(
         opacity=args.opacity,
         style=args.style,
     )
-
-
-def _write_png(pixels: "np.ndarray", path: Path) -> None:
-    atomic_write(path, encode_png(pixels))

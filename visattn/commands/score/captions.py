@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.arguments import (
+    CommandParser,
+    output_path,
+)
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.output_streams import print_lines
 from visattn.io.atomic import atomic_write
@@ -61,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also compute METEOR and SPICE; needs Java and pycocoevalcap",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file for all scores")
+    parser.add_argument("--out", type=output_path, metavar="FILE", help="JSON file for all scores")
     return parser
 
 

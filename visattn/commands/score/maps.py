@@ -12,6 +12,7 @@ from visattn.commands.options.arguments import (
     add_resize_mode,
     batch_size,
     count,
+    output_path,
     real_number,
     seed,
     whole_number,
@@ -106,7 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
         "each category on the region of its objects, of a detector the box of its largest object",
     )
     _add_score_options(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for rows and scores")
+    parser.add_argument(
+        "--out", type=output_path, metavar="DIR", help="output folder for rows and scores"
+    )
     parser.add_argument(
         "--overwrite", action="store_true", help="discard existing rows (default: resume)"
     )

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.safe_text import decode_utf8, parse_json
 
 RowKey = tuple[str, str, str | None, str]
@@ -49,6 +50,7 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
         self._file = None
         if path is None:
             return
+        self._folder = path.parent
         if path.exists() and not path.is_file():
             raise OSError(f"{path} is not a regular file; choose another --out")
         file = path.open("a+b")  # creates the file, and leaves its content until it is locked
@@ -71,7 +73,8 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
     def __exit__(self, *_exception: object) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with explained_disk_errors(self._folder):  # of a row that is still buffered
+                self._file.close()
 
     def has(self, kind: str, image: str, category: str | None, method: str) -> bool:
         """Return whether a row exists."""
@@ -92,8 +95,9 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            self._file.flush()
+            with explained_disk_errors(self._folder):
+                self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+                self._file.flush()
 
     def _read(self, path: Path) -> int:
         """Read the rows of a file; return the offset after its last complete line."""

@@ -12,6 +12,7 @@ from visattn.commands.options.arguments import (
     CommandParser,
     add_resize_mode,
     count,
+    output_path,
 )
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import (
@@ -85,7 +86,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="compute the controls for the first N captions only (default: all)",
     )
     add_resize_mode(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for rows and scores")
+    parser.add_argument(
+        "--out", type=output_path, metavar="DIR", help="output folder for rows and scores"
+    )
     return parser
 
 

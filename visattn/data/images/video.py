@@ -1,8 +1,10 @@
 """Frames of video files and cameras, upright and in RGB, and MP4 files of frames."""
 
+import errno
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +13,9 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import UInt8
 
+from visattn.data.images.mp4_times import is_constant_rate, set_frame_times
+from visattn.io.atomic import atomic_replace
+from visattn.io.disk_errors import is_disk_full
 from visattn.io.safe_text import open_regular_file
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
@@ -135,24 +140,25 @@ class VideoReader:
 
 
 class Mp4Writer:
-    """Writes frames as MPEG-4; odd sides get one more row or column, which encoders need.
+    """Encodes frames as MPEG-4; `open_mp4` returns one.
 
     Args:
-        path: The file, of any suffix; it exists once all frames were written without an error.
+        path: The file, of the suffix .mp4.
         fps: Frames per second.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps = path, fps
-        self._named = path.with_name(path.name + ".mp4")  # OpenCV chooses the container by suffix
+        self._size, self._count = (0, 0), 0
+        self._seconds: list[float] = []
         self._writer: Any = None
 
-    def __enter__(self) -> Self:
-        """Return the writer."""
-        return self
+    def write(self, pixels: UInt8[np.ndarray, "y x 3"], seconds: float | None = None) -> None:
+        """Add an RGB frame; odd sides get one more row or column, which encoders need.
 
-    def write(self, pixels: UInt8[np.ndarray, "y x 3"]) -> None:
-        """Add an RGB frame.
+        Args:
+            pixels: The frame.
+            seconds: Its time, where frames have no constant rate.
 
         Raises:
             VideoError: If the file cannot be written.
@@ -161,21 +167,84 @@ class Mp4Writer:
 
         height, width = pixels.shape[:2]
         if self._writer is None:
-            size, code = (width + width % 2, height + height % 2), cv2.VideoWriter.fourcc(*"mp4v")
-            self._writer = cv2.VideoWriter(str(self._named), cv2.CAP_FFMPEG, code, self.fps, size)
+            self._size, code = (
+                (width + width % 2, height + height % 2),
+                cv2.VideoWriter.fourcc(*"mp4v"),
+            )
+            self._writer = cv2.VideoWriter(
+                str(self.path), cv2.CAP_FFMPEG, code, self.fps, self._size
+            )
             if not self._writer.isOpened():
-                raise VideoError(f"OpenCV cannot write {self.path}: no MPEG-4 encoder, or no space")
+                raise VideoError("OpenCV cannot write a movie: no MPEG-4 encoder, or no space")
         padded = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         self._writer.write(cv2.cvtColor(padded, cv2.COLOR_RGB2BGR))
+        self._count += 1
+        if seconds is not None:
+            self._seconds.append(seconds)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Complete the file, or remove it after an error."""
-        if self._writer is not None:
-            self._writer.release()
-        if kind is None:
-            self._named.replace(self.path)
-        else:
-            self._named.unlink(missing_ok=True)
+    def close(self) -> None:
+        """Complete the file, with the times of its frames if they have no constant rate."""
+        if self._writer is None:
+            return
+        self._writer.release()
+        timed = len(self._seconds) == self._count
+        if timed and not is_constant_rate(self._seconds, self.fps):
+            set_frame_times(self.path, self._seconds)
+
+    def check(self) -> None:
+        """Read the closed file and compare number and size of its frames; OpenCV reports no error.
+
+        Raises:
+            OSError: If the disk is full.
+            VideoError: If the file does not hold the frames.
+        """
+        import cv2
+
+        capture = _quiet_capture(str(self.path), cv2.CAP_FFMPEG)
+        sides = (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
+        size = tuple(int(capture.get(side)) for side in sides)
+        count = 0
+        while count < self._count + 1 and capture.grab():
+            count += 1
+        capture.release()
+        if count == self._count > 0 and size == self._size:
+            return
+        if is_disk_full(self.path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise VideoError(
+            f"the movie was not written: {count} of its {self._count} frames can be read again; "
+            "is the disk full? The old content is intact"
+        )
+
+
+@contextmanager
+def open_mp4(path: Path, fps: float) -> Iterator[Mp4Writer]:
+    """Yield a writer of a movie, which replaces the file once it was written and read again.
+
+    Args:
+        path: The file, of any suffix.
+        fps: Frames per second.
+
+    Raises:
+        OSError: If the disk is full, or the folder cannot be written; an older file stays.
+        VideoError: If the movie does not hold all frames; an older file stays.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "gray.mp4"
+        >>> with open_mp4(file, 10) as movie:
+        ...     for level in (0, 120, 240):
+        ...         movie.write(np.full((48, 64, 3), level, np.uint8))
+        >>> with VideoReader(file) as video:
+        ...     len(list(video))
+        3
+    """
+    with atomic_replace(path, suffix=".mp4") as part:  # OpenCV chooses the container by suffix
+        writer = Mp4Writer(part, fps)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        writer.check()
 
 
 def is_video(path: str | os.PathLike[str]) -> bool:

@@ -1,5 +1,6 @@
 """Verification of shards: hashes, tar members and images."""
 
+import json
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import NamedTuple
 from visattn.data.images.reader import ImageError, PathLike
 from visattn.data.shards.format import ShardInfo, file_sha256, sample_key, shard_name
 from visattn.data.shards.reader import ShardSamples
+from visattn.data.shards.sources import ShardPlan
+from visattn.io.messages import format_names
 
 _MAX_REPORTED = 20
 
@@ -87,6 +90,47 @@ def check_shards(
         raise ValueError(
             f"{folder}: {len(faults):,} faults; copy these tars again, or remove the folder and "
             f"write it again\n{reported}{more}"
+        )
+
+
+def compare_with_sources(folder: PathLike, plan: ShardPlan) -> None:
+    """Check that shards hold what their sources hold now: images byte by byte, and annotations.
+
+    Args:
+        folder: Folder of the shards.
+        plan: The plan that they were written from.
+
+    Raises:
+        FileNotFoundError: If there are no shards, or a file is missing.
+        ValueError: If something was replaced since.
+
+    Example:
+        >>> from visattn.data.shards.sources import in_memory_plan
+        >>> from visattn.data.shards.writer import write_shards
+        >>> part = torch.zeros(3, 1, 5, 7, dtype=torch.uint8), torch.tensor([1, 0, 1])
+        >>> other = torch.zeros(3, 1, 5, 7, dtype=torch.uint8), torch.tensor([1, 1, 1])
+        >>> folder = getfixture("tmp_path") / "shards"
+        >>> info = write_shards(folder, in_memory_plan({"train": part}, ["no", "yes"]))
+        >>> compare_with_sources(folder, in_memory_plan({"train": other}, ["no", "yes"]))
+        Traceback (most recent call last):
+        ValueError: ... holds earlier versions of train sample 1: remove it and write it again, ...
+    """
+    splits = ShardInfo.read(folder).splits
+    counts = {split: metadata.samples for split, metadata in splits.items()}
+    current = {split: len(source) for split, source in plan.sources.items()}
+    if counts != current:
+        raise ValueError(f"{folder} has other samples than its source: {counts} and {current}")
+    changed: list[str] = []
+    for split, source in plan.sources.items():
+        samples = ShardSamples(folder, split)
+        for number, record in enumerate(source.records):
+            same = samples.record(number) == json.loads(json.dumps(record))
+            if not (same and source.has_image(number, samples.image_bytes(number))):
+                changed.append(str(record.get("file", f"{split} sample {number}")))
+    if changed:
+        raise ValueError(
+            f"{folder} holds earlier versions of {format_names(changed)}: remove it and write it "
+            "again, or choose another folder"
         )
 
 

@@ -32,6 +32,7 @@ from visattn.data.shards.format import (
     write_json,
 )
 from visattn.data.shards.sources import ShardPlan, ShardSample, ShardSource, image_extension
+from visattn.data.shards.verify import compare_with_sources
 from visattn.io.atomic import atomic_replace, remove_partial_files
 
 _PARTIAL_SUFFIX = ".part"
@@ -47,8 +48,9 @@ def write_shards(
 ) -> ShardInfo:
     """Write shards, or those that are missing after an interrupted run.
 
-    The same plan gives the same bytes, however often it was interrupted. Training samples are
-    shuffled, for sequential readers.
+    The same plan gives the same bytes, however often it was interrupted. A tar of an image that was
+    replaced since is written again; complete shards of such images are refused. Training samples
+    are shuffled, for sequential readers.
 
     Args:
         folder: Output folder; created if missing.
@@ -79,8 +81,10 @@ def write_shards(
         complete = _check_existing(folder, plan_hash)
         remove_partial_files(folder)  # of a killed run
         if complete:
+            info = ShardInfo.read(folder)
+            compare_with_sources(folder, plan)
             progress(len(plan))
-            return ShardInfo.read(folder)
+            return info
         splits = {
             split: _write_split(folder, split, source, per_shard, progress)
             for split, source in plan.sources.items()
@@ -175,7 +179,7 @@ def _write_split(
     for number in range(-(-len(source) // per_shard)):
         indices = order[number * per_shard : (number + 1) * per_shard]
         path, resume_path = folder / shard_name(split, number), _resume_path(folder, split, number)
-        if not (path.is_file() and resume_path.is_file()):
+        if not _is_complete(path, resume_path, source, indices):
             # The tar gets its name after its metadata is written, so that a named tar is complete.
             with atomic_replace(path) as part, part.open("wb") as file:
                 write_json(resume_path, _write_tar(file, source, indices, progress))
@@ -188,6 +192,26 @@ def _write_split(
     with atomic_replace(folder / index_name(split)) as part, part.open("wb") as file:
         np.save(file, rows, allow_pickle=False)
     return SplitMetadata(len(source), file_sha256(folder / index_name(split)), tuple(shards))
+
+
+def _is_complete(
+    path: Path, resume_path: Path, source: ShardSource, indices: Sequence[int]
+) -> bool:
+    """Return whether a tar of an interrupted run exists, and holds what its sources hold now."""
+    if not (path.is_file() and resume_path.is_file()):
+        return False
+    rows = read_json(resume_path)["rows"]
+    with path.open("rb") as file:
+        return len(rows) == len(indices) and all(
+            source.has_image(number, _read(file, row))
+            for number, row in zip(indices, rows, strict=True)
+        )
+
+
+def _read(file: BinaryIO, row: Sequence[int]) -> bytes:
+    """Return the image of a row of a tar."""
+    file.seek(row[0])
+    return file.read(row[1])
 
 
 def _write_tar(

@@ -46,6 +46,7 @@ from visattn.io.run_directory import checkpoint_run
 from visattn.io.terminal import print_text
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
 from visattn.training.base import DataModule, Task
+from visattn.io.disk_errors import explained_disk_errors
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
@@ -259,6 +260,7 @@ class TrainingCLI(LightningCLI):
         """Train while holding the lock of the run folder."""
         self._prepare_model()
         with ExitStack() as stack:
+            stack.enter_context(explained_disk_errors(self.run_dir))
             if _is_rank_zero() and self._writes():
                 create_run_dir(self.run_dir, new=self.config["fit"].get("ckpt_path") is None)
                 stack.enter_context(lock_run_dir(self.run_dir))
@@ -295,7 +297,8 @@ class TrainingCLI(LightningCLI):
 
     def _score(self, kwargs: dict[str, Any]) -> None:
         command, verbose = str(self.subcommand), kwargs.pop("verbose", True)
-        getattr(self.trainer, command)(**kwargs, verbose=False)
+        with explained_disk_errors(self.run_dir):
+            getattr(self.trainer, command)(**kwargs, verbose=False)
         file = self.run_dir / f"{command}.json"
         if self.dry_run:
             self._print_dry_run(file, "replaced" if file.exists() else "new")
