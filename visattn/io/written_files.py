@@ -121,6 +121,7 @@ class WrittenFiles(NamedTuple):
         Args:
             folder: Another folder that will become this one.
         """
+        remove_partial_files(folder or self.folder, RECORD)
         content: dict[str, Any] = {"format": _FORMAT, "sets": self.sets}
         atomic_write((folder or self.folder) / RECORD, json.dumps(content) + "\n")
 

@@ -41,6 +41,10 @@ from visattn.viz.html.notebook_caption import notebook_caption
 _THUMBNAIL = 640  # pixels
 
 
+NO_WORDS = "(no words)"
+"""Text of a caption without words in figures."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Caption:
     """A caption with log-probability, gate and attention map of each word."""
@@ -103,6 +107,14 @@ class Caption:
     def has_gates(self) -> bool:
         """Whether a gate scaled the context vector of a word; otherwise all gates are 1."""
         return any(gate < 1 for gate in self.gates)
+
+    def drawable(self) -> "Caption":
+        """Return the caption as figures show it: one without a word says so on the bare photo."""
+        if self.words:
+            return self
+        grid = torch.zeros(1, *self.maps.values.shape[1:])
+        maps = replace(self.maps, values=grid, labels=())
+        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=maps, spaces=())
 
 
 @checked_arguments(

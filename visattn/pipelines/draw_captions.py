@@ -118,7 +118,7 @@ def caption_figure(
         options: Arguments of `visattn.viz.caption_panel`.
 
     Raises:
-        ValueError: If the caption is empty.
+        ValueError: If the caption belongs to an image of another size.
 
     Example:
         >>> from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
@@ -130,14 +130,14 @@ def caption_figure(
         >>> caption_figure(photo, said, width=600).shape[1]
         600
     """
-    pixels = read_image(image).pixels
+    pixels, caption = read_image(image).pixels, caption.drawable()
     options.setdefault("vmax", caption.maps.display_range()[1])
     shown = compute_tile_size(pixels.shape[:2], len(caption.words), width=width)
     return caption_panel(
         pixels,
         caption.words,
         caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy(),
-        log_probs=caption.log_probs,
+        log_probs=caption.log_probs or None,
         gates=caption.gates if caption.has_gates else None,
         gate_symbol=caption.gate_symbol,
         width=width,
@@ -160,7 +160,7 @@ def alignment_figure(
         options: Arguments of `visattn.viz.alignment_panel`.
 
     Raises:
-        ValueError: If the caption is empty, or its maps have no geometry.
+        ValueError: If the maps have no geometry.
 
     Example:
         >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
@@ -169,7 +169,7 @@ def alignment_figure(
         >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).shape[1]
         600
     """
-    original = read_image(image)
+    original, caption = read_image(image), caption.drawable()
     size = alignment_image_size(original.size, width=width)
     maps = caption.maps
     return alignment_panel(
@@ -177,7 +177,7 @@ def alignment_figure(
         caption.words,
         _attention_per_column(maps, size),
         maps=maps.resize_to_image(size, smooth=caption.smooth).numpy(),
-        log_probs=caption.log_probs,
+        log_probs=caption.log_probs or None,
         width=width,
         **options,
     )

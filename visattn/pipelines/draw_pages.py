@@ -31,7 +31,7 @@ def caption_html(
         options: Arguments of `visattn.viz.html.caption_page.caption_page`.
 
     Raises:
-        ValueError: If a caption has no word, or belongs to an image of another size.
+        ValueError: If the caption belongs to an image of another size.
 
     Example:
         >>> from visattn.geometry import Geometry
@@ -50,7 +50,7 @@ def caption_html(
     options.setdefault("vmax", caption.maps.display_range()[1])
     return caption_page(
         original.pixels,
-        [_page_caption(each, phrase_boxes) for each in (caption, *caption.alternatives)],
+        [_page_caption(each.drawable(), phrase_boxes) for each in (caption, *caption.alternatives)],
         geometry.to_dict(),
         name=Path(original.name).name if name is None else name,
         smooth=caption.smooth,
@@ -70,7 +70,7 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
         options: Arguments of `visattn.viz.captions.animation.caption_animation`.
 
     Raises:
-        ValueError: If the caption is empty.
+        ValueError: If the width is too small.
 
     Example:
         >>> from visattn.geometry import Geometry
@@ -81,7 +81,7 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
         >>> caption_gif(np.zeros((30, 40, 3), np.uint8), result)[:6]
         b'GIF89a'
     """
-    pixels = read_image(image).pixels
+    pixels, caption = read_image(image).pixels, caption.drawable()
     options.setdefault("vmax", caption.maps.display_range()[1])
     shown = animation_frame_size(pixels.shape[:2], width)
     maps = caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy()

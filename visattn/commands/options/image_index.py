@@ -62,7 +62,7 @@ class ImageIndex(AbstractContextManager["ImageIndex"]):
         return page in self._links or page in self._new
 
     def add(self, name: str, page: str, caption: str, thumbnail: str) -> None:
-        """Add a card, or replace the card of the same page.
+        """Add the card of an image, in place of an earlier one that may link to another page.
 
         Args:
             name: Name of the image.
@@ -136,11 +136,12 @@ class ImageIndex(AbstractContextManager["ImageIndex"]):
         """Return all cards, old and new, in pages of limited size."""
         from visattn.viz.html.index_page import index_order
 
+        replaced = {entry.name for entry in self._new.values()}
         cards = {
             card[0].page: card
             for page in self._pages.values()
             for card in page.cards
-            if card[0].page in page.exist
+            if card[0].page in page.exist and card[0].name not in replaced
         }
         cards |= {link: _light(entry) for link, entry in self._new.items()}
         layout: list[list[_Card]] = [[]]

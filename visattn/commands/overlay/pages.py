@@ -100,7 +100,11 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
             name: File name of the image without suffix.
             keys: Keys of its maps that are not empty.
         """
-        return self.index is None or self._main_page(name, keys) in self.index
+        if self.index is None:
+            return True
+        # An image has one card; that of an earlier run may link to a page with more on it.
+        richer = () if self.args.explorer else (f"{name}.html", f"{name}.methods.png")
+        return any(page in self.index for page in (self._main_page(name, keys), *richer))
 
     def _main_page(self, name: str, keys: Sequence[str]) -> str:
         """Return the file to which the card of an image links."""

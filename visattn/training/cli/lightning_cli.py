@@ -42,11 +42,11 @@ import visattn.training.tasks.glimpse
 import visattn.training.tasks.questions
 import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
+from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.run_directory import checkpoint_run
 from visattn.io.terminal import print_text
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
 from visattn.training.base import DataModule, Task
-from visattn.io.disk_errors import explained_disk_errors
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
