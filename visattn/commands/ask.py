@@ -34,6 +34,7 @@ from visattn.commands.options.models import (
     load_trained_model,
     move_to_device,
 )
+from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_row, progress_bar
 from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
@@ -113,6 +114,8 @@ def main(argv: Sequence[str]) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     _check_model_options(parser, args)
+    if args.out is None:
+        refuse_without(parser, args, ["num_answers"])
     skipped: list[str] = []
     names = unique_names(find_input_images([args.image], args.out, skipped))
     files = [f"{name}{suffix}" for name in names.values() for suffix in (".html", ".json")]

@@ -19,6 +19,7 @@ from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import encode_png
 from visattn.commands.options.image_run import ImageRun, Record
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
+from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.provenance import weights_origin
 from visattn.io.atomic import atomic_write
 
@@ -100,6 +101,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.weights is None and args.run is None:
         parser.error(_NO_WEIGHTS)
+    if args.out is None:
+        refuse_without(parser, args, ["layer", "overwrite"])
     check_weights(args)  # reports a missing run before torch is imported
     run = DetectionRun(args)
     model, source = run.load()

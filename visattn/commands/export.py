@@ -13,6 +13,7 @@ from visattn.commands.options.arguments import (
 )
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
+from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_row
 from visattn.io.bundled_models import (
     find_bundled_model,
@@ -120,6 +121,10 @@ def main(argv: Sequence[str]) -> int:
             f"--out must end in {args.suffix}, got {args.out}; --onnx writes .onnx, --torch-export "
             ".pt2, without them .safetensors is written"
         )
+    if args.suffix == ".safetensors":
+        refuse_without(parser, args, ["resize_mode"], "a graph, --onnx or --torch-export")
+    if on_hub:
+        refuse_without(parser, args, ["overwrite"], "a file, --out FILE")
     checkpoints, out = _inputs_and_output(args)
     if not on_hub:
         file = Path(out)

@@ -19,6 +19,7 @@ from visattn.commands.options.folders import check_no_overwrite, encode_png
 from visattn.commands.options.image_run import ImageRun, Record, autocast
 from visattn.commands.options.images import batched, read_images
 from visattn.commands.options.models import add_weights, check_weights, load_trained_model
+from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.provenance import weights_origin
 from visattn.commands.options.videos import (
     add_video,
@@ -55,6 +56,10 @@ A video or camera needs --out and gives a row per frame: its name, the second, t
 is a new image to the model."""
 
 _COVERAGE = "coverage"
+_MODES = {
+    "photos": Mode("photos", ("shard", "autocast")),
+    "videos": Mode("videos", ("camera", "every", "max_frames")),
+}
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -115,7 +120,11 @@ def main(argv: Sequence[str]) -> int:
     if has_videos(args):
         if args.out is None:
             parser.error("a video needs an output folder, --out DIR")
+        refuse_unused(parser, args, "videos", _MODES)
         return _draw_videos(args)
+    refuse_unused(parser, args, "photos", _MODES)
+    if args.out is None:
+        refuse_without(parser, args, ["overwrite"])
     run = GlimpseRun(args)
     model, source = run.load()
     if args.dry_run:
@@ -127,8 +136,7 @@ def _draw_videos(args: argparse.Namespace) -> int:
     """Draw the scan paths of the frames of videos; return the exit code."""
     from visattn.pipelines.video_frames import FrameGlimpses
 
-    reason = "a video is a sequence of frames for one command"
-    sources = video_sources(args, ("shard", "autocast"), reason)
+    sources = video_sources(args)
     options = ("policy", "seed", "resize_mode")
     return run_model_videos(args, sources, "glimpses", _load_glimpse_model, FrameGlimpses, options)
 

@@ -320,8 +320,10 @@ def explain(
     if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {"resize_mode": resize_mode} if resize_mode else {}
-        maps = sequence_maps(network, listed, method, resize, method_args)
-        return [attention_map.aligned(align) for attention_map in maps]
+        options = {"batch_size": batch_size, **resize}
+        maps = sequence_maps(network, listed, method, options, method_args)
+        maps = [attention_map.aligned(align) for attention_map in maps]
+        return maps if keep_empty else require_values(maps, method)
     _check_method_name(method, network)
     targets = _targets_per_image(target, len(listed))
     tokens = METHODS[method].needs == "tokens"

@@ -29,7 +29,7 @@ def sequence_maps(
     model: nn.Module,
     images: list[ImageLike],
     method: str,
-    resize: Mapping[str, Any],
+    options: Mapping[str, Any],
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
     """Return the maps `[t, y, x]` of each image, one of the `sequence_methods` of the model.
@@ -38,13 +38,13 @@ def sequence_maps(
         model: Captioner or glimpse model.
         images: Images.
         method: Name of the method.
-        resize: `resize_mode`, if there is one.
+        options: `batch_size`, and `resize_mode` if there is one.
         method_args: Arguments of the method.
     """
     if isinstance(model, Captioner):
-        maps = WORD_METHODS[method](model, images, **resize, **method_args)
+        maps = WORD_METHODS[method](model, images, **options, **method_args)
     else:
-        maps = [scan.maps for scan in glimpses(model, images, **resize, **method_args)]
+        maps = [scan.maps for scan in glimpses(model, images, **options, **method_args)]
     common = {"method": method, "options": dict(method_args), "signed": False}
     return [
         replace(m, metadata={**m.metadata, **common, "empty": empty_map_reason(m.values)})

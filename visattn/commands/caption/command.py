@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.caption.huggingface import (
+    ONLY_TRANSFORMERS,
     TransformersRun,
     add_huggingface,
     check_model_options,
@@ -25,6 +26,7 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_weights, check_weights
+from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.videos import (
     add_video,
     has_videos,
@@ -56,9 +58,28 @@ of a frame is the mean of those of its words. Use --every 25 for a caption per s
 _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
-_STILL_ONLY = (
-    "gif", "alignment", "phrase_boxes", "num_captions", "model", "shard", "autocast",
-)  # fmt: skip
+_IN_FILES = ("num_captions", "gif", "alignment", "phrase_boxes", "method", "maps", "overwrite")
+_PHOTO = ("method", "gif", "alignment", "phrase_boxes", "shard")
+_CAPTIONER = (
+    "weights",
+    "run",
+    "beam_size",
+    "resize_mode",
+    "places",
+    "seed",
+    "maps",
+    "length_penalty",
+)
+_MODES = {
+    "photos": Mode("photos", (*_CAPTIONER, *_PHOTO, "num_captions", "autocast")),
+    "transformers": Mode(
+        "models of transformers (--model)",
+        (*ONLY_TRANSFORMERS, *_PHOTO, "model", "seed", "length_penalty"),
+    ),
+    "videos": Mode(
+        "videos", (*_CAPTIONER, "camera", "every", "max_frames", "smoothing", "clip_scale")
+    ),
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -185,8 +206,10 @@ def main(argv: Sequence[str]) -> int:
     if has_videos(args):
         if args.out is None:
             parser.error("a video needs an output folder, --out DIR")
+        refuse_unused(parser, args, "videos", _MODES)
         return _caption_videos(args)
     check_model_options(parser, args)
+    refuse_unused(parser, args, "photos" if args.model is None else "transformers", _MODES)
     _check_options(parser, args)
     run = BeamSearchRun(args) if args.model is None else TransformersRun(args)
     if args.out is not None and not args.dry_run:
@@ -199,10 +222,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _caption_videos(args: argparse.Namespace) -> int:
     """Caption the frames of videos; return the exit code."""
-    if args.method != "attention":
-        raise ValueError("--method is for photos; a video shows the attention of the captioner")
-    reason = "a video takes a captioner of visattn, and gives one caption per frame"
-    sources = video_sources(args, _STILL_ONLY, reason)
+    sources = video_sources(args)
     check_weights(args)
     from visattn.pipelines.video_frames import FrameCaptions
 
@@ -215,11 +235,7 @@ def _caption_videos(args: argparse.Namespace) -> int:
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with a usage error if options contradict each other; fill in dependent defaults."""
     if args.out is None:
-        for name in ("num_captions", "gif", "alignment", "phrase_boxes"):
-            if getattr(args, name):
-                parser.error(f"--{name.replace('_', '-')} needs an output folder, --out DIR")
-        if args.method != "attention":
-            parser.error("--method needs an output folder, --out DIR")
+        refuse_without(parser, args, _IN_FILES)
     if args.model is not None:
         return
     check_weights(args)  # reports a missing run before torch is imported

@@ -28,7 +28,8 @@ _GENERATION = (
     "num_return_sequences",
 )  # fmt: skip
 _CONTROLS = ("layers", "heads", "relative", "without_sinks")
-_ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token")
+ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token")
+"""Options that only models of transformers have."""
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -133,7 +134,7 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
     """
     passed = {name for name, value in vars(args).items() if value != parser.get_default(name)}
     if args.model is None:
-        for name in _ONLY_TRANSFORMERS:
+        for name in ONLY_TRANSFORMERS:
             if name in passed:
                 parser.error(f"{_option(name)} needs a model of transformers, --model hf:DIRECTORY")
         return

@@ -10,6 +10,7 @@ from visattn.commands.options.arguments import (
     whole_number,
 )
 from visattn.commands.options.dry_run import add_dry_run, print_dry_run
+from visattn.commands.options.modes import Mode, refuse_unused
 from visattn.commands.options.output_streams import print_row, progress_bar
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
@@ -35,6 +36,15 @@ An interrupted run resumes after the last complete tar. Each image is decoded be
 and each tar is verified at the end; --check verifies existing shards, images included, and with a
 source that they hold what it holds now."""
 _SOURCES = ("captions", "folders", "dataset")
+_SPLITS = ("train", "val", "test")
+_MODES = {
+    "captions": Mode("captions (--captions)", ("captions", "photos", "format", *_SPLITS)),
+    "folders": Mode("class folders (--folders)", ("folders", *_SPLITS)),
+    "dataset": Mode(
+        "torchvision data sets (--dataset)", ("dataset", "root", "num_val", "split_seed")
+    ),
+    "check": Mode("checks without a source (--check)", ()),
+}
 _DATASETS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
 
 
@@ -43,6 +53,7 @@ def add_shards(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "shards", help="captioned or labeled images as tar files", description=_DESCRIPTION
     )
+    parser.set_defaults(parser=parser)  # for messages
     add = parser.add_argument
     add("--out", type=output_path, metavar="DIR", required=True, help="folder of the shards")
     add_dry_run(parser)
@@ -78,7 +89,10 @@ def run_shards(args: argparse.Namespace) -> int:
     from visattn.data.shards.verify import check_shards, compare_with_sources
     from visattn.data.shards.writer import shard_files, write_shards
 
-    if args.check and any(getattr(args, name) for name in _SOURCES):
+    source = next((name for name in _SOURCES if getattr(args, name)), None)
+    if args.check or source:
+        refuse_unused(args.parser, args, source or "check", _MODES)
+    if args.check and source:
         compare_with_sources(args.out, _shard_plan(args))
     if not args.check:
         plan = _shard_plan(args)

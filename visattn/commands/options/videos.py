@@ -112,22 +112,12 @@ def has_videos(args: argparse.Namespace) -> bool:
     return bool(videos) or args.camera is not None
 
 
-def video_sources(
-    args: argparse.Namespace, still_only: Sequence[str], reason: str
-) -> dict[Path | int, str]:
+def video_sources(args: argparse.Namespace) -> dict[Path | int, str]:
     """Return the videos with the names of their results.
 
     Args:
         args: Options of a command with `add_video`.
-        still_only: Options that are refused, by attribute.
-        reason: What videos take instead.
-
-    Raises:
-        ValueError: If such an option is set.
     """
-    refused = [name for name in still_only if getattr(args, name, None)]
-    if refused:
-        raise ValueError(f"--{refused[0].replace('_', '-')} is for photos; {reason}")
     if args.camera is not None:
         args.max_frames = args.max_frames or 300
         args.clip_scale = args.clip_scale or "running"

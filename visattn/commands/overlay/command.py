@@ -20,6 +20,7 @@ from visattn.commands.options.arguments import (
 )
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
 from visattn.commands.options.models import add_model
+from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.options.videos import add_video, has_videos
 from visattn.commands.overlay.dense_target import add_dense_target
@@ -51,6 +52,31 @@ An interrupted run resumes: maps that exist and were made in the same way are no
 
 With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] of one photo; the
 JSON of visattn caption also holds words and geometry. --out is then FILE.png or a folder."""
+
+_MODEL = (
+    "model", "weights", "pretrained", "model_args", "input_size", "classes", "device", "method",
+    "target", "layers", "layer", "heads", "method_args", "resize_mode", "align", "style",
+    "colormap", "opacity", "batch_size", "overwrite",
+)  # fmt: skip
+_PHOTO = (
+    "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
+    "all_heads", "explorer", "shard", "autocast",
+)  # fmt: skip
+_VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
+_SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax")
+_MODES = {
+    "photos": Mode("photos", (*_MODEL, *_PHOTO)),
+    "videos": Mode("videos", (*_MODEL, *_VIDEO)),
+    "queries": Mode(
+        "--query with best or several indices",
+        ("model", "device", "query", "layers", "heads", "interpolation", "colormap", "opacity"),
+    ),
+    "maps": Mode(
+        "saved maps (--maps)",
+        (*_SAVED, "input_size", "resize_mode", "align", "style", "colormap", "opacity", "overwrite",
+         "normalize", "interpolation"),
+    ),
+}  # fmt: skip
 
 _STYLES = ("heat", "light", "blur", "contour")
 _KINDS = ("overlay", "rgba", "16bit")
@@ -231,11 +257,14 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--text names what to explain: --target, --classes and --maps have no use")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
-    if args.maps is None and has_videos(args):
+    mode = _mode(args)
+    refuse_unused(parser, args, mode, _MODES)
+    _refuse_without_effect(parser, args, mode)
+    if mode == "videos":
         from visattn.commands.overlay.videos import overlay_videos
 
         return overlay_videos(args)
-    if isinstance(args.query, str | list) and args.maps is None:
+    if mode == "queries":
         return overlay_queries(args)
     if args.shard and (args.maps is not None or args.normalize == "global"):
         parser.error("--shard divides images: --maps and --normalize global need all at once")
@@ -254,3 +283,28 @@ def main(argv: Sequence[str]) -> int:
         return print_dry_run(reads, paths[0].parent, [path.name for path in paths])
     print_lines(map(str, paths))
     return 0
+
+
+def _mode(args: argparse.Namespace) -> str:
+    """Return the mode that photos and options select."""
+    if args.maps is not None:
+        return "maps"
+    if has_videos(args):
+        return "videos"
+    return "queries" if isinstance(args.query, str | list) else "photos"
+
+
+def _refuse_without_effect(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, mode: str
+) -> None:
+    """Exit with a usage error if an option has no effect beside the others."""
+    if args.style != "heat" and not (args.all_heads or args.explorer):
+        refuse_without(parser, args, ["opacity"], "--style heat, --all-heads or --explorer")
+    if args.style in ("light", "blur") and mode in ("maps", "videos"):
+        refuse_without(parser, args, ["colormap"], "--style heat or contour")
+    if mode == "maps" and args.resize_mode in (None, "squash"):
+        refuse_without(parser, args, ["input_size"], "--resize-mode crop or pad")
+    if args.resize_mode != "crop":
+        refuse_without(parser, args, ["resize_shorter"], "--resize-mode crop")
+    if args.vmax is not None:
+        refuse_without(parser, args, ["normalize"], "a computed scale, without --vmax")

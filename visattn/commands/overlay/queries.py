@@ -113,30 +113,11 @@ def _selected(selection: str | list[int]) -> "Queries":
 
 
 def _model_directory(args: argparse.Namespace) -> Path:
-    """Return the directory of the detector, after refusing options that have no use."""
+    """Return the directory of the detector."""
     kind, _, rest = args.model.partition(":")
     if kind != "hf":
         raise ValueError(
             f"--query draws detectors of Hugging Face, --model hf:DIRECTORY; got {args.model}"
-        )
-    unused = {
-        "--method": args.method,
-        "--target": args.target,
-        "--text": args.text,
-        "--layer": args.layer,
-        "--resize-mode": args.resize_mode,
-        "--align": args.align == "edges",
-        "--input-size": args.input_size,
-        "--weights": args.weights,
-        "--all-heads": args.all_heads,
-        "--explorer": args.explorer,
-        "--pixel": args.pixel,
-        "--region": args.region,
-        "--box": args.box,
-    }
-    if refused := [name for name, value in unused.items() if value]:
-        raise ValueError(
-            f"--query draws the cross-attention of a detector: {', '.join(refused)} has no use"
         )
     if args.layers and len(args.layers) > 1:
         raise ValueError(f"--query draws one decoder layer, got --layers {args.layers}")

@@ -21,7 +21,6 @@ from visattn.io.terminal import print_message
 if TYPE_CHECKING:
     from visattn.models.backbones.loaded_model import LoadedModel
 
-_STILL_ONLY = ("all_heads", "explorer", "text", "pixel", "box", "region", "query", "shard")
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args")
 _RECORDED = (
     "model", "pretrained", "target", "resize_mode", "align", "input_size", "style", "colormap",
@@ -94,12 +93,7 @@ def overlay_videos(args: argparse.Namespace) -> int:
     from visattn.models.backbones.pretrained import names_video_model
     from visattn.viz.maps.colormap import colormap_lut
 
-    if args.normalize or args.interpolation != "bilinear":
-        raise ValueError(
-            "--normalize and --interpolation are for photos; videos have --clip-scale, and are "
-            "interpolated"
-        )
-    sources = video_sources(args, _STILL_ONLY, "a video takes methods that explain a class")
+    sources = video_sources(args)
     colormap_lut(args.colormap)
     if args.dry_run:
         args.pretrained = False

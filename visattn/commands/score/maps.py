@@ -25,6 +25,7 @@ from visattn.commands.options.dry_run import (
 )
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_model, load_explained_model
+from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines, progress_bar
 from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
 from visattn.commands.score.diagnostics import write_diagnostics
@@ -69,12 +70,16 @@ With --out, DIR holds rows.jsonl (a line per image and method; an interrupted ru
 it), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
 
 _PARTS = ("localization", "insertion_deletion", "road")
+_OPTIONS_OF_PARTS = {"localization": ("tolerance", "threshold"), "insertion_deletion": ("steps",)}
 _DENSE = ("region", "box")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the subcommand."""
-    parser = CommandParser(description=_DESCRIPTION, epilog=_EPILOG, add_help=False)
+    parser = CommandParser(
+        prog="visattn score maps", description=_DESCRIPTION, epilog=_EPILOG, add_help=False
+    )
+    parser.set_defaults(parser=parser)  # for messages
     add_model(parser)
     parser.add_argument(
         "--data", type=Path, required=True, metavar="DATA", help="images with objects, see below"
@@ -172,6 +177,11 @@ def score(args: argparse.Namespace) -> int:
     if args.diagnostics and args.out is None:
         raise ValueError("--diagnostics needs an output folder, --out DIR")
     _check_parts(args)
+    if args.out is None:
+        refuse_without(args.parser, args, ["overwrite"])
+    for part, options in _OPTIONS_OF_PARTS.items():
+        if part not in args.scores:
+            refuse_without(args.parser, args, options, f"--scores {part}")
     skipped: dict[str, str] = {}
     images = _read_annotations(args, skipped)[: args.limit]
     has_categories = any(any(image.categories) for image in images)

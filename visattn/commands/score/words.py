@@ -20,6 +20,7 @@ from visattn.commands.options.models import (
     load_trained_model,
     move_to_device,
 )
+from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines, progress_bar
 from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
@@ -50,7 +51,10 @@ phrase) and scores.json."""
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the subcommand."""
-    parser = CommandParser(description=_DESCRIPTION, epilog=_EPILOG, add_help=False)
+    parser = CommandParser(
+        prog="visattn score words", description=_DESCRIPTION, epilog=_EPILOG, add_help=False
+    )
+    parser.set_defaults(parser=parser)  # for messages
     add_weights(parser)
     parser.add_argument(
         "--model",
@@ -104,6 +108,10 @@ def score(args: argparse.Namespace) -> int:
 
     if sum(bool(source) for source in (args.weights, args.run, args.model)) != 1:
         raise ValueError("pass one model: --weights FILE, --run FOLDER or --model hf:DIRECTORY")
+    if args.model is not None:
+        refuse_without(args.parser, args, ["resize_mode"], "a captioner of visattn")
+    if args.data.startswith("scenes:"):
+        refuse_without(args.parser, args, ["images"], "photos: scenes are drawn")
     photos = list(islice(_photos(args), args.limit))
     explainer = _explainer(args)
     if args.out is not None:
