@@ -1,12 +1,14 @@
 """`visattn export` converts a training checkpoint to a safetensors file."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import visattn
@@ -16,6 +18,7 @@ from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.serialization.config import model_config
+from visattn.pipelines.model_card import ModelCard
 
 Capsys = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], object]
@@ -142,3 +145,34 @@ def test_an_unwritable_folder_is_refused(saved: Path, tmp_path: Path, capsys: Ca
     words = ["export", str(saved), "--out", str(tmp_path / "file" / "m.safetensors")]
     assert main(words) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_file_of_somebody_else_is_not_replaced(
+    saved: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    file = tmp_path / "m.safetensors"
+    file.write_bytes(b"another model")
+    assert main(["export", str(saved), "--out", str(file)]) == 1
+    assert "holds m.safetensors, which this command did not write" in capsys.readouterr().err
+    assert file.read_bytes() == b"another model"
+    assert main(["export", str(saved), "--out", str(file), "--overwrite"]) == 0
+    assert main(["export", str(saved), "--out", str(file)]) == 0  # its own
+    assert main(["export", str(saved), "--out", str(file), "--resize-mode", "pad"]) == 2
+    assert "--resize-mode needs a graph, --onnx or --torch-export" in capsys.readouterr().err
+
+
+def test_a_card_replaces_its_own_files_only(tmp_path: Path) -> None:
+    Image.new("RGB", (7, 5)).save(tmp_path / "photo.png")
+    model, card = SmallEncoder((24, 24), channels=5), ModelCard("A.", image=tmp_path / "photo.png")
+    (tmp_path / "m.png").write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match=r"would replace m\.png, which save did not write"):
+        visattn.save(model, tmp_path / "m.safetensors", card=card)
+    assert not (tmp_path / "m.safetensors").exists()
+    visattn.save(model, tmp_path / "m.safetensors", card=ModelCard("Without image."))
+    assert (tmp_path / "m.png").read_bytes() == b"mine"
+    (tmp_path / "m.png").unlink()
+    for text in ("One.", "Two."):
+        visattn.save(model, tmp_path / "m.safetensors", card=replace(card, summary=text))
+        assert text in (tmp_path / "m.md").read_text()
+    visattn.save(model, tmp_path / "m.safetensors", card=ModelCard("Three."))
+    assert not (tmp_path / "m.png").exists()  # the image of the earlier card

@@ -122,7 +122,7 @@ def test_bundled_models_take_videos(capsys: Capsys) -> None:
         (["caption", "clip.mp4", "--weights", "m.safetensors"], 2, "needs an output folder"),
         (["glimpse", "clip.mp4", "--weights", "m.safetensors"], 2, "needs an output folder"),
         (["glimpse", "--weights", "m.safetensors"], 2, "name the photos or videos"),
-        (["caption", "clip.mp4", "--weights", "m.safetensors", "--out", "o", "--gif"], 1,
+        (["caption", "clip.mp4", "--weights", "m.safetensors", "--out", "o", "--gif"], 2,
          "--gif is for photos"),
         (["glimpse", "clip.mp4", "a.png", "--weights", "m.safetensors", "--out", "o"], 1,
          "take separate commands"),

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_disks import needs_small_disk, small_disk
 from torch import Tensor, nn
 from video_data import block_frame, rotate_mp4, write_clip
 
-from visattn.data.images.video import VideoError, VideoReader, open_mp4
+from visattn.data.images.video import Mp4Writer, VideoError, VideoReader, open_mp4
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.video import (
     VideoOverlay,
@@ -196,3 +197,51 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str, tmp_
 def test_a_camera_needs_an_end(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a camera has no end"):
         overlay_video(explainer(), 0, tmp_path / "out", "input_gradient")
+
+
+def fill(movie: Mp4Writer, count: int) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        movie.write(rng.integers(0, 256, (96, 128, 3), np.uint8))
+
+
+def test_a_torn_movie_does_not_replace_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_mp4(tmp_path / "a.mp4", 10.0) as movie:
+        fill(movie, 3)
+    before, close = (tmp_path / "a.mp4").read_bytes(), Mp4Writer.close
+
+    def torn(writer: Mp4Writer) -> None:  # as OpenCV leaves it on a full disk, without an error
+        close(writer)
+        writer.path.write_bytes(writer.path.read_bytes()[:-2000])
+
+    monkeypatch.setattr(Mp4Writer, "close", torn)
+    with (
+        pytest.raises(VideoError, match="was not written: 0 of its 5 frames can be read again"),
+        open_mp4(tmp_path / "a.mp4", 10.0) as movie,
+    ):
+        fill(movie, 5)
+    monkeypatch.setattr("visattn.data.images.video.is_disk_full", lambda _: True)
+    with (
+        pytest.raises(OSError, match=r"no space left: .* the old content is intact"),
+        open_mp4(tmp_path / "a.mp4", 10.0) as movie,
+    ):
+        fill(movie, 5)
+    assert (tmp_path / "a.mp4").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+@needs_small_disk
+def test_a_full_disk_keeps_the_older_movie(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 400) as disk:
+        with open_mp4(disk / "a.mp4", 10.0) as movie:
+            fill(movie, 3)
+        before = (disk / "a.mp4").read_bytes()
+        with (
+            pytest.raises(OSError, match="no space left: .* the old content is intact"),
+            open_mp4(disk / "a.mp4", 10.0) as movie,
+        ):
+            fill(movie, 60)
+        assert (disk / "a.mp4").read_bytes() == before
+        assert [path.name for path in disk.iterdir()] == ["a.mp4"]

@@ -114,6 +114,20 @@ class AttentionHistory:
         self.last_maps: dict[str, torch.Tensor] = {}
         self._next_time = -float("inf")
 
+    def resume(self, step: int, last_maps: dict[str, torch.Tensor]) -> bool:
+        """Continue a history after a step; return whether its last maps are known.
+
+        What a run that was killed has drawn after its last checkpoint is drawn again.
+
+        Args:
+            step: Number of optimizer steps.
+            last_maps: The last maps by name at that step, for the next correlation; none if unknown.
+        """
+        known = set(last_maps) == set(self.names)
+        self.last_maps = dict(last_maps) if known else {}
+        self.records = [each for each in self.records if each.step < step + known]
+        return known
+
     def is_due(self, step: int) -> bool:
         """Return whether maps are drawn after this step."""
         return step % self.every_n_steps == 0 and time.monotonic() >= self._next_time

@@ -14,6 +14,7 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
+from visattn.commands.caption import huggingface
 from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
@@ -324,3 +325,27 @@ def test_function_refuses_arguments_of_the_other_kind_of_model() -> None:
     own = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=8)
     with pytest.raises(TypeError, match=r"num_beams is for models of transformers"):
         visattn.caption(own, photo, num_beams=2)
+
+
+def test_captions_without_words_are_written_and_not_made_again(
+    photos: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, processor = build("llava")
+    model.generation_config.suppress_tokens = [
+        token for token in range(200) if token != model.generation_config.eos_token_id
+    ]
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "silent")
+    (photos / "broken.jpg").unlink()
+    words = (photos, "--out", tmp_path / "out", "--gif", "--alignment")
+    assert run(tmp_path / "silent", *words) == 0
+    assert capsys.readouterr().out == "panorama\t\nportrait\t\n"
+    record = json.loads((tmp_path / "out" / "portrait.json").read_text())
+    assert (record["caption"], record["words"], record["maps"]) == ("", [], [])
+    assert "(no words)" in (tmp_path / "out" / "portrait.html").read_text()
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(huggingface, "_captions", fail)
+    assert run(tmp_path / "silent", *words) == 0

@@ -10,13 +10,17 @@ from classification_data import write_digits
 from PIL import Image
 
 from visattn.cli import main
+from visattn.commands.data import command
 from visattn.commands.data.command import build_parser
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.images.reader import find_images, read_image
 from visattn.data.regions.dataset import read_coco_images
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
+from visattn.io.written_files import RECORD
 from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
+
+Capsys = pytest.CaptureFixture[str]
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -238,3 +242,42 @@ def test_invalid_requests_write_nothing(
     assert main(args) == code
     assert output in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_smaller_set_replaces_a_larger_one_as_a_whole(tmp_path: Path, capsys: Capsys) -> None:
+    out = tmp_path / "set"
+    words = ["data", "scenes", "--size", "16", "--out", str(out)]
+    assert main([*words, "--count", "5"]) == 0
+    assert main([*words, "--count", "3", "--seed", "7"]) == 0
+    names = {"test-0.png", "test-1.png", "test-2.png", "captions.jsonl", "instances.json"}
+    assert {path.name for path in out.iterdir()} == {*names, RECORD}
+    assert [line["id"] for line in lines(out)] == ["test-0", "test-1", "test-2"]
+    (out / "test-1.png").write_bytes(b"retouched")
+    capsys.readouterr()
+    assert main([*words, "--count", "2"]) == 1
+    assert "holds test-1.png, which this command did not write, or" in capsys.readouterr().err
+    (out / RECORD).unlink()
+    assert main([*words, "--count", "2"]) == 1
+    assert len(lines(out)) == 3
+    assert main([*words, "--count", "2", "--overwrite"]) == 0
+    assert len(lines(out)) == 2
+    (out / "labels.json").write_text("{}")
+    assert main([*words, "--count", "2", "--overwrite"]) == 1
+    assert "holds labels.json, which this command did not write" in capsys.readouterr().err
+
+
+def test_an_interrupted_set_keeps_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    words = ["data", "shapes", "--size", "16", "--out", str(tmp_path / "set"), "--count"]
+    assert main([*words, "3"]) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_write_image", interrupt)
+    assert main([*words, "2", "--seed", "7"]) == 130
+    assert "0 of 2 were drawn, and" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]

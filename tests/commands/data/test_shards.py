@@ -1,6 +1,7 @@
 """`visattn data shards`: images from every source become shards; `--check` verifies them."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -101,7 +102,6 @@ def test_torchvision_datasets_become_shards(
     [
         ((), "give one source: .* got none"),
         (("--captions", "a"), "give one source: .* got --captions"),
-        (("--folders", "a", "--captions", "b", "--photos", "c"), "got --captions, --folders"),
         (("--dataset", "MNIST"), "give one source: .* got --dataset"),
         (("--folders", "nowhere"), "nowhere.train has no class folders"),
         (("--check",), "holds no shards; visattn data shards"),
@@ -114,3 +114,43 @@ def test_invalid_command_lines_write_nothing(
     err = capsys.readouterr().err
     assert re.search(output, err), err
     assert not (tmp_path / "new").exists()
+
+
+def test_replaced_photos_are_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_photo_folders(tmp_path / "photos")
+    words = ("--folders", tmp_path / "photos")
+    assert shards(tmp_path / "shards", *words, "--per-shard", 4) == 0
+    photo, other = (tmp_path / "photos" / "val" / "rose" / f"{number}.jpg" for number in (0, 1))
+    status = photo.stat()
+    photo.write_bytes(other.read_bytes())
+    os.utime(photo, ns=(status.st_atime_ns, status.st_mtime_ns))  # as cp -p and rsync leave it
+    for checked in (("--per-shard", 4), ("--check",)):
+        assert shards(tmp_path / "shards", *words, *checked) == 1
+        assert "holds earlier versions of val/rose/0.jpg: remove" in capsys.readouterr().err
+    assert shards(tmp_path / "shards", "--check") == 0  # the shards themselves are intact
+    photo.unlink()
+    assert shards(tmp_path / "shards", *words, "--check") == 1
+    assert "has other samples than its source" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--folders", "a", "--photos", "b"),
+            "--photos is for captions (--captions); class folders",
+        ),
+        (("--dataset", "MNIST", "--root", "a", "--test", "b"), "--test is for captions"),
+        (("--captions", "a", "--photos", "b", "--num-val", 3), "--num-val is for torchvision data"),
+        (
+            ("--folders", "a", "--captions", "b"),
+            "--folders is for class folders (--folders); captions",
+        ),
+        (("--check", "--train", "a"), "checks without a source (--check) do not use it"),
+    ],
+)
+def test_options_of_other_sources_are_usage_errors(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shards(tmp_path / "shards", *words) == 2
+    assert message in capsys.readouterr().err

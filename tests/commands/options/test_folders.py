@@ -1,8 +1,8 @@
 """Output folders and unique file names."""
 
 import os
-import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -23,10 +23,14 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    mkdir = Path.mkdir
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root may write to every folder
+    def refuse(path: Path, *args: Any, **options: Any) -> None:
+        if path.parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # root may write to every folder
     with pytest.raises(OSError, match=r"--out .* cannot be written: Permission denied; choose"):
         create_folder(tmp_path)
 

@@ -10,6 +10,7 @@ import torch
 import visattn
 from visattn.cli import main
 from visattn.commands.options import images as image_options
+from visattn.commands.options.image_index import read_index_entries
 from visattn.commands.options.images import map_in_threads
 from visattn.commands.overlay import runs
 from visattn.models.resnet.attention_resnet import AttentionResNet
@@ -116,3 +117,13 @@ def test_results_of_threads_keep_their_order_and_errors() -> None:
                 result()
     assert results == [0.25, 0.5, 1.0, 0.2]
     assert main_thread not in threads
+
+
+def test_an_image_has_one_card_in_the_index(cnn: Path, bulk_photos: Path, tmp_path: Path) -> None:
+    overlay(bulk_photos, cnn, tmp_path / "out")
+    overlay(bulk_photos, cnn, tmp_path / "out", "--explorer")
+    pages = [entry.page for entry in read_index_entries(tmp_path / "out")]
+    assert pages == ["0.html", "1.html", "3.html", "4.html"]
+    before = contents(tmp_path / "out")
+    overlay(bulk_photos, cnn, tmp_path / "out")  # the richer pages stay
+    assert contents(tmp_path / "out") == before

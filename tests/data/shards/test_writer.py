@@ -228,3 +228,18 @@ def test_shuffled_order_is_stable() -> None:
 
 
 MIXED = [6, 4, 2, 5, 1, 3, 0]
+
+
+def test_a_photo_that_is_replaced_before_the_run_resumes_is_written_anew(tmp_path: Path) -> None:
+    write_photo_folders(tmp_path / "photos")
+    bad = tmp_path / "photos" / "val" / "rose" / "1.jpg"
+    whole, first = bad.read_bytes(), tmp_path / "photos" / "train" / "daisy" / "0.jpg"
+    bad.write_bytes(b"torn")
+    with pytest.raises(ImageError, match=r"rose/1\.jpg"):
+        write_class_shards(tmp_path / "shards", tmp_path / "photos")
+    assert (tmp_path / "shards" / "train-000000.tar").is_file()
+    bad.write_bytes(whole)
+    first.write_bytes(whole)
+    write_class_shards(tmp_path / "shards", tmp_path / "photos")
+    write_class_shards(tmp_path / "unbroken", tmp_path / "photos")
+    assert content(tmp_path / "shards") == content(tmp_path / "unbroken")

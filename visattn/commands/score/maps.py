@@ -179,6 +179,8 @@ def score(args: argparse.Namespace) -> int:
     _check_parts(args)
     if args.out is None:
         refuse_without(args.parser, args, ["overwrite"])
+    if args.masks is not None:
+        refuse_without(args.parser, args, ["images"], "a file of annotations, without --masks")
     for part, options in _OPTIONS_OF_PARTS.items():
         if part not in args.scores:
             refuse_without(args.parser, args, options, f"--scores {part}")

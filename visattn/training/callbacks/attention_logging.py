@@ -99,8 +99,7 @@ class AttentionLogger(Callback):
             target=self.target, every_n_steps=self.every_n_steps or sys.maxsize,
             max_cost=self.max_cost, **self.options,
         )  # fmt: skip
-        if set(self._restored) == set(self.history.names):
-            self.history.last_maps = self._restored
+        if self.history.resume(trainer.global_step, self._restored):
             self.history.check(self._network(pl_module))
         else:
             self._log(trainer, pl_module, force=True, strict=True)

@@ -42,6 +42,7 @@ import visattn.training.tasks.glimpse
 import visattn.training.tasks.questions
 import visattn.training.tasks.segmentation
 import visattn.training.tasks.sequence_recognition  # noqa: F401
+from visattn.io.atomic import remove_partial_files
 from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.run_directory import checkpoint_run
 from visattn.io.terminal import print_text
@@ -264,6 +265,8 @@ class TrainingCLI(LightningCLI):
             if _is_rank_zero() and self._writes():
                 create_run_dir(self.run_dir, new=self.config["fit"].get("ckpt_path") is None)
                 stack.enter_context(lock_run_dir(self.run_dir))
+                for folder in (self.run_dir, *filter(Path.is_dir, self.run_dir.rglob("*"))):
+                    remove_partial_files(folder)  # of a killed run
                 set_aside(self.unusable, self.run_dir)
             if kwargs.get("ckpt_path"):
                 source = (
