@@ -62,9 +62,9 @@ demo: .venv/core.stamp
 	@echo "demo 2 of 5: evaluate it on test scenes"
 	$(BIN)/visattn test --config configs/scenes_demo.yaml --data.test 256 --ckpt_path $(BEST)
 	@echo "demo 3 of 5: export the best checkpoint as one safetensors file"
-	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors
+	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors --overwrite
 	@echo "demo 4 of 5: draw six more scenes"
-	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/images
+	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/images --overwrite
 	@echo "demo 5 of 5: caption them, with the attention of each word"
 	$(BIN)/visattn caption $(DEMO)/images --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
 	@echo

@@ -1,14 +1,18 @@
 """Grad-CAM of single words of a caption."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
 from visattn.functional.attribution.cam import grad_cam
 from visattn.models.captioner import SPECIAL_TOKENS, START, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
-from visattn.pipelines.explain_words import word_gradcam_maps
+from visattn.pipelines.explain_words import WORD_METHODS, word_gradcam_maps
+from visattn.pipelines.explainer import explain
 
 
 def captioner() -> Captioner[Any]:
@@ -36,3 +40,25 @@ def test_maps_match_grad_cam_of_each_log_probability() -> None:
 def test_caption_of_one_word_has_one_map() -> None:
     maps = word_gradcam_maps(captioner(), torch.rand(1, 8, 3, 5, dtype=torch.float64), [6])
     assert maps.shape == (1, 3, 5)
+
+
+def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, photos = captioner().float(), [np.zeros((24, 40, 3), np.uint8)] * 3
+    sizes: list[int] = []
+    encode = model.encoder.forward
+
+    def counted(images: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(images))
+        return encode(images)
+
+    monkeypatch.setattr(model.encoder, "forward", counted)
+    maps = explain(model, photos, "words", batch_size=2)
+    assert sizes == [2, 1]
+    empty = [replace(each, values=torch.zeros_like(each.values)) for each in maps]
+    monkeypatch.setitem(WORD_METHODS, "words", lambda *_, **__: empty)
+    with pytest.raises(ValueError, match="words gives an empty map for 3 of 3 images"):
+        explain(model, photos, "words")
+    kept = explain(model, photos, "words", keep_empty=True)
+    assert [each.metadata["empty"] for each in kept] == ["the map is zero everywhere"] * 3

@@ -121,7 +121,8 @@ class AttentionHistory:
 
         Args:
             step: Number of optimizer steps.
-            last_maps: The last maps by name at that step, for the next correlation; none if unknown.
+            last_maps: The last maps by name at that step, with which the next ones are
+                compared; none if unknown.
         """
         known = set(last_maps) == set(self.names)
         self.last_maps = dict(last_maps) if known else {}

@@ -95,6 +95,15 @@ class TestTrainings:
             assert run(folder, 99, ckpt_path=str(folder / f"step={stop}.ckpt")) == whole
             assert (folder / "attention/step-0000000/1-image.jpg").read_bytes() == first
 
+        folder = tmp_path / "killed after a map that no checkpoint knows"
+        run(folder, 4, max_steps=6)
+        assert run(folder, 99, ckpt_path=str(folder / "step=4.ckpt")) == whole
+        folder = tmp_path / "killed before the first checkpoint"
+        (folder / "attention").mkdir(parents=True)
+        (folder / "attention/maps.csv").write_text("".join(whole.splitlines(keepends=True)[:2]))
+        run(folder, 4, max_steps=5)
+        assert run(folder, 99, ckpt_path=str(folder / "step=4.ckpt")) == whole
+
     def test_the_training_is_the_same_with_and_without(self, tmp_path: Path) -> None:
         with_maps = train(tmp_path, logger(every_n_steps=1)).state_dict()
         without = train(tmp_path, logger(every_n_steps=1000)).state_dict()

@@ -112,8 +112,7 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
             f"--places needs a captioner with hard attention; that of {weights} does not select "
             "places: leave out the option"
         )
-    places = args.places or (model.places if has_hard_attention(model) else "")
-    if args.seed and places != "sample":
+    if args.seed and (args.places or getattr(model, "places", "")) != "sample":
         raise ValueError(
             f"--seed needs sampled places, which {weights} does not read: leave it out"
         )
