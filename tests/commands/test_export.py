@@ -163,7 +163,7 @@ def test_a_file_of_somebody_else_is_not_replaced(
 
 def test_a_card_replaces_its_own_files_only(tmp_path: Path) -> None:
     Image.new("RGB", (7, 5)).save(tmp_path / "photo.png")
-    model, card = SmallEncoder((24, 24), channels=5), ModelCard("A.", image=tmp_path / "photo.png")
+    model, card = SmallEncoder((24, 24), channels=8), ModelCard("A.", image=tmp_path / "photo.png")
     (tmp_path / "m.png").write_bytes(b"mine")
     with pytest.raises(FileExistsError, match=r"would replace m\.png, which save did not write"):
         visattn.save(model, tmp_path / "m.safetensors", card=card)

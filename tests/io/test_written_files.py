@@ -127,8 +127,9 @@ def test_a_file_system_that_cannot_exchange_folders_keeps_the_old_one(
     def fails(*_: object) -> None:
         raise OSError(22, "it cannot be replaced in one step (Invalid argument)")
 
-    write_set(tmp_path / "set", "ab", "old")
     monkeypatch.setattr(atomic, "_exchange", fails)
+    (tmp_path / "set").mkdir()
+    write_set(tmp_path / "set", "ab", "old")  # an empty folder needs no exchange
     with pytest.raises(OSError, match="cannot be replaced in one step"):
         write_set(tmp_path / "set", "c", "new")
     assert content(tmp_path / "set") == {"a.txt": "old", "b.txt": "old"}

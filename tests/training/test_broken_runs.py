@@ -206,6 +206,10 @@ def test_a_full_disk_is_reported_and_older_checkpoints_stay(run: Run, folder: Pa
         assert all(re.fullmatch(r"(last|best)\.ckpt", name) for name in names)
         for name in names:
             torch.load(disk / "run" / "checkpoints" / name, weights_only=True)
+        (disk / "more").write_bytes(bytes(shutil.disk_usage(disk).free))
+        codes, output = run("classes", "disk/logged")  # its config and its logs are not atomic
+        assert codes == [1], output
+        assert re.search(r"visattn: .*disk/?\S*: no space left: .* make room or choose", output)
 
 
 @pytest.mark.slow

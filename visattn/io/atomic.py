@@ -144,9 +144,10 @@ def atomic_replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             flush(each)
         if target.exists():
             part.chmod(stat.S_IMODE(target.stat().st_mode))
+        if target.is_dir() and any(target.iterdir()):
             _exchange(part, target)
         else:
-            part.rename(target)
+            part.rename(target)  # also in place of an empty folder
         flush(target.parent)
 
 

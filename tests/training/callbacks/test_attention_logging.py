@@ -104,6 +104,12 @@ class TestTrainings:
         run(folder, 4, max_steps=5)
         assert run(folder, 99, ckpt_path=str(folder / "step=4.ckpt")) == whole
 
+        folder = tmp_path / "killed before the last map"
+        table = folder / "attention/maps.csv"
+        assert run(folder, 7) == whole
+        table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+        assert run(folder, 99, ckpt_path=str(folder / "step=14.ckpt")) == whole
+
     def test_the_training_is_the_same_with_and_without(self, tmp_path: Path) -> None:
         with_maps = train(tmp_path, logger(every_n_steps=1)).state_dict()
         without = train(tmp_path, logger(every_n_steps=1000)).state_dict()

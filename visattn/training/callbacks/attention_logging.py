@@ -119,6 +119,12 @@ class AttentionLogger(Callback):
         """Draw the last maps."""
         self._log(trainer, pl_module, force=True)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the last maps of a run that was killed between its last checkpoint and these."""
+        if self.history is None and trainer.is_global_zero:  # nothing was left to train
+            self.on_train_start(trainer, pl_module)
+            self._log(trainer, pl_module, force=True)
+
     def _network(self, pl_module: LightningModule) -> nn.Module:
         if self.module is None:
             return pl_module.model if isinstance(pl_module, Task) else _default_network(pl_module)
