@@ -147,9 +147,7 @@ def test_an_unwritable_folder_is_refused(saved: Path, tmp_path: Path, capsys: Ca
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_file_of_somebody_else_is_not_replaced(
-    saved: Path, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_foreign_file_is_not_replaced(saved: Path, tmp_path: Path, capsys: Capsys) -> None:
     file = tmp_path / "m.safetensors"
     file.write_bytes(b"another model")
     assert main(["export", str(saved), "--out", str(file)]) == 1

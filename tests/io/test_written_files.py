@@ -1,4 +1,4 @@
-"""Sets of files: all old or all new at every moment, and nothing of somebody else is replaced."""
+"""Sets of files: all old or all new at every moment, and nothing foreign is replaced."""
 
 import os
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_changed_and_foreign_files_stay(write: Callable[..., None], tmp_path: Pa
         write(folder, "b", "newer")
 
 
-def test_a_folder_with_files_of_somebody_else_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_with_foreign_files_is_never_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     write_set(folder, "ab", "old")
     (folder / "results").mkdir()

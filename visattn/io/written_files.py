@@ -1,4 +1,4 @@
-"""Which files of a folder visattn wrote, so that no file of somebody else is replaced.
+"""Record of the files that visattn wrote into a folder, so that no other file is replaced.
 
 A folder has the record `.visattn.json` with sets of files, each with the SHA-256 of its files. What
 has another digest, or none, belongs to the user.
@@ -141,7 +141,7 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
         overwrite: Replace files that visattn did not write, too.
 
     Raises:
-        FileExistsError: If a file of somebody else would be replaced; nothing is changed.
+        FileExistsError: If a foreign file would be replaced; nothing is changed.
         OSError: If a file cannot be written.
 
     Example:
@@ -187,7 +187,7 @@ def replace_set(
         own: Patterns of names that the command writes, for `overwrite`.
 
     Raises:
-        FileExistsError: If the folder holds files of somebody else; nothing is changed.
+        FileExistsError: If the folder holds foreign files; nothing is changed.
         OSError: If a file cannot be written.
 
     Example:

@@ -240,7 +240,7 @@ def test_fewer_maps_leave_none_of_the_earlier_ones(photo: Path, tmp_path: Path) 
     assert {path.name for path in out.glob("[!.]*")} == {"01_1.png", "02_2.png", "panel.png"}
 
 
-def test_pictures_of_somebody_else_are_not_replaced(
+def test_foreign_pictures_are_not_replaced(
     photo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "keep.png").write_bytes(b"mine")
