@@ -1,7 +1,7 @@
 """Atomic writing: a file or a folder appears complete or not at all.
 
 Temporary files and folders are named `.NAME.xxxxxxxx.part` and locked while their writer lives, so
-that those of killed writers can be told from those of running ones.
+that a cleaner knows those of killed writers from those of running ones.
 """
 
 import contextlib
