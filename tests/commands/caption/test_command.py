@@ -524,5 +524,5 @@ def test_maps_of_a_transformer_captioner(
         (str(weights), "mean", 1, "--maps needs a transformer captioner"),
     ):
         options = ["--weights", str(tmp_path / file), "--maps", choice]
-        assert main(["caption", photo, *options]) == code
+        assert main(["caption", photo, *options, "--out", str(tmp_path / "other")]) == code
         assert said in " ".join(capsys.readouterr().err.split())

@@ -41,7 +41,7 @@ def _here(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file()}
+    return {path for path in folder.rglob("[!.]*") if path.is_file()}  # without the record
 
 
 @pytest.mark.parametrize("command", COMMANDS)
