@@ -60,7 +60,8 @@ def test_output_and_files(
     torch.manual_seed(0)
     code = main(words)
     printed = capsys.readouterr()
-    files = sorted(path for path in out.rglob("*") if path.is_file())
+    # Without the record of written files, whose digests depend on the encoders of pictures.
+    files = sorted(path for path in out.rglob("[!.]*") if path.is_file())
     keep(
         f"commands/{name}",
         {
