@@ -18,6 +18,7 @@ from visattn.recording.word_rows import call_site
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _CROSS_ATTENTION = ("encoder_hidden_states", "key_value_states", "cross_attention_states")
 _SELF_ATTENTION = ("inputs_embeds", "hidden_states")
+_CONVOLUTIONS = frozenset({torch.conv1d, torch.conv2d, torch.conv3d})
 _MASKED = -1e4  # scores below are masked
 _MIXTURES = 8
 
@@ -113,6 +114,8 @@ class KeySources(TorchFunctionMode):
         with torch.no_grad() if self._ended else nullcontext():
             if self.full_precision:
                 func, args, kwargs = in_float32(func, args, kwargs)
+            if func in _CONVOLUTIONS and (patches := convolve_patches(args, kwargs)) is not None:
+                return patches
             if call is None:
                 return func(*args, **kwargs)
             return self._attention(call, func, args, kwargs)
@@ -161,6 +164,48 @@ class KeySources(TorchFunctionMode):
     def without_keys(self) -> frozenset[int]:
         """Return the traced linear layers that ran, but those that keys are projected with."""
         return frozenset(set(self._linear) - self._projections)
+
+
+def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return a convolution of patches that do not overlap as a matrix product, else None.
+
+    Its gradient is several times as fast as that of a convolution on the CPU.
+
+    Args:
+        args: Arguments of `torch.conv1d`, `conv2d` or `conv3d`.
+        kwargs: Its keyword arguments.
+
+    Example:
+        >>> x, weight = torch.randn(2, 3, 4, 6), torch.randn(5, 3, 2, 3)
+        >>> patches = convolve_patches((x, weight), {"stride": (2, 3)})
+        >>> torch.allclose(patches, torch.conv2d(x, weight, stride=(2, 3)), atol=1e-5)
+        True
+        >>> convolve_patches((x, weight), {"stride": 1}) is None
+        True
+    """
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    pixels, weight, bias = given["input"], given["weight"], given.get("bias")
+    kernel = weight.shape[2:]
+    stride, padding, dilation = (
+        (each,) * len(kernel) if isinstance(each, int) else each
+        for each in (given.get(name, default) for name, default in
+                     (("stride", 1), ("padding", 0), ("dilation", 1)))
+    )  # fmt: skip
+    whole = pixels.ndim == weight.ndim and not any(
+        side % size for side, size in zip(pixels.shape[2:], kernel, strict=True)
+    )
+    plain = all(each == 1 for each in dilation) and given.get("groups", 1) == 1
+    if not (whole and plain and tuple(stride) == tuple(kernel)):
+        return None
+    if padding != "valid" and any(each != 0 for each in padding):
+        return None
+    for axis, size in enumerate(kernel):
+        pixels = pixels.unflatten(2 + 2 * axis, (-1, size))
+    axes = len(kernel)
+    cells, inner = range(2, 2 + 2 * axes, 2), range(3, 3 + 2 * axes, 2)
+    patches = pixels.permute(0, *cells, 1, *inner).flatten(1 + axes)
+    return F.linear(patches, weight.flatten(1), bias).movedim(-1, 1)
 
 
 def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor, Tensor | None]:

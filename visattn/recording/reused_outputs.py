@@ -20,9 +20,8 @@ class _Call:
 class ReusedOutputs:
     """Keeps what the vision towers of a model returned, for a second run on the same images.
 
-    A tower is any part that is a model of transformers itself and takes no text. Its output is
-    reused if it is called with equal arguments, or with those of one image of the batch; otherwise
-    it runs again.
+    The output of a tower (`vision_towers`) is reused if it is called with equal arguments, or with
+    those of one image of the batch; otherwise it runs again.
 
     Args:
         model: The model.
@@ -44,11 +43,7 @@ class ReusedOutputs:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.towers = {
-            name: module
-            for name, module in model.named_modules()
-            if name and hasattr(module, "main_input_name") and not _takes_text(module)
-        }
+        self.towers = vision_towers(model)
         self.calls: dict[str, _Call] = {}
 
     @contextmanager
@@ -84,6 +79,23 @@ class ReusedOutputs:
                 restored.callback(_restore, module, vars(module).get("forward"))
                 module.forward = _reusing_forward(module.forward, call)
             yield
+
+
+def vision_towers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the vision towers of a model by name: parts that are models themselves, without text.
+
+    Args:
+        model: The model.
+
+    Example:
+        >>> vision_towers(torch.nn.Linear(1, 1))
+        {}
+    """
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name and hasattr(module, "main_input_name") and not _takes_text(module)
+    }
 
 
 def _takes_text(module: nn.Module) -> bool:

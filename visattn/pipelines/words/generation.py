@@ -1,12 +1,14 @@
 """Generation of text by a model of transformers, with what a replay of it needs."""
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from visattn.pipelines.words.prompt_cache import CachedPrompt, PromptWatch
 
 _ONES = ("attention_mask", "text_attention_mask")
 _REPEATED = ("cross_attention_mask",)
@@ -21,11 +23,13 @@ class GeneratedText:
         sequence: Ids of the prompt and of the generated tokens.
         num_generated: Number of generated tokens.
         log_probs: Log-probability of each generated token, in nats, before any processing.
+        prompt: Keys and values of the prompt; None if the generation did not keep them.
     """
 
     sequence: Int[Tensor, " n"]
     num_generated: int
     log_probs: Float[Tensor, " t"]
+    prompt: CachedPrompt | None = None
 
 
 @torch.no_grad()
@@ -46,7 +50,10 @@ def generate(
     owned = {name: value.clone() if isinstance(value, Tensor) else value
              for name, value in inputs.items()}  # fmt: skip
     kwargs = {**generate_kwargs, "return_dict_in_generate": True, "output_logits": True}
-    output: Any = model.generate(**owned, **kwargs)  # pyright: ignore[reportCallIssue]
+    watch = PromptWatch(model)
+    with watch.watching():
+        output: Any = model.generate(**owned, **kwargs)  # pyright: ignore[reportCallIssue]
+    prompts = None if is_encoder_decoder(model) else watch.prompts(output, inputs)
     sequences, logits = output.sequences, output.logits
     beams = getattr(output, "beam_indices", None)
     length = len(logits) if beams is None else beams.shape[1]
@@ -60,7 +67,9 @@ def generate(
             for step, (at, token) in enumerate(zip(rows, tokens[:count], strict=True))
         ]
         kept = sequence[: len(sequence) - length + count]
-        results.append(GeneratedText(kept.cpu(), count, torch.stack(log_probs).float().cpu()))
+        prompt = None if prompts is None else prompts[row]
+        results.append(GeneratedText(kept.cpu(), count, torch.stack(log_probs).float().cpu(),
+                                     prompt))  # fmt: skip
     return results
 
 
@@ -147,4 +156,5 @@ def without_padding(
     padding = joint["input_ids"].shape[1] - single["input_ids"].shape[1]
     if padding <= 0 or padding > len(text.sequence) - text.num_generated:
         return text
-    return GeneratedText(text.sequence[padding:], text.num_generated, text.log_probs)
+    prompt = None if text.prompt is None else text.prompt.without_padding(padding)
+    return replace(text, sequence=text.sequence[padding:], prompt=prompt)

@@ -27,6 +27,7 @@ from visattn.pipelines.words.placement import (
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySource, KeySources
+from visattn.recording.reused_outputs import vision_towers
 
 RESAMPLERS = {
     "blip-2": "qformer",
@@ -44,6 +45,7 @@ _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]
     WeakKeyDictionary()
 )
 _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
+_STACKS = (nn.ModuleList, nn.Sequential)
 _CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
 
 
@@ -121,9 +123,8 @@ def find_image_tokens(
 
     if key not in cache:
         places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
-        probe = _probe(model, inputs, text)
         geometry = Geometry.identity(photo.size, photo.orientation)
-        image_tokens = _locate(model, probe, places, geometry)
+        image_tokens = _locate(model, inputs, text, places, geometry)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
         cache[key] = image_tokens, places
@@ -139,7 +140,7 @@ class _Probe:
     Args:
         model: The model.
         inputs: Its inputs, for one word and for two.
-        skip: Linear layers of the text decoder that no key needs.
+        skip: Linear layers that do not have to run.
         pixels: Noise, in the graph of the keys.
         sources: Keys of all attention layers.
         others: The same for one word and the photo.
@@ -175,13 +176,23 @@ def _noise(inputs: dict[str, Any], seed: int) -> dict[str, Tensor]:
     return {name: pixels}
 
 
-def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Probe:
+def _probe(
+    model: nn.Module, inputs: dict[str, Any], text: GeneratedText, *, whole_towers: bool
+) -> _Probe:
     """Run the model without attention, for one word and the photo, and for two words and noise.
 
     Attention layers of the text decoder are those whose number of queries grows with the text. Of
     the decoder, only the linear layers of keys have to run: tokens keep their content.
+
+    Args:
+        model: The model.
+        inputs: The preprocessed photo and prompt.
+        text: A generated text.
+        whole_towers: Whether all layers of the vision towers run.
     """
     skip = _text_layers(model, text)
+    if not whole_towers:
+        skip |= _tower_layers(model)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
     shorter, longer = (
         replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
@@ -232,14 +243,50 @@ def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
     return sources.without_keys()
 
 
+def _tower_layers(model: nn.Module) -> frozenset[int]:
+    """Return the weights of linear layers in attention blocks of vision towers.
+
+    Without attention such a block adds something to each token that depends on this token alone.
+    Its residual path is enough to see which pixels a token depends on.
+    """
+    return frozenset(
+        id(layer.weight)
+        for tower in vision_towers(model).values()
+        for stack in tower.modules()
+        if isinstance(stack, _STACKS)
+        for block in stack
+        if _attends(block) and not _has_blocks(block)
+        for layer in block.modules()
+        if isinstance(layer, nn.Linear)
+    )
+
+
+def _attends(module: nn.Module) -> bool:
+    return any("att" in type(each).__name__.lower() for each in module.modules())
+
+
+def _has_blocks(module: nn.Module) -> bool:
+    stacks = (each for each in module.modules() if isinstance(each, _STACKS))
+    return any(_attends(block) for stack in stacks for block in stack)
+
+
 def _locate(
-    model: nn.Module, probe: _Probe, places: PixelPlaces, geometry: Geometry
+    model: nn.Module,
+    inputs: dict[str, Any],
+    text: GeneratedText,
+    places: PixelPlaces,
+    geometry: Geometry,
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
+    config: Any = model.config
+    if str(config.model_type) not in RESAMPLERS:
+        probe = _probe(model, inputs, text, whole_towers=False)
+        if (tokens := _placed(probe, probe.text_sites, places, geometry)) is not None:
+            return replace(tokens, text_sites=probe.text_sites)
+    probe = _probe(model, inputs, text, whole_towers=True)
     tokens = _placed(probe, probe.text_sites, places, geometry)
     if tokens is not None:
         return replace(tokens, text_sites=probe.text_sites)
-    config: Any = model.config
     module = RESAMPLERS.get(str(config.model_type))
     columns = _image_columns(model, probe.inputs[1])
     if module is None or columns is None:
@@ -291,7 +338,7 @@ def _placed(
         if float(shared) <= _MAX_SHARED:
             moments = owned_pixel_moments(owners, places.points, places.shown)
             placement, notes = place_tokens(moments, geometry), ()
-            expected = owners[owners >= 0].unique().cpu()
+            expected = owners[owners >= 0].bincount().nonzero()[:, 0].cpu()
         elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
                 f"image tokens of {name} share pixels, and {len(keys)} of them are more than the "

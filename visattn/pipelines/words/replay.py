@@ -1,8 +1,7 @@
 """Replay of generated captions: one recorded forward pass over prompt and words."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +24,13 @@ from visattn.pipelines.words.generation import (
 from visattn.pipelines.words.image_tokens import find_image_tokens
 from visattn.pipelines.words.placement import Placement
 from visattn.pipelines.words.processing import PhotoProcessor, list_prompts, pixel_name
+from visattn.pipelines.words.recorded_pass import (
+    check_log_probs,
+    computing_dtype,
+    forward_logits,
+    record_rows,
+    token_log_probs,
+)
 from visattn.pipelines.words.spans import Words, split_words
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode, frozen
@@ -34,7 +40,6 @@ from visattn.recording.rounding import Rounding
 from visattn.recording.word_rows import WordRows
 
 _UNTOUCHED = Controls()
-_ROUNDED_RUNS, _ROUNDING = 3, 8.0  # runs with other rounding errors, and times their effect
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +84,7 @@ class WordReplay:
         head_rows: The rows of each head, float16, if they were kept.
         states: Rows of the image tokens in the inputs of these layers; None if these are others.
         spaces: Whether white space stands before each word.
+        verified: Whether a pass over prompt and words gave these log-probabilities.
     """
 
     model: nn.Module
@@ -97,6 +103,7 @@ class WordReplay:
     head_rows: Float[Tensor, "site h t i"] | None = None
     states: Int[Tensor, " s"] | None = None
     spaces: tuple[bool, ...] = ()
+    verified: bool = True
 
     @cached_property
     def pixel_name(self) -> str:
@@ -117,6 +124,9 @@ class WordReplay:
                 recorded weights.
             pixels: Other pixels of the same shape.
             sites: Layers to record; by default those in which words read image tokens.
+
+        Raises:
+            ValueError: If it does not give the log-probabilities of the generation.
         """
         used = (self.inputs[self.pixel_name] if pixels is None else pixels).detach()
         wanted = dict.fromkeys(self.sites if sites is None else sites)
@@ -130,10 +140,23 @@ class WordReplay:
                                         len(self.token_ids))[0]  # fmt: skip
             chosen = self.token_ids.to(logits.device)[:, None]
             log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
+        if pixels is None and not self.verified:
+            self._verify(log_probs.detach().cpu(), logits.detach())
         states = {site: sources.sources[site].origin for site in recorder.rows}
         origins = {site: tokens for site, tokens in states.items() if tokens is not None}
         flat = {site: tokens.flatten(0, -2) for site, tokens in origins.items()}
         return ReplayRun(logits, log_probs, recorder.rows, flat, origins, used)
+
+    def _verify(self, log_probs: Float[Tensor, " t"], logits: Float[Tensor, "t v"]) -> None:
+        """Check a pass over prompt and words, after a replay that read the words alone."""
+
+        def rounded() -> Tensor:
+            with frozen(self.model), torch.no_grad(), Rounding():
+                again = forward_logits(self.model, self.inputs, len(self.token_ids))[0]
+            return token_log_probs(again, self.token_ids)
+
+        check_log_probs(log_probs, self.log_probs, logits, computing_dtype(self.model), rounded)
+        self.verified = True
 
     def word_rows(
         self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = _UNTOUCHED
@@ -239,12 +262,6 @@ class WordReplay:
         if details.get("untouched"):
             parts.append("relative attention and sinks compare words: this row is untouched")
         return "; ".join([*parts, *self.notes])
-
-
-def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
-    """Return the logits of the last `count` positions."""
-    output: Any = model(**inputs)
-    return output.logits[:, -count:].float()
 
 
 def generate_and_replay(
@@ -365,50 +382,18 @@ def replay_text(
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
     located = find_image_tokens(model, process, photo, inputs, text)
-    columns = located.columns
-
-    heads: dict[str, Tensor] = {}
-
-    def keep(site: str, weights: Tensor) -> Tensor:
-        if site in located.resampler_sites:  # of several images, each reads its own keys alone
-            mixing = torch.block_diag(*weights.float().mean(1))
-            return mixing[:, located.placement.columns.to(weights.device)].cpu()
-        weights = weights[0][..., columns.to(weights.device)]
-        if keep_heads:
-            heads[site] = weights.half().cpu()
-        return weights.float().mean(0).cpu()
-
-    recorded = dict.fromkeys(located.sites, text.num_generated) | dict.fromkeys(
-        located.resampler_sites
-    )
-    recorder = WordRows(model, recorded, keep=keep)
-    reusing = nullcontext() if towers is None else towers.reusing(except_sites=recorded)
-    with frozen(model), torch.no_grad(), reusing, recorder.recording():
-        logits = forward_logits(model, replayed, text.num_generated)[0]
-    if recorder.unsupported:
-        site, reason = next(iter(recorder.unsupported.items()))
-        raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
+    recorded = record_rows(model, replayed, text, located, keep_heads=keep_heads, towers=towers)
     tokens = text.sequence[len(text.sequence) - text.num_generated :]
-    log_probs = logits.log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
-
-    def rounded() -> Tensor:
-        with frozen(model), torch.no_grad(), Rounding():
-            logits = forward_logits(model, replayed, text.num_generated)[0]
-        return logits.log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
-
-    check_log_probs(log_probs, text.log_probs, logits, _computing_dtype(model), rounded)
     words = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids,
                         per_token=per_token)  # fmt: skip
-    rows = torch.stack([recorder.rows[site] for site in located.sites])
     placement = located.placement
-    if located.resampler_sites:
-        mixing = torch.stack([recorder.rows[site] for site in located.resampler_sites]).mean(0)
-        placement = placement.through(columns, mixing)
-    head_rows = torch.stack([heads[site] for site in located.sites]) if keep_heads else None
+    if recorded.mixing is not None:
+        placement = placement.through(located.columns, recorded.mixing)
     return WordReplay(
         model, replayed, photo, tokens, words.words, words.spans, text.log_probs, located.sites,
-        located.text_sites, placement, rows, located.notes + _word_notes(words, per_token),
-        int(tokens[-1]) in process.special_ids, head_rows, located.states, words.spaces,
+        located.text_sites, placement, recorded.rows, located.notes + _word_notes(words, per_token),
+        int(tokens[-1]) in process.special_ids, recorded.heads, located.states, words.spaces,
+        recorded.whole,
     )  # fmt: skip
 
 
@@ -418,47 +403,3 @@ def _word_notes(words: Words, per_token: bool) -> tuple[str, ...]:
     if words.split:
         return ("a map per token where the script has no spaces between words",)
     return ()
-
-
-def _computing_dtype(model: nn.Module) -> torch.dtype:
-    weight = next(model.parameters())
-    device = weight.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return weight.dtype
-
-
-def check_log_probs(
-    replayed: Tensor,
-    generated: Tensor,
-    logits: Tensor,
-    dtype: torch.dtype,
-    rounded: Callable[[], Tensor],
-) -> None:
-    """Refuse a replay whose log-probabilities differ from those of the generation.
-
-    How much rounding alone changes them is measured if they differ at all.
-
-    Args:
-        replayed: Log-probabilities of the replay.
-        generated: Those of the generation.
-        logits: Logits of the replay.
-        dtype: Type in which the model computes.
-        rounded: Returns log-probabilities of a replay with other rounding errors.
-
-    Raises:
-        ValueError: If they differ by more than rounding explains.
-    """
-    tolerance = max(1e-4, 4 * torch.finfo(dtype).eps * float(logits.abs().max()))
-    deviation = float((replayed - generated).abs().max())
-    for _ in range(_ROUNDED_RUNS):
-        if deviation <= tolerance:
-            return
-        tolerance = max(tolerance, _ROUNDING * float((rounded() - replayed).abs().max()))
-    if not deviation <= tolerance:
-        raise ValueError(
-            "a forward pass over prompt and words must give the log-probabilities of the "
-            f"generation, but they differ by {deviation:.2g}, more than rounding explains "
-            f"({tolerance:.2g}): the maps would not be those of this caption; please report this "
-            "model"
-        )

@@ -1,0 +1,213 @@
+"""The recorded forward pass of a replay: over the words alone, or over prompt and words."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from visattn.pipelines.words.generation import GeneratedText
+from visattn.pipelines.words.image_tokens import ImageTokens
+from visattn.recording.frozen_model import frozen
+from visattn.recording.reused_outputs import ReusedOutputs
+from visattn.recording.rounding import Rounding
+from visattn.recording.word_rows import WordRows
+
+_ROUNDED_RUNS, _ROUNDING = 3, 8.0  # runs with other rounding errors, and times their effect
+
+_UNHEARD = "its kernel cannot be intercepted; use model.set_attn_implementation('sdpa')"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRows:
+    """Attention of generated tokens over image tokens.
+
+    Args:
+        rows: Mean over the heads, on the CPU.
+        heads: The rows of each head, float16, if they were kept.
+        mixing: Share of each placed token in each learned query that words read, mean over layers
+            and heads; None if words read the placed tokens.
+        whole: Whether the pass read the prompt too, and gave the log-probabilities of the words.
+    """
+
+    rows: Float[Tensor, "site t i"]
+    heads: Float[Tensor, "site h t i"] | None
+    mixing: Float[Tensor, "i _p"] | None
+    whole: bool
+
+
+def record_rows(
+    model: nn.Module,
+    inputs: dict[str, Any],
+    text: GeneratedText,
+    located: ImageTokens,
+    *,
+    keep_heads: bool = False,
+    towers: ReusedOutputs | None = None,
+) -> RecordedRows:
+    """Return the attention of generated tokens, of a pass with the log-probabilities of these.
+
+    With the keys and values that the generation computed for the prompt, the pass reads the words
+    only. It reads prompt and words if there are none, or if the log-probabilities are others.
+
+    Args:
+        model: The model.
+        inputs: Inputs of a forward pass over prompt and words.
+        text: The generated text.
+        located: The image tokens.
+        keep_heads: Whether to keep the rows of each head.
+        towers: Outputs of vision towers on the same photo, which do not have to run again.
+
+    Raises:
+        ValueError: If the attention cannot be recorded, or the log-probabilities differ.
+    """
+    recording = _Recording(model, text, located, keep_heads=keep_heads)
+    if text.prompt is not None and not located.resampler_sites:
+        shorter = text.prompt.replay_inputs(inputs, text.num_generated)
+        if shorter is not None and recording.succeeds(shorter):
+            return recording.result(whole=False)
+    log_probs, logits = recording.run(inputs, towers)
+
+    def rounded() -> Tensor:
+        with Rounding():
+            return token_log_probs(_logits(model, inputs, text.num_generated), recording.tokens)
+
+    check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
+    return recording.result(whole=True)
+
+
+class _Recording:
+    """Records one forward pass after the other, until one gives the log-probabilities."""
+
+    def __init__(
+        self, model: nn.Module, text: GeneratedText, located: ImageTokens, *, keep_heads: bool
+    ) -> None:
+        self.model, self.text, self.located, self.keep_heads = model, text, located, keep_heads
+        self.tokens = text.sequence[len(text.sequence) - text.num_generated :]
+        self.rows: dict[str, Tensor] = {}
+        self.heads: dict[str, Tensor] = {}
+
+    def succeeds(self, inputs: dict[str, Any]) -> bool:
+        """Whether a pass over the words runs, and gives their log-probabilities."""
+        try:
+            log_probs, logits = self.run(inputs, None)
+        except Exception:  # noqa: BLE001 (of a model that reads words only one by one)
+            return False
+        deviation = (log_probs - self.text.log_probs).abs().max()
+        return float(deviation) <= rounding_tolerance(logits, computing_dtype(self.model))
+
+    def run(
+        self, inputs: dict[str, Any], towers: ReusedOutputs | None
+    ) -> tuple[Float[Tensor, " t"], Float[Tensor, "t v"]]:
+        """Record a pass; return the log-probability of each token, and the logits."""
+        count, located = self.text.num_generated, self.located
+        recorded = dict.fromkeys(located.sites, count) | dict.fromkeys(located.resampler_sites)
+        recorder = WordRows(self.model, recorded, keep=self._keep)
+        reusing = nullcontext() if towers is None else towers.reusing(except_sites=recorded)
+        with reusing, recorder.recording():
+            logits = _logits(self.model, inputs, count)
+        unheard = (
+            (site, "its kernel is not known") for site in recorded if site not in recorder.rows
+        )
+        if unsupported := [*recorder.unsupported.items(), *unheard]:
+            site, reason = unsupported[0]
+            raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
+        self.rows = recorder.rows
+        return token_log_probs(logits, self.tokens), logits
+
+    def _keep(self, site: str, weights: Tensor) -> Tensor:
+        if site in self.located.resampler_sites:  # of several images, each reads its own keys alone
+            mixing = torch.block_diag(*weights.float().mean(1))
+            return mixing[:, self.located.placement.columns.to(weights.device)].cpu()
+        weights = weights[0][..., self.located.columns.to(weights.device)]
+        if self.keep_heads:
+            self.heads[site] = weights.half().cpu()
+        return weights.float().mean(0).cpu()
+
+    def result(self, *, whole: bool) -> RecordedRows:
+        """Return what the last pass recorded.
+
+        Args:
+            whole: Whether it read prompt and words.
+        """
+        sites, between = self.located.sites, self.located.resampler_sites
+        return RecordedRows(
+            torch.stack([self.rows[site] for site in sites]),
+            torch.stack([self.heads[site] for site in sites]) if self.keep_heads else None,
+            torch.stack([self.rows[site] for site in between]).mean(0) if between else None,
+            whole,
+        )
+
+
+def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
+    """Return the logits of the last `count` positions."""
+    output: Any = model(**inputs)
+    return output.logits[:, -count:].float()
+
+
+def _logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "t v"]:
+    with frozen(model), torch.no_grad():
+        return forward_logits(model, inputs, count)[0]
+
+
+def token_log_probs(logits: Float[Tensor, "t v"], tokens: Int[Tensor, " t"]) -> Float[Tensor, " t"]:
+    """Return the log-probability of each token, on the CPU."""
+    return logits.log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
+
+
+def computing_dtype(model: nn.Module) -> torch.dtype:
+    """Return the type in which a model computes: that of its weights, or of autocast."""
+    weight = next(model.parameters())
+    device = weight.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return weight.dtype
+
+
+def rounding_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
+    """Return by how much log-probabilities may differ without a measurement of rounding.
+
+    Args:
+        logits: The logits.
+        dtype: Type in which the model computes.
+    """
+    return max(1e-4, 4 * torch.finfo(dtype).eps * float(logits.abs().max()))
+
+
+def check_log_probs(
+    replayed: Tensor,
+    generated: Tensor,
+    logits: Tensor,
+    dtype: torch.dtype,
+    rounded: Callable[[], Tensor],
+) -> None:
+    """Refuse a replay whose log-probabilities differ from those of the generation.
+
+    How much rounding alone changes them is measured if they differ at all.
+
+    Args:
+        replayed: Log-probabilities of the replay.
+        generated: Those of the generation.
+        logits: Logits of the replay.
+        dtype: Type in which the model computes.
+        rounded: Returns log-probabilities of a replay with other rounding errors.
+
+    Raises:
+        ValueError: If they differ by more than rounding explains.
+    """
+    tolerance = rounding_tolerance(logits, dtype)
+    deviation = float((replayed - generated).abs().max())
+    for _ in range(_ROUNDED_RUNS):
+        if deviation <= tolerance:
+            return
+        tolerance = max(tolerance, _ROUNDING * float((rounded() - replayed).abs().max()))
+    if not deviation <= tolerance:
+        raise ValueError(
+            "a forward pass over prompt and words must give the log-probabilities of the "
+            f"generation, but they differ by {deviation:.2g}, more than rounding explains "
+            f"({tolerance:.2g}): the maps would not be those of this caption; please report this "
+            "model"
+        )
