@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.full_precision import in_float32
+from visattn.recording.full_precision import HALF, in_float32
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
 from visattn.recording.word_rows import call_site
 
@@ -81,7 +81,8 @@ class KeySources(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.model, self.zero_attention = model, zero_attention
-        self.skip, self.full_precision, self.last = skip, full_precision, last
+        self.skip, self.last = skip, last
+        self.full_precision = full_precision and any(p.dtype in HALF for p in model.parameters())
         self.calls = ModuleCallStack()
         self.sources: dict[str, KeySource] = {}
         self.trace = trace

@@ -44,6 +44,7 @@ _CACHE_SIZE = 64
 _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]]" = (
     WeakKeyDictionary()
 )
+_TEXT_LAYERS: "WeakKeyDictionary[nn.Module, frozenset[str]]" = WeakKeyDictionary()
 _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
 _STACKS = (nn.ModuleList, nn.Sequential)
 _CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
@@ -233,6 +234,16 @@ def _sources(
 
 def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
     """Return the weights of linear layers that run without a photo, but those of the keys."""
+    if model not in _TEXT_LAYERS:
+        found = _trace_text_layers(model, text)
+        names = [name for name, weight in model.named_parameters() if id(weight) in found]
+        _TEXT_LAYERS[model] = frozenset(names)
+    return frozenset(
+        id(weight) for name, weight in model.named_parameters() if name in _TEXT_LAYERS[model]
+    )
+
+
+def _trace_text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
     ids = text.sequence[-1:].repeat(2)[None].to(next(model.parameters()).device)
     sources = KeySources(model, full_precision=True, trace=True)
     try:

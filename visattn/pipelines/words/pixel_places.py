@@ -132,7 +132,7 @@ def _sampled(
     kept: list[Tensor] = []
     for each in shown_by_axis:
         indices = each.nonzero()[:, 0].cpu()
-        kept.append(indices[torch.randint(len(indices), (count,), generator=generator)])
+        kept.append(indices[torch.randint(max(len(indices), 1), (count,), generator=generator)])
     samples = torch.cat(kept).to(shown_by_axis[0].device)
     both = [
         process(Image.fromarray(wave)).detach().float().flatten()[samples]
