@@ -15,6 +15,7 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
+from visattn.recording.attention_kernels import fused_kernels
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.checkpointing import without_checkpointing
 from visattn.recording.module_calls import (
@@ -221,6 +222,24 @@ def check_supports_hooks(model: nn.Module) -> None:
     Example:
         >>> check_supports_hooks(nn.Linear(1, 1))
     """
+    check_not_compiled(model)
+    for name, kernel in fused_kernels(model).items():
+        raise ValueError(
+            "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
+            f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
+            "'eager' on it first"
+        )
+
+
+def check_not_compiled(model: nn.Module) -> None:
+    """Check that the modules of a model run one by one.
+
+    Args:
+        model: Any module.
+
+    Raises:
+        ValueError: If it is compiled or scripted.
+    """
     for name, module in model.named_modules():
         compiled = getattr(module, "_compiled_call_impl", None) is not None
         wrapped = type(module).__name__ == "OptimizedModule"
@@ -229,13 +248,6 @@ def check_supports_hooks(model: nn.Module) -> None:
             raise ValueError(
                 "the model must be neither compiled nor scripted to be recorded, but "
                 f"{name or 'the model'} is; record the original model"
-            )
-        kernel = getattr(getattr(module, "config", None), "_attn_implementation", None)
-        if isinstance(kernel, str) and kernel not in ("sdpa", "eager"):
-            raise ValueError(
-                "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
-                f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
-                "'eager' on it first"
             )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.pipelines.words.processing import PIXEL_NAMES
-from visattn.recording.recorder import check_supports_hooks
+from visattn.recording.recorder import check_not_compiled
 
 
 def check_captioner(model: nn.Module) -> None:
@@ -19,10 +19,10 @@ def check_captioner(model: nn.Module) -> None:
 
     Raises:
         TypeError: If it has no `generate`, takes no images, or is a wrapper of another.
-        ValueError: If its attention kernels cannot be recorded, or it is compiled.
+        ValueError: If it is compiled.
     """
     name = type(model).__name__
-    check_supports_hooks(model)
+    check_not_compiled(model)
     if callable(getattr(model, "get_base_model", None)):  # peft
         raise TypeError(
             f"the model must be one of transformers, got the wrapper {name}: pass "

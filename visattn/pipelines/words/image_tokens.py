@@ -25,6 +25,7 @@ from visattn.pipelines.words.placement import (
     token_owners,
 )
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
+from visattn.recording.attention_kernels import recordable_attention
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySource, KeySources
 from visattn.recording.reused_outputs import vision_towers
@@ -125,7 +126,8 @@ def find_image_tokens(
     if key not in cache:
         places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
         geometry = Geometry.identity(photo.size, photo.orientation)
-        image_tokens = _locate(model, inputs, text, places, geometry)
+        with recordable_attention(model):
+            image_tokens = _locate(model, inputs, text, places, geometry)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
         cache[key] = image_tokens, places

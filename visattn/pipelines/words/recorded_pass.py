@@ -1,7 +1,7 @@
 """The recorded forward pass of a replay: over the words alone, or over prompt and words."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens
+from visattn.recording.attention_kernels import RECORDABLE, fused_kernels, recordable_attention
 from visattn.recording.frozen_model import frozen
 from visattn.recording.reused_outputs import ReusedOutputs
 from visattn.recording.rounding import Rounding
@@ -31,12 +32,14 @@ class RecordedRows:
         mixing: Share of each placed token in each learned query that words read, mean over layers
             and heads; None if words read the placed tokens.
         whole: Whether the pass read the prompt too, and gave the log-probabilities of the words.
+        kernel: Attention implementation of the pass, for parts of the model that hide weights.
     """
 
     rows: Float[Tensor, "site t i"]
     heads: Float[Tensor, "site h t i"] | None
     mixing: Float[Tensor, "i _p"] | None
     whole: bool
+    kernel: str
 
 
 def record_rows(
@@ -51,7 +54,8 @@ def record_rows(
     """Return the attention of generated tokens, of a pass with the log-probabilities of these.
 
     With the keys and values that the generation computed for the prompt, the pass reads the words
-    only. It reads prompt and words if there are none, or if the log-probabilities are others.
+    only. It reads prompt and words if there are none, or if the log-probabilities are others. Parts
+    of the model with flash or flex attention run `sdpa` meanwhile, or `eager` if that differs.
 
     Args:
         model: The model.
@@ -65,18 +69,16 @@ def record_rows(
         ValueError: If the attention cannot be recorded, or the log-probabilities differ.
     """
     recording = _Recording(model, text, located, keep_heads=keep_heads)
-    if text.prompt is not None and not located.resampler_sites:
-        shorter = text.prompt.replay_inputs(inputs, text.num_generated)
-        if shorter is not None and recording.succeeds(shorter):
-            return recording.result(whole=False)
-    log_probs, logits = recording.run(inputs, towers)
 
-    def rounded() -> Tensor:
-        with Rounding():
-            return token_log_probs(_logits(model, inputs, text.num_generated), recording.tokens)
+    def attempt(kernel: str) -> RecordedRows:
+        with recordable_attention(model, kernel):
+            return recording.result(kernel, whole=recording.record(inputs, towers))
 
-    check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
-    return recording.result(whole=True)
+    if fused_kernels(model):
+        with suppress(ValueError):
+            return attempt(RECORDABLE[0])
+        return attempt(RECORDABLE[1])
+    return attempt(RECORDABLE[0])
 
 
 class _Recording:
@@ -89,6 +91,26 @@ class _Recording:
         self.tokens = text.sequence[len(text.sequence) - text.num_generated :]
         self.rows: dict[str, Tensor] = {}
         self.heads: dict[str, Tensor] = {}
+
+    def record(self, inputs: dict[str, Any], towers: ReusedOutputs | None) -> bool:
+        """Record a pass over the words if that suffices, else over prompt and words.
+
+        Returns:
+            Whether it read the prompt.
+        """
+        text, model = self.text, self.model
+        if text.prompt is not None and not self.located.resampler_sites:
+            shorter = text.prompt.replay_inputs(inputs, text.num_generated)
+            if shorter is not None and self.succeeds(shorter):
+                return False
+        log_probs, logits = self.run(inputs, towers)
+
+        def rounded() -> Tensor:
+            with self._reusing(towers), Rounding():
+                return token_log_probs(_logits(model, inputs, text.num_generated), self.tokens)
+
+        check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
+        return True
 
     def succeeds(self, inputs: dict[str, Any]) -> bool:
         """Whether a pass over the words runs, and gives their log-probabilities."""
@@ -106,8 +128,7 @@ class _Recording:
         count, located = self.text.num_generated, self.located
         recorded = dict.fromkeys(located.sites, count) | dict.fromkeys(located.resampler_sites)
         recorder = WordRows(self.model, recorded, keep=self._keep)
-        reusing = nullcontext() if towers is None else towers.reusing(except_sites=recorded)
-        with reusing, recorder.recording():
+        with self._reusing(towers), recorder.recording():
             logits = _logits(self.model, inputs, count)
         unheard = (
             (site, "its kernel is not known") for site in recorded if site not in recorder.rows
@@ -118,6 +139,11 @@ class _Recording:
         self.rows = recorder.rows
         return token_log_probs(logits, self.tokens), logits
 
+    def _reusing(self, towers: ReusedOutputs | None) -> AbstractContextManager[None]:
+        """Return the outputs of towers, but of those around layers to record."""
+        sites = (*self.located.sites, *self.located.resampler_sites)
+        return nullcontext() if towers is None else towers.reusing(except_sites=sites)
+
     def _keep(self, site: str, weights: Tensor) -> Tensor:
         if site in self.located.resampler_sites:  # of several images, each reads its own keys alone
             mixing = torch.block_diag(*weights.float().mean(1))
@@ -127,10 +153,11 @@ class _Recording:
             self.heads[site] = weights.half().cpu()
         return weights.float().mean(0).cpu()
 
-    def result(self, *, whole: bool) -> RecordedRows:
+    def result(self, kernel: str, *, whole: bool) -> RecordedRows:
         """Return what the last pass recorded.
 
         Args:
+            kernel: Its attention implementation.
             whole: Whether it read prompt and words.
         """
         sites, between = self.located.sites, self.located.resampler_sites
@@ -139,6 +166,7 @@ class _Recording:
             torch.stack([self.heads[site] for site in sites]) if self.keep_heads else None,
             torch.stack([self.rows[site] for site in between]).mean(0) if between else None,
             whole,
+            kernel,
         )
 
 

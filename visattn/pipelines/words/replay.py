@@ -32,6 +32,7 @@ from visattn.pipelines.words.recorded_pass import (
     token_log_probs,
 )
 from visattn.pipelines.words.spans import Words, split_words
+from visattn.recording.attention_kernels import recordable_attention
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode, frozen
 from visattn.recording.key_sources import KeySources
@@ -85,6 +86,7 @@ class WordReplay:
         states: Rows of the image tokens in the inputs of these layers; None if these are others.
         spaces: Whether white space stands before each word.
         verified: Whether a pass over prompt and words gave these log-probabilities.
+        kernel: Attention implementation with which parts of the model run that hide their weights.
     """
 
     model: nn.Module
@@ -104,6 +106,7 @@ class WordReplay:
     states: Int[Tensor, " s"] | None = None
     spaces: tuple[bool, ...] = ()
     verified: bool = True
+    kernel: str = "sdpa"
 
     @cached_property
     def pixel_name(self) -> str:
@@ -130,7 +133,7 @@ class WordReplay:
         """
         used = (self.inputs[self.pixel_name] if pixels is None else pixels).detach()
         wanted = dict.fromkeys(self.sites if sites is None else sites)
-        with frozen(self.model):
+        with frozen(self.model), recordable_attention(self.model, self.kernel):
             used = used.clone().requires_grad_(differentiable)
             sources = KeySources(self.model, zero_attention=False)
             recorder = WordRows(self.model, wanted, keep=lambda _, weights: weights[0],
@@ -151,7 +154,8 @@ class WordReplay:
         """Check a pass over prompt and words, after a replay that read the words alone."""
 
         def rounded() -> Tensor:
-            with frozen(self.model), torch.no_grad(), Rounding():
+            kernel = recordable_attention(self.model, self.kernel)
+            with frozen(self.model), kernel, torch.no_grad(), Rounding():
                 again = forward_logits(self.model, self.inputs, len(self.token_ids))[0]
             return token_log_probs(again, self.token_ids)
 
@@ -393,7 +397,7 @@ def replay_text(
         model, replayed, photo, tokens, words.words, words.spans, text.log_probs, located.sites,
         located.text_sites, placement, recorded.rows, located.notes + _word_notes(words, per_token),
         int(tokens[-1]) in process.special_ids, recorded.heads, located.states, words.spaces,
-        recorded.whole,
+        recorded.whole, recorded.kernel,
     )  # fmt: skip
 
 
