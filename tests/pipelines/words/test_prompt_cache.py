@@ -23,9 +23,8 @@ def replays(family: str, images: Any = None, **more: Any) -> list[list[WordRepla
     model, processor = sharp(family)  # the window of Gemma 3 is too short for the prompt
     torch.manual_seed(5)
     return generate_and_replay(
-        model, photo() if images is None else images, processor=processor, prompt=None if family == "gemma3" else PROMPT,
-
-        **options(family, **more),
+        model, photo() if images is None else images, processor=processor,
+        prompt=None if family == "gemma3" else PROMPT, **options(family, **more),
     )  # fmt: skip
 
 
@@ -68,7 +67,8 @@ def test_generation_by_any_strategy(
         }
 
     [shorter] = replays(family, **made())
-    assert not any(replay.verified for replay in shorter)
+    if family != "gemma3" or "max_new_tokens" not in more:  # there two tokens reach the image
+        assert not any(replay.verified for replay in shorter)
     whole(monkeypatch)
     [longer] = replays(family, **made())
     for one, other in zip(shorter, longer, strict=True):

@@ -45,7 +45,9 @@ _CACHE_SIZE = 64
 _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]]" = (
     WeakKeyDictionary()
 )
-_TEXT_LAYERS: "WeakKeyDictionary[nn.Module, frozenset[str]]" = WeakKeyDictionary()
+_TEXT_LAYERS: "WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], frozenset[str]]]" = (
+    WeakKeyDictionary()
+)
 _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
 _STACKS = (nn.ModuleList, nn.Sequential)
 _CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
@@ -193,9 +195,12 @@ def _probe(
         text: A generated text.
         whole_towers: Whether all layers of the vision towers run.
     """
-    skip = _text_layers(model, text)
-    if not whole_towers:
-        skip |= _tower_layers(model)
+    if any(weight.is_meta for weight in model.parameters()):
+        skip: frozenset[int] = frozenset()  # offloaded weights are other tensors in each pass
+    else:
+        skip = _text_layers(model, text)
+        if not whole_towers:
+            skip |= _tower_layers(model)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
     shorter, longer = (
         replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
@@ -235,13 +240,22 @@ def _sources(
 
 
 def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
-    """Return the weights of linear layers that run without a photo, but those of the keys."""
-    if model not in _TEXT_LAYERS:
+    """Return the weights of linear layers that run without a photo, but those of the keys.
+
+    They are found once per model, unless it changes its attention: eager attention shows keys only
+    in scores, which need queries too.
+    """
+    kernels = tuple(
+        getattr(getattr(module, "config", None), "_attn_implementation", None)
+        for module in model.modules()
+    )
+    known = _TEXT_LAYERS.setdefault(model, {})
+    if kernels not in known:
         found = _trace_text_layers(model, text)
         names = [name for name, weight in model.named_parameters() if id(weight) in found]
-        _TEXT_LAYERS[model] = frozenset(names)
+        known[kernels] = frozenset(names)
     return frozenset(
-        id(weight) for name, weight in model.named_parameters() if name in _TEXT_LAYERS[model]
+        id(weight) for name, weight in model.named_parameters() if name in known[kernels]
     )
 
 
