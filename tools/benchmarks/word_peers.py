@@ -7,6 +7,7 @@ missing is left out.
 """
 
 import argparse
+import copy
 import importlib.util
 import statistics
 import sys
@@ -58,6 +59,8 @@ class Work:
             for name, weight in self.model.named_parameters():
                 if "q_proj" in name or "k_proj" in name:  # attention that is far from even
                     weight.mul_(4.0)
+        self.edited = copy.deepcopy(self.model)  # vlmprobe leaves its own attention in the model
+        self.edited.set_attn_implementation("eager")
         self.processor = hf.LlavaProcessor(images, _tokenizer(), patch_size=14,
                                            vision_feature_select_strategy="default",
                                            num_additional_image_tokens=1)  # fmt: skip
@@ -73,10 +76,10 @@ class Work:
         self.model.set_attn_implementation(kernel)
 
     @torch.no_grad()
-    def generate(self, **options: Any) -> Any:
-        """Generate without maps."""
+    def generate(self, model: Any = None, **options: Any) -> Any:
+        """Return inputs and what a model generates, by default the unchanged one."""
         inputs = self.inputs()
-        return inputs, self.model.generate(**inputs, **OPTIONS, **options)
+        return inputs, (model or self.model).generate(**inputs, **OPTIONS, **options)
 
     def plain(self) -> Rows:
         """Generate without maps, with fused attention."""
@@ -116,10 +119,9 @@ class Work:
         """Generate, and profile attention with vlmprobe; that includes entropies and more."""
         from vlm_probing import Prober  # pyright: ignore[reportMissingImports]
 
-        self.use("eager")
-        inputs, ids = self.generate()
+        inputs, ids = self.generate(self.edited)
         whole = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        profile = Prober(self.model, self.processor).attention.profile(include_attention=True)
+        profile = Prober(self.edited, self.processor).attention.profile(include_attention=True)
         weights = profile.run(whole).tensors["attention"]
         first = inputs["input_ids"].shape[1] - 1
         rows = weights.flatten(1, -3)[:, :, first : first + WORDS].mean(1)

@@ -9,6 +9,7 @@ from tiny_vlms import LLAMA, PROMPT, build
 from torch import nn
 from vlm_runs import greedy, photo
 
+from visattn.pipelines.words import checks
 from visattn.pipelines.words.checks import check_captioner, replay_memory, why_no_image_tokens
 from visattn.pipelines.words.placement import token_owners
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
@@ -143,6 +144,19 @@ def test_kept_bytes_are_a_fraction_of_eager_attention() -> None:
     memory = replay_memory(model, replay.inputs, len(replay.token_ids))
     assert replay.rows.numel() * 4 <= memory["kept"]
     assert memory["kept"] < memory["eager"] / 10
+
+
+def test_weights_beyond_the_free_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = greedy("llava")
+    needed = replay_memory(replay.model, replay.inputs, 0)["eager"]
+    layers, heads, length = 2, 4, replay.inputs["input_ids"].shape[1]
+    assert needed == layers * heads * length**2 * 4
+    monkeypatch.setattr(checks, "free_memory", lambda _: needed)
+    replay.run()
+    monkeypatch.setattr(checks, "free_memory", lambda _: needed - 1)
+    with pytest.raises(ValueError, match="attention weights .* are free on cpu: use the method"):
+        replay.run(differentiable=True)
+    replay.run(sites=())  # keeps none
 
 
 def test_pixels_of_several_tokens_are_seen_as_shared() -> None:

@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from visattn.pipelines.words.processing import PIXEL_NAMES
+from visattn.pipelines.words.processing import PIXEL_NAMES, weight_dtype
 from visattn.recording.recorder import check_not_compiled
 
 
@@ -115,8 +116,51 @@ def replay_memory(
     num_heads = int(getattr(text, "num_attention_heads", 1))
     ids = inputs.get("input_ids")
     prompt = ids.shape[1] if isinstance(ids, Tensor) else 1
-    dtype = next(model.parameters()).dtype
+    dtype = weight_dtype(model)
     row = num_heads * 2 + 4 if heads else 4
     kept = layers * num_words * prompt * row
     eager = layers * num_heads * (prompt + num_words) ** 2 * torch.finfo(dtype).bits // 8
     return {"kept": kept, "eager": eager}
+
+
+def check_memory(model: nn.Module, inputs: Mapping[str, Any], *, share: float = 1.0) -> None:
+    """Refuse a forward pass whose complete attention weights do not fit into free memory.
+
+    Args:
+        model: The model.
+        inputs: Its inputs, prompt and words.
+        share: Of its layers, those whose weights are kept.
+
+    Raises:
+        ValueError: If the weights are larger than the free memory of the model's device.
+    """
+    needed = round(share * replay_memory(model, inputs, 0)["eager"])
+    device = next(model.parameters()).device
+    free = free_memory(device)
+    if free is not None and needed > free:
+        raise ValueError(
+            f"the attention weights of this caption take at least {needed / 1e9:,.1f} GB, but "
+            f"{free / 1e9:,.1f} GB are free on {device}: use the method attention, which keeps "
+            "rows of words only, a smaller photo, or fewer words"
+        )
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the free bytes of a device; None if they are not known.
+
+    Args:
+        device: The device.
+
+    Example:
+        >>> free_memory(torch.device("meta")) is None
+        True
+    """
+    if device.type == "cuda":
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reusable
+    memory = Path("/proc/meminfo")
+    if device.type != "cpu" or not memory.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in memory.read_text().splitlines())
+    available = lines.get("MemAvailable")
+    return None if available is None else 1024 * int(available.split()[0])

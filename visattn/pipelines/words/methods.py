@@ -156,7 +156,7 @@ def replay_occlusion(
     step = max(1, side // 2)
     windows = occlusion_windows(grid, window_size=(side, side), stride=(step, step))
     corners = geometry.to_image(windows.double().view(-1, 2)).view(-1, 4).round().long()
-    original = _word_sums(replay, replay.run().log_probs)
+    original = _word_sums(replay, replay.run(sites=()).log_probs)
     total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
     color = replay.image.pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
     for (left, top, right, bottom), cells in zip(
@@ -165,7 +165,7 @@ def replay_occlusion(
         hidden = replay.image.pixels.copy()
         hidden[max(top, 0) : bottom, max(left, 0) : right] = color
         pixels = process([Image.fromarray(hidden)])[replay.pixel_name]
-        decrease = original - _word_sums(replay, replay.run(pixels=pixels).log_probs)
+        decrease = original - _word_sums(replay, replay.run(pixels=pixels, sites=()).log_probs)
         total += decrease[:, None, None] * cells
         counts += cells
     return (total / counts).relu()

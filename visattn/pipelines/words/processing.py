@@ -139,7 +139,7 @@ class PhotoProcessor:
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        dtype = next(self.model.parameters()).dtype
+        dtype = weight_dtype(self.model)
         return value.to(_input_device(self.model), dtype if value.is_floating_point() else None)
 
     def _text(self, prompt: str | Messages | None) -> str | None:
@@ -255,6 +255,20 @@ def _check_one_photo(count: int, what: str) -> None:
             f"prompt must have one photo, got {count} {what}: several photos in a prompt are not "
             "supported, caption them one by one"
         )
+
+
+def weight_dtype(model: nn.Module) -> torch.dtype:
+    """Return the type of the first floating-point weights; quantized ones are integers.
+
+    Args:
+        model: The model.
+
+    Example:
+        >>> weight_dtype(nn.Linear(1, 1, dtype=torch.bfloat16))
+        torch.bfloat16
+    """
+    types = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
+    return next(types, torch.get_default_dtype())
 
 
 def _input_device(model: nn.Module) -> torch.device:

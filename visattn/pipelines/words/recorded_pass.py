@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens
+from visattn.pipelines.words.processing import weight_dtype
 from visattn.recording.attention_kernels import RECORDABLE, fused_kernels, recordable_attention
 from visattn.recording.frozen_model import frozen
 from visattn.recording.reused_outputs import ReusedOutputs
@@ -188,11 +189,10 @@ def token_log_probs(logits: Float[Tensor, "t v"], tokens: Int[Tensor, " t"]) -> 
 
 def computing_dtype(model: nn.Module) -> torch.dtype:
     """Return the type in which a model computes: that of its weights, or of autocast."""
-    weight = next(model.parameters())
-    device = weight.device.type
+    device = next(model.parameters()).device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
-    return weight.dtype
+    return weight_dtype(model)
 
 
 def rounding_tolerance(logits: Tensor, dtype: torch.dtype) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.pipelines.captioning import Caption, make_thumbnail, read_images
-from visattn.pipelines.words.checks import check_captioner, check_prompt_length
+from visattn.pipelines.words.checks import check_captioner, check_memory, check_prompt_length
 from visattn.pipelines.words.controls import Controls, find_sinks, relative_rows, select_indices
 from visattn.pipelines.words.generation import (
     GeneratedText,
@@ -129,10 +129,12 @@ class WordReplay:
             sites: Layers to record; by default those in which words read image tokens.
 
         Raises:
-            ValueError: If it does not give the log-probabilities of the generation.
+            ValueError: If the weights do not fit into memory, or the pass does not give the
+                log-probabilities of the generation.
         """
         used = (self.inputs[self.pixel_name] if pixels is None else pixels).detach()
         wanted = dict.fromkeys(self.sites if sites is None else sites)
+        check_memory(self.model, self.inputs, share=len(wanted) / max(len(self.text_sites), 1))
         with frozen(self.model), recordable_attention(self.model, self.kernel):
             used = used.clone().requires_grad_(differentiable)
             sources = KeySources(self.model, zero_attention=False)
