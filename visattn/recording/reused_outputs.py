@@ -99,7 +99,10 @@ def vision_towers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _takes_text(module: nn.Module) -> bool:
-    return not _TEXT.isdisjoint(inspect.signature(module.forward).parameters)
+    parameters = inspect.signature(module.forward).parameters
+    if all(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values()):
+        return any(_takes_text(child) for child in module.children())  # a wrapper of another
+    return not _TEXT.isdisjoint(parameters)
 
 
 def _restore(module: nn.Module, forward: Any) -> None:

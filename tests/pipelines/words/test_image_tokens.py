@@ -13,6 +13,7 @@ from torch import Tensor
 from vlm_runs import VLMS, greedy, model_inputs, options, photo, prompt_of, replays, sharp
 
 from visattn.data.images.reader import LoadedImage
+from visattn.pipelines.words import image_tokens
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import _CACHE, ImageTokens, find_image_tokens
 from visattn.pipelines.words.pixel_places import check_places, find_pixel_places
@@ -246,6 +247,27 @@ def test_keys_that_only_scores_show_are_those_of_the_keys() -> None:
         assert first.columns.tolist() == second.columns.tolist()
         torch.testing.assert_close(first.placement.boxes, second.placement.boxes, atol=0.1,
                                    rtol=0)  # fmt: skip
+
+
+def test_towers_without_a_residual_path_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If nothing is left of the photo, all layers of the towers run."""
+    model, expected = sharp("internvl")[0], image_tokens_of("internvl")
+    linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
+    monkeypatch.setattr(image_tokens, "_tower_layers",
+                        lambda _: frozenset(id(each.weight) for each in linear))  # fmt: skip
+    _CACHE.pop(model, None)
+    found = image_tokens_of("internvl")
+    assert found.sites == expected.sites
+    torch.testing.assert_close(found.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
+
+
+def test_attention_blocks_of_towers_run_their_residual_path() -> None:
+    model, _ = build("donut")
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    skipped = {names[each] for each in image_tokens._tower_layers(model)}
+    assert any("blocks.0.attention" in name for name in skipped)
+    assert any("blocks.0.output.dense" in name for name in skipped)
+    assert not any("downsample" in name or "decoder" in name for name in skipped)
 
 
 def test_keys_behind_the_words_move_with_them() -> None:
