@@ -28,8 +28,9 @@ def caption_with_transformers(
 ) -> list[Caption]:
     """Caption images with a model of transformers, with the attention map of each word.
 
-    The text is generated as `model.generate` does it. One more forward pass over prompt and words
-    gives the attention; it is only used if it has the log-probabilities of the generation. Where
+    The text is generated as `model.generate` does it. One more forward pass over the words,
+    or over prompt and words, gives the attention; it is only used if it has the log-probabilities
+    of the generation. Where
     image tokens lie on the photo is found by probing the model and its processor.
 
     Args:

@@ -1,4 +1,4 @@
-"""Replay of generated captions: one recorded forward pass over prompt and words."""
+"""Replay of generated captions: one recorded forward pass over the words."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
