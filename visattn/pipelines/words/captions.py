@@ -30,8 +30,8 @@ def caption_with_transformers(
 
     The text is generated as `model.generate` does it. One more forward pass over the words,
     or over prompt and words, gives the attention; it is only used if it has the log-probabilities
-    of the generation. Where
-    image tokens lie on the photo is found by probing the model and its processor.
+    of the generation. Where image tokens lie on the photo is found by probing the model and its
+    processor.
 
     Args:
         model: A model of transformers that generates text from images.
