@@ -187,8 +187,10 @@ def compare(width: int, rounds: int) -> None:
     for name, times in seconds.items():
         ratios = [own / plain for own, plain in zip(times, seconds["generate"], strict=True)]
         memory = printed_memory("benchmarks.word_peers", ["--memory", name, "--width", str(width)])
-        own = rows[name]
-        distance = "" if own is None else f"{float((own - expected).abs().nan_to_num().max()):.0e}"
+        values = rows[name]
+        distance = (
+            "" if values is None else f"{float((values - expected).abs().nan_to_num().max()):.0e}"
+        )
         print(
             f"| {name} | {statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f}) | "
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) | "

@@ -185,18 +185,18 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
         True
     """
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    pixels, weight, bias = given["input"], given["weight"], given.get("bias")
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    pixels, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     kernel = weight.shape[2:]
     stride, padding, dilation = (
         (each,) * len(kernel) if isinstance(each, int) else each
-        for each in (given.get(name, default) for name, default in
+        for each in (arguments.get(name, default) for name, default in
                      (("stride", 1), ("padding", 0), ("dilation", 1)))
     )  # fmt: skip
     whole = pixels.ndim == weight.ndim and not any(
         side % size for side, size in zip(pixels.shape[2:], kernel, strict=True)
     )
-    plain = all(each == 1 for each in dilation) and given.get("groups", 1) == 1
+    plain = all(each == 1 for each in dilation) and arguments.get("groups", 1) == 1
     if not (whole and plain and tuple(stride) == tuple(kernel)):
         return None
     if padding != "valid" and any(each != 0 for each in padding):

@@ -256,9 +256,9 @@ def test_towers_without_a_residual_path_run_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(image_tokens, "_tower_layers",
                         lambda _: frozenset(id(each.weight) for each in linear))  # fmt: skip
     _CACHE.pop(model, None)
-    found = image_tokens_of("internvl")
-    assert found.sites == expected.sites
-    torch.testing.assert_close(found.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
+    result = image_tokens_of("internvl")
+    assert result.sites == expected.sites
+    torch.testing.assert_close(result.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
 
 
 def test_attention_blocks_of_towers_run_their_residual_path() -> None:

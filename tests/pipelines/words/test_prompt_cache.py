@@ -16,7 +16,7 @@ CACHED = ("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "q
           "mistral3", "aya_vision", "got_ocr2")  # fmt: skip
 WHOLE = ("lfm2_vl", "mllama", "git", "kosmos2", "florence2", "t5gemma2")
 """Families with other caches, resamplers or encoders of text."""
-EXACT = {"atol": 2e-6, "rtol": 0.0}
+EXACT: dict[str, Any] = {"atol": 2e-6, "rtol": 0.0}
 
 
 def replays(family: str, images: Any = None, **more: Any) -> list[list[WordReplay]]:
@@ -71,9 +71,9 @@ def test_generation_by_any_strategy(
         assert not any(replay.verified for replay in shorter)
     whole(monkeypatch)
     [longer] = replays(family, **made())
-    for one, other in zip(shorter, longer, strict=True):
-        assert one.token_ids.tolist() == other.token_ids.tolist()
-        torch.testing.assert_close(one.rows, other.rows, **EXACT)
+    for cached, complete in zip(shorter, longer, strict=True):
+        assert cached.token_ids.tolist() == complete.token_ids.tolist()
+        torch.testing.assert_close(cached.rows, complete.rows, **EXACT)
 
 
 @pytest.mark.parametrize("more", [{}, {"num_beams": 4, "num_return_sequences": 3}])
@@ -85,9 +85,9 @@ def test_batches_with_padding(more: dict[str, Any], monkeypatch: pytest.MonkeyPa
     assert not any(replay.verified for each in together for replay in each)
     whole(monkeypatch)
     longer = replays("qwen2_vl", images, batch_size=3, **more)
-    for some, others in zip(together, longer, strict=True):
-        for one, other in zip(some, others, strict=True):
-            torch.testing.assert_close(one.rows, other.rows, **EXACT)
+    for several, completes in zip(together, longer, strict=True):
+        for cached, complete in zip(several, completes, strict=True):
+            torch.testing.assert_close(cached.rows, complete.rows, **EXACT)
 
 
 def test_windows_that_moved_on_are_replayed_whole() -> None:

@@ -251,8 +251,8 @@ def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
     )
     known = _TEXT_LAYERS.setdefault(model, {})
     if kernels not in known:
-        found = _trace_text_layers(model, text)
-        names = [name for name, weight in model.named_parameters() if id(weight) in found]
+        traced = _trace_text_layers(model, text)
+        names = [name for name, weight in model.named_parameters() if id(weight) in traced]
         known[kernels] = frozenset(names)
     return frozenset(
         id(weight) for name, weight in model.named_parameters() if name in known[kernels]
