@@ -23,7 +23,7 @@ class CachedPrompt:
 
     Args:
         layers: Keys and values of each layer.
-        positions: Positions of the tokens, as the model was told; None if it counts them itself.
+        positions: Positions of the tokens, as the model got them; None if it counts them itself.
     """
 
     layers: tuple[tuple[Float[Tensor, "1 _h n _d"], Float[Tensor, "1 _h n _e"]], ...]
