@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from visattn.commands.options.arguments import (
     output_path,
     whole_number,
 )
+from visattn.commands.options.boxes import BoxFile, add_boxes, boxes_of, check_boxes, join_boxes
 from visattn.commands.options.dry_run import (
     add_dry_run,
     describe_images,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.question_answering import Answer
+    from visattn.recording.map_boxes import MapBoxes
 
 PREFIX = "hf:"
 _NO_WEIGHTS = """\
@@ -59,6 +62,8 @@ With --out it also writes
                  all on one scale, and the words that each hop attended to
   DIR/NAME.json  answers with probabilities, maps with their geometry, weights of the words
 and for several images DIR/index.html, an index of all pages.
+With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the answers, or
+the words of written answers.
 Words that the model does not know are reported with similar words that it knows.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
@@ -96,6 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="largest number of answers with their probabilities (default: 5)",
     )
+    add_boxes(parser)
     add_resize_mode(parser, default="pad")
     add_dry_run(parser)
     return parser
@@ -114,6 +120,7 @@ def main(argv: Sequence[str]) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     _check_model_options(parser, args)
+    check_boxes(parser, args)
     if args.out is None:
         refuse_without(parser, args, ["num_answers"])
     skipped: list[str] = []
@@ -124,6 +131,8 @@ def main(argv: Sequence[str]) -> int:
         check_no_overwrite(args.out, files, names)
         if len(names) > 1:
             read_index_entries(args.out)
+    box_file = BoxFile(args, names)
+    files += [] if args.boxes is None else [str(args.boxes.absolute())]
     model, processor, source = _load(args)
     _check_questions(model, args.questions)
     if args.dry_run:
@@ -131,7 +140,9 @@ def main(argv: Sequence[str]) -> int:
         return print_dry_run(reads, args.out, files)
     if args.out is not None:
         create_folder(args.out)
-    return _ask_images(model, processor, args, names, skipped)
+    code = _ask_images(model, processor, args, names, skipped, box_file)
+    box_file.write()
+    return code
 
 
 def _check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -187,6 +198,7 @@ def _ask_images(
     args: argparse.Namespace,
     names: Mapping[Path, str],
     skipped: list[str],
+    box_file: BoxFile,
 ) -> int:
     """Ask about one image after the other; return the exit code."""
     index = None
@@ -201,27 +213,24 @@ def _ask_images(
     ):
         paths = progress.track(names) if progress else names
         for path, image in read_images(paths, skipped, strict=args.strict):
-            not_written += _ask_image(model, processor, names[path], image, args, index)
+            answers = _answers(model, processor, image, args)
+            boxes = [_answer_boxes(each, args) for each in answers]
+            box_file.add(path, join_boxes(boxes))
+            not_written += _write_answers(names[path], image, answers, boxes, args, index)
             done.append(path)
     return report_failures(skipped, not_written, len(names))
 
 
-def _ask_image(
-    model: "nn.Module",
-    processor: Any,
-    name: str,
-    image: "LoadedImage",
-    args: argparse.Namespace,
-    index: ImageIndex | None,
-) -> list[str]:
-    """Ask, print rows and write the files; return reasons for missing files."""
-    from visattn.pipelines.draw_answers import answer_html
+def _answers(
+    model: "nn.Module", processor: Any, image: "LoadedImage", args: argparse.Namespace
+) -> "list[Answer]":
+    """Return the answers to all questions about an image."""
     from visattn.pipelines.question_answering import ask
 
     options = {} if processor is None else {"processor": processor}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # unknown words were reported already
-        answers = ask(
+        return ask(
             model,
             image,
             args.questions,
@@ -229,13 +238,34 @@ def _ask_image(
             resize_mode=args.resize_mode,
             **options,
         )
+
+
+def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | None":
+    """Return the boxes of an answer; those of hops and layers have the answer as their label."""
+    boxes = None if answer.maps is None else boxes_of(answer.maps, args)
+    if boxes is None or answer.maps is None or answer.maps.kind == "words":
+        return boxes
+    return replace(boxes, boxes=tuple(each._replace(label=answer.text) for each in boxes))
+
+
+def _write_answers(
+    name: str,
+    image: "LoadedImage",
+    answers: "Sequence[Answer]",
+    boxes: "Sequence[MapBoxes | None]",
+    args: argparse.Namespace,
+    index: ImageIndex | None,
+) -> list[str]:
+    """Print rows and write the files of an image; return reasons for missing files."""
+    from visattn.pipelines.draw_answers import answer_html
+
     for answer in answers:
         text, probability = answer.answers[0]
         print_row(f"{name}: {answer.question}", f"{text} ({100 * probability:.0f} %)")
     if args.out is None:
         return []
     try:
-        page = answer_html(image, answers, index=None if index is None else INDEX)
+        page = answer_html(image, answers, boxes=boxes, index=None if index is None else INDEX)
         atomic_write(args.out / f"{name}.html", page.encode())
         atomic_write(args.out / f"{name}.json", _json_record(image, answers))
         if index is not None:

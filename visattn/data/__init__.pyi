@@ -58,6 +58,9 @@ from .questions.scene_grammar import (
 from .questions.scene_questions import (
     SceneQuestions as SceneQuestions,
 )
+from .regions.box_files import (
+    coco_boxes as coco_boxes,
+)
 from .regions.dataset import (
     AnnotatedImage as AnnotatedImage,
     read_annotated_images as read_annotated_images,

@@ -6,18 +6,26 @@ from typing import Any
 
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
+from visattn.pipelines.draw_pages import relative_boxes
 from visattn.pipelines.question_answering import Answer
+from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.html.question_page import PageQuestion, question_page
 
 
 def answer_html(
-    image: ImageLike, answers: Sequence[Answer], *, name: str | None = None, **options: Any
+    image: ImageLike,
+    answers: Sequence[Answer],
+    *,
+    boxes: Sequence[MapBoxes | None] | None = None,
+    name: str | None = None,
+    **options: Any,
 ) -> str:
     """Return a self-contained HTML page with answers and the attention map of each hop.
 
     Args:
         image: The original image.
         answers: Answers to questions about this image by one model.
+        boxes: Boxes of the maps of each answer, which are outlined.
         name: Name on the page; by default the file name of the image.
         options: Arguments of `visattn.viz.html.question_page.question_page`.
 
@@ -34,14 +42,17 @@ def answer_html(
     geometry = next(filter(None, geometries), Geometry.identity(original.size))
     return question_page(
         original.pixels,
-        [_page_question(answer) for answer in answers],
+        [
+            _page_question(*each)
+            for each in zip(answers, boxes or [None] * len(answers), strict=True)
+        ],
         geometry.to_dict(),
         name=Path(original.name).name if name is None else name,
         **options,
     )
 
 
-def _page_question(answer: Answer) -> PageQuestion:
+def _page_question(answer: Answer, boxes: MapBoxes | None) -> PageQuestion:
     maps, weights = answer.maps, answer.word_weights
     return PageQuestion(
         answer.question,
@@ -52,4 +63,5 @@ def _page_question(answer: Answer) -> PageQuestion:
         None if weights is None else weights.numpy(),
         answer.unknown,
         answer.notes,
+        relative_boxes(boxes),
     )

@@ -16,6 +16,7 @@ from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_maps import draw_target
 from visattn.pipelines.scale import map_scale
 from visattn.recording.attention_map import AttentionMap
+from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
 from visattn.viz.captions.panel import caption_panel
 from visattn.viz.layout.grid import compute_tile_size
@@ -107,13 +108,19 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
 
 
 def caption_figure(
-    image: ImageLike, caption: Caption, *, width: int = 1200, **options: Any
+    image: ImageLike,
+    caption: Caption,
+    *,
+    boxes: MapBoxes | None = None,
+    width: int = 1200,
+    **options: Any,
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure of the image and one overlay per word, on one color scale.
 
     Args:
         image: The original image.
         caption: Its caption.
+        boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
         width: Width of the figure in pixels.
         options: Arguments of `visattn.viz.caption_panel`.
 
@@ -131,6 +138,8 @@ def caption_figure(
         600
     """
     pixels, caption = read_image(image).pixels, caption.drawable()
+    if boxes is not None:
+        options["boxes"] = boxes.per_map()
     options.setdefault("vmax", caption.maps.display_range()[1])
     shown = compute_tile_size(pixels.shape[:2], len(caption.words), width=width)
     return caption_panel(

@@ -12,6 +12,7 @@ from visattn.attribution.regions import mask_from_runs
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.pipelines.scale import MapScale, empty_map_reason, map_scale
 from visattn.recording.attention_map import AttentionMap
+from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.comparison import MethodMap, comparison_panel
 from visattn.viz.maps.heatmap import Style, map_to_rgba, overlay
@@ -141,6 +142,26 @@ def draw_target(
         # the region is one of the input, wherever the cells of the map lie
         placed = AttentionMap(mask, "region", "gradient", attention_map.geometry.from_edges())
         return draw_region(image, placed.resize_to_image().numpy() > 0.5)
+    return image
+
+
+def outline_boxes(
+    image: UInt8[np.ndarray, "y x 3"], boxes: MapBoxes | None
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return an image with the outlines of boxes of maps; as it is without.
+
+    Args:
+        image: RGB, at the size of the original image.
+        boxes: Boxes, from `AttentionMap.boxes`.
+
+    Example:
+        >>> from visattn.recording.map_boxes import MapBox
+        >>> boxes = MapBoxes((MapBox((5.0, 5.0, 25.0, 25.0), 1.0, 1.0),), 0.5, True, (30, 40))
+        >>> int(outline_boxes(np.zeros((30, 40, 3), np.uint8), boxes)[5, 15, 0])
+        255
+    """
+    for each in boxes or ():
+        image = draw_frame(image, each.box)
     return image
 
 

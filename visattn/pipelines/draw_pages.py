@@ -7,7 +7,9 @@ from typing import Any
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.data.phrases.grounding import score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
+from visattn.geometry.placement import Box
 from visattn.pipelines.captioning import Caption
+from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
 
@@ -17,6 +19,7 @@ def caption_html(
     caption: Caption,
     *,
     phrase_boxes: Sequence[Phrase] = (),
+    boxes: MapBoxes | None = None,
     name: str | None = None,
     **options: Any,
 ) -> str:
@@ -27,6 +30,8 @@ def caption_html(
         caption: Its caption; the `alternatives` can be selected on the page.
         phrase_boxes: Phrases of reference captions with their boxes, relative to the image. For
             phrases that also occur in a caption, the page shows the boxes and the grounding scores.
+        boxes: Boxes of the maps of the first caption, from `caption.maps.boxes()`, which are
+            outlined.
         name: Name on the page; by default the file name of the image.
         options: Arguments of `visattn.viz.html.caption_page.caption_page`.
 
@@ -50,7 +55,10 @@ def caption_html(
     options.setdefault("vmax", caption.maps.display_range()[1])
     return caption_page(
         original.pixels,
-        [_page_caption(each.drawable(), phrase_boxes) for each in (caption, *caption.alternatives)],
+        [
+            _page_caption(caption.drawable(), phrase_boxes, boxes),
+            *(_page_caption(each.drawable(), phrase_boxes, None) for each in caption.alternatives),
+        ],
         geometry.to_dict(),
         name=Path(original.name).name if name is None else name,
         smooth=caption.smooth,
@@ -111,7 +119,9 @@ def ground_phrases(caption: Caption, phrase_boxes: Sequence[Phrase]) -> tuple[Pa
     )
 
 
-def _page_caption(caption: Caption, regions: Sequence[Phrase]) -> PageCaption:
+def _page_caption(
+    caption: Caption, regions: Sequence[Phrase], boxes: MapBoxes | None
+) -> PageCaption:
     return PageCaption(
         words=caption.words,
         maps=caption.maps.values.numpy(),
@@ -120,6 +130,22 @@ def _page_caption(caption: Caption, regions: Sequence[Phrase]) -> PageCaption:
         score=caption.score,
         finished=caption.finished,
         phrases=ground_phrases(caption, regions),
+        boxes=relative_boxes(boxes),
+    )
+
+
+def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:
+    """Return the boxes of each map as fractions of the image size; () without boxes.
+
+    Args:
+        boxes: Boxes of maps.
+    """
+    if boxes is None:
+        return ()
+    height, width = boxes.image_size
+    return tuple(
+        tuple((x0 / width, y0 / height, x1 / width, y1 / height) for x0, y0, x1, y1 in each)
+        for each in boxes.per_map()
     )
 
 

@@ -15,6 +15,7 @@ from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.io.argument_checks import check_argument
 from visattn.recording.heatmap_png import heatmap_png
+from visattn.recording.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
 
 _NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
 
@@ -347,6 +348,49 @@ class AttentionMap:
         return values.masked_fill_(
             ~visible.to(values.device), torch.nan
         )  # in place on a new tensor
+
+    def boxes(
+        self, threshold: float = BOX_THRESHOLD, *, relative: bool = True, smooth: bool = True
+    ) -> MapBoxes:
+        """Return boxes around the parts of the image where each map is high.
+
+        They enclose the pixels of `resize_to_image` at or above the threshold, part by part; pixels
+        that touch at a side or a corner are one part. What the network did not see is in none. Only
+        positive values count, so a map that is nowhere above 0 has no box.
+
+        Args:
+            threshold: Share of the peak of each map on the image, in (0, 1]; with
+                `relative=False` a value of the map.
+            relative: Whether the threshold is a share of the peak.
+            smooth: Interpolate between cell centers, as maps are drawn; if False, parts consist of
+                whole cells.
+
+        Raises:
+            ValueError: If the threshold is out of range, the maps have several axes, or no place on
+                an image.
+
+        Example:
+            >>> values = torch.tensor([[0.0, 1.0, 0.0, 0.2]])
+            >>> gate = AttentionMap(values, "gate", "gate", Geometry.identity((2, 8)))
+            >>> [(each.box, round(each.score, 2)) for each in gate.boxes(0.5, smooth=False)]
+            [((2.0, 0.0, 4.0, 2.0), 0.83)]
+        """
+        if not 0 < threshold <= (1 if relative else float("inf")):
+            allowed = "in (0, 1] if it is a share of the peak, else above 0"
+            raise ValueError(f"threshold must be {allowed}; got {threshold}")
+        if self.kind != "channel" and self.values.ndim not in (2, 3):
+            raise ValueError(
+                f"there must be one map [y, x] or several [n, y, x], got shape "
+                f"{tuple(self.values.shape)}; select some: maps[0]"
+            )
+        found: list[MapBox] = []
+        maps = list(self) if self.values.ndim > self._map_ndim else [self]
+        for index, each in enumerate(maps):
+            label = str(each.metadata.get("label") or each.metadata.get("class") or "")
+            placed = each.resize_to_image(smooth=smooth)
+            found += part_boxes(placed, threshold, relative=relative, label=label, index=index)
+        size = self.geometry.image_size  # pyright: ignore[reportOptionalMemberAccess] (checked)
+        return MapBoxes(tuple(found), threshold, relative, size, len(maps))
 
 
 def _reduce_channels(

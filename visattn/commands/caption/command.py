@@ -23,6 +23,7 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
+from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
 from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_weights, check_weights
@@ -49,6 +50,7 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.npz    the same as NumPy arrays
   DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
   DIR/index.html  index of all pages
+With --boxes FILE, FILE holds the boxes of each word: COCO JSON, whose categories are the words.
 Each page is self-contained and works offline. An interrupted run resumes: files that exist and were
 made in the same way are not written again.
 Unreadable images are skipped and reported at the end; the exit code is then 1.
@@ -59,7 +61,7 @@ _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
 _IN_FILES = ("num_captions", "gif", "alignment", "phrase_boxes", "method", "maps", "overwrite")
-_PHOTO = ("method", "gif", "alignment", "phrase_boxes", "shard")
+_PHOTO = ("method", "gif", "alignment", "phrase_boxes", "shard", *BOX_OPTIONS)
 _CAPTIONER = (
     "weights",
     "run",
@@ -113,6 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="phrases with boxes (JSON, or JSON compressed with gzip): pages compare the attention "
         "of a phrase with its boxes",
     )
+    add_boxes(parser)
     add_resize_mode(parser)
     parser.add_argument(
         "--batch-size", type=batch_size, help="images per batch (default: 16; 1 with --model)"
@@ -236,6 +239,7 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     """Exit with a usage error if options contradict each other; fill in dependent defaults."""
     if args.out is None:
         refuse_without(parser, args, _IN_FILES)
+    check_boxes(parser, args)
     if args.model is not None:
         return
     check_weights(args)  # reports a missing run before torch is imported

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.options.boxes import BoxFile, box_settings, boxes_of
 from visattn.commands.options.folders import encode_png
 from visattn.commands.options.image_index import INDEX
 from visattn.commands.options.image_run import ImageRun, Record
@@ -52,6 +53,8 @@ class CaptionRun(ImageRun["Caption"]):
         if args.alignment:
             _check_alignment_names(self.all_names)
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
+        self.box_file = BoxFile(args, self.all_names)
+        self.files += [] if args.boxes is None else [str(args.boxes.absolute())]
 
     @abstractmethod
     def load(self) -> "tuple[nn.Module, str]":
@@ -63,31 +66,50 @@ class CaptionRun(ImageRun["Caption"]):
         return {
             **{name: getattr(self.args, name) for name in _OPTIONS},
             "phrase_boxes": boxes and file_digest(boxes),
+            **box_settings(self.args),
         }
 
     def record(self, image: "LoadedImage", result: "Caption") -> dict[str, Any]:
         """Return a caption and its alternatives as values of JSON."""
-        return _json_record(image, result, self._phrases(image))
+        boxes = boxes_of(result.maps, self.args)
+        found = {} if boxes is None else {"boxes": boxes.to_dict()}
+        return {**_json_record(image, result, self._phrases(image)), **found}
 
     def row(self, record: Record) -> tuple[str]:
         """Return the caption."""
         return (record["caption"],)
+
+    def collect(self, path: Path, record: Record) -> None:
+        """Add the boxes of an image to their file."""
+        if "boxes" in record:
+            from visattn.recording.map_boxes import MapBoxes
+
+            self.box_file.add(path, MapBoxes.from_dict(record["boxes"]))
+
+    def process(self, *, batch_size: int = 1) -> int:
+        """Process all images, and write the file of boxes."""
+        code = super().process(batch_size=batch_size)
+        self.box_file.write()
+        return code
 
     def write(self, name: str, image: "LoadedImage", result: "Caption") -> "Sequence[np.ndarray]":
         """Write panel, arrays and page of an image; return the mean map of its words."""
         from visattn.pipelines.draw_captions import alignment_figure, caption_figure
         from visattn.pipelines.draw_pages import caption_gif, caption_html
 
-        file = str(self.out / name)
-        atomic_write(Path(f"{file}.png"), encode_png(caption_figure(image, result)))
+        file, outlined = str(self.out / name), boxes_of(result.maps, self.args)
+        panel = caption_figure(image, result, boxes=outlined)
+        atomic_write(Path(f"{file}.png"), encode_png(panel))
         atomic_write(Path(f"{file}.npz"), _npz_arrays(result))
         if self.args.gif:
             atomic_write(Path(f"{file}.gif"), caption_gif(image, result))
         if self.args.alignment:
             figure = encode_png(alignment_figure(image, result))
             atomic_write(Path(f"{file}.alignment.png"), figure)
-        boxes = self._phrases(image)
-        html = caption_html(image, result, phrase_boxes=boxes, name=name, index=INDEX)
+        phrases = self._phrases(image)
+        html = caption_html(
+            image, result, phrase_boxes=phrases, boxes=outlined, name=name, index=INDEX
+        )
         atomic_write(Path(f"{file}.html"), html.encode())
         return [_mean_overlay(image, result)]
 

@@ -28,8 +28,8 @@ def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str
 
     Args:
         reads: Descriptions of the inputs.
-        folder: Output folder; None if nothing would be written.
-        files: Names of the output files.
+        folder: Output folder; None if no files would be written to one.
+        files: Names of the output files; absolute ones do not lie in the folder.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -42,12 +42,12 @@ def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str
         0
     """
     lines = [f"reads   {line}" for line in reads]
-    if folder is None:
-        lines.append("writes  nothing without --out DIR")
-    else:
+    if folder is not None:
         check_writable(folder)
-        paths = [folder / name for name in files]
-        lines += [f"writes  {path}{' (overwrites)' * path.exists()}" for path in paths]
+    paths = [Path(folder or "") / name for name in files if folder or Path(name).is_absolute()]
+    lines += [f"writes  {path}{' (overwrites)' * path.exists()}" for path in paths]
+    if not paths:
+        lines.append("writes  nothing without --out DIR")
     print_lines(["dry run: nothing is written", *lines])
     return 0
 

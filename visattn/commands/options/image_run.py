@@ -127,6 +127,9 @@ class ImageRun(ABC, Generic[Result]):
     def finish(self, result: Result | None) -> None:
         """Receive the result of each image in order; None if an earlier run finished it."""
 
+    def collect(self, path: Path, record: Record) -> None:
+        """Receive the record of each image in order, also if an earlier run finished it."""
+
     def dry_run(self, model: "nn.Module", source: str) -> int:
         """Print what would be read and written; return 0.
 
@@ -169,6 +172,7 @@ class ImageRun(ABC, Generic[Result]):
                     page = self.page.format(name)
                     self._index.add(name, page, self.caption(record), card)
                 self.finish(job.result)
+                self.collect(job.path, record)
                 done.append(name)
         return report_failures(self.skipped, not_written, len(self.names))
 

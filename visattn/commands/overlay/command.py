@@ -18,6 +18,7 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
+from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
 from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
 from visattn.commands.options.models import add_model
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
@@ -46,6 +47,8 @@ Files of a map begin with NAME.METHOD:
 Several methods also give NAME.methods.png, all maps side by side. --all-heads adds NAME.heads.png,
 --explorer NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
 With --query best: NAME.queries.png, one figure with boxes and maps; .json and .npz hold the values.
+With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the classes,
+texts or words, or the methods of maps without one.
 If a method fails, this is reported, the other methods continue, and the exit code is 1.
 Regions outside of the network's input, such as those beside a crop, are hatched or transparent.
 An interrupted run resumes: maps that exist and were made in the same way are not computed again.
@@ -60,10 +63,10 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
-    "all_heads", "explorer", "shard", "autocast",
+    "all_heads", "explorer", "shard", "autocast", *BOX_OPTIONS,
 )  # fmt: skip
 _VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
-_SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax")
+_SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS)
 _MODES = {
     "photos": Mode("photos", (*_MODEL, *_PHOTO)),
     "videos": Mode("videos", (*_MODEL, *_VIDEO)),
@@ -98,6 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_dense_target(parser)
     _add_drawing(parser)
     _add_saved_maps(parser)
+    add_boxes(parser)
     add_video(parser, "NAME.METHOD")
     parser.add_argument(
         "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
@@ -298,6 +302,7 @@ def _refuse_without_effect(
     parser: argparse.ArgumentParser, args: argparse.Namespace, mode: str
 ) -> None:
     """Exit with a usage error if an option has no effect beside the others."""
+    check_boxes(parser, args)
     if args.style != "heat" and not (args.all_heads or args.explorer):
         refuse_without(parser, args, ["opacity"], "--style heat, --all-heads or --explorer")
     if args.style in ("light", "blur") and mode in ("maps", "videos"):

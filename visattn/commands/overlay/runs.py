@@ -4,9 +4,11 @@ import argparse
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from visattn.commands.options.boxes import BoxFile, box_settings, boxes_of, join_boxes
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite, encode_png, unique_names
 from visattn.commands.options.image_index import INDEX, read_index_entries
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.pipelines.layer_attention import RecordedLayer
     from visattn.pipelines.scale import MapScale
     from visattn.recording.attention_map import AttentionMap
+    from visattn.recording.map_boxes import MapBoxes
 
 
 def overlay_images(args: argparse.Namespace) -> int:
@@ -53,6 +56,7 @@ def overlay_images(args: argparse.Namespace) -> int:
     count, names = len(names), select_shard(names, args.shard)
     _check_drawing(args)
     check_one_photo(args, len(names))
+    box_file = BoxFile(args, names)
     if args.dry_run:
         return _dry_run(args, names)
     runner = MapRunner(args)
@@ -68,6 +72,7 @@ def overlay_images(args: argparse.Namespace) -> int:
         run.skipped += skipped
         with count_on_interrupt(run.done, len(names)), progress_bar(len(names)) as progress:
             run.process(progress.track(names) if progress else names)
+    run.write_boxes(box_file)
     return report_failures(run.skipped, run.not_written, len(names))
 
 
@@ -84,6 +89,8 @@ def _dry_run(args: argparse.Namespace, names: dict[Path, str]) -> int:
     if has_index(args, len(names)):
         read_index_entries(args.out)
         files.append(INDEX)
+    if args.boxes is not None:
+        files.append(str(args.boxes.absolute()))
     reads = [describe_images([*names]), describe_model(runner.loaded.model, args.model)]
     return print_dry_run([*reads, f"methods: {', '.join(keys)}"], args.out, files)
 
@@ -142,6 +149,7 @@ class _Run:
             "colormap": args.colormap,
             "opacity": args.opacity,
             "interpolation": args.interpolation,
+            **box_settings(args),
         }
 
     def process(self, paths: Iterable[Path]) -> None:
@@ -261,7 +269,7 @@ class _Run:
 
     def _render(self, job: _MapJob) -> "dict[str, np.ndarray]":
         """Write the images of the maps of a photo; return the overlays."""
-        from visattn.pipelines.draw_maps import render_map
+        from visattn.pipelines.draw_maps import outline_boxes, render_map
 
         overlays: dict[str, np.ndarray] = {}
         for spec, attention_map, scale in zip(self.runner.specs, job.maps, job.scales, strict=True):
@@ -276,8 +284,9 @@ class _Run:
                 opacity=self.args.opacity,
                 smooth=self.args.interpolation == "bilinear",
             )
-            overlays[spec.key] = drawn.overlay
-            images = {"overlay": drawn.overlay, "rgba": drawn.rgba, "16bit": drawn.gray}
+            outlined = outline_boxes(drawn.overlay, boxes_of(attention_map, self.args))
+            overlays[spec.key] = outlined
+            images = {"overlay": outlined, "rgba": drawn.rgba, "16bit": drawn.gray}
             for kind in self.args.save:
                 name = f"{self.names[job.path]}.{spec.key}{IMAGES[kind]}"
                 self.folder.write(name, encode_png(images[kind]))
@@ -321,6 +330,24 @@ class _Run:
                 if self.pages.need_layers:
                     layers = self.pages.record_layers(self.runner.explainer.prepare([image]))
                 yield _MapJob(path, image, self._load(path, records), scales, layers)
+
+    def write_boxes(self, file: BoxFile) -> None:
+        """Write the boxes of the maps of all images, also of those that earlier runs computed.
+
+        Args:
+            file: The file of `--boxes`.
+        """
+        if self.args.boxes is None:
+            return
+        for path in self.names:
+            records = self._records(path) if path.is_file() else None
+            maps = [] if records is None else self._load(path, records)
+            found = [
+                _labeled(boxes_of(each, self.args), each, spec)
+                for each, spec in zip(maps, self.runner.specs, strict=bool(maps))
+            ]
+            file.add(path, join_boxes(found))
+        file.write()
 
     def _load(self, path: Path, records: Sequence[dict[str, Any]]) -> "list[AttentionMap]":
         return [self.folder.load(self.names[path], each["key"], each) for each in records]
@@ -371,6 +398,19 @@ class _Run:
             raise
         except OSError as error:
             self.not_written.append(f"{name}: {error}")
+
+
+def _labeled(
+    boxes: "MapBoxes | None", attention_map: "AttentionMap", spec: MapSpec
+) -> "MapBoxes | None":
+    """Return boxes whose label is the explained class or text, or the method if there is none."""
+    from visattn.attribution.methods import METHODS
+
+    metadata = attention_map.metadata
+    target = metadata.get("class") or metadata.get("target")
+    explained = target is not None and METHODS[spec.method].needs_target
+    label = str(target) if explained else spec.key
+    return boxes and replace(boxes, boxes=tuple(each._replace(label=label) for each in boxes))
 
 
 def _versions() -> dict[str, str]:

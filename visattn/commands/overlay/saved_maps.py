@@ -3,9 +3,11 @@
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.options.boxes import BoxFile, boxes_of
 from visattn.commands.options.folders import create_folder, encode_png
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import WrittenFiles, replace_files
@@ -49,13 +51,15 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     saved.words = words or [str(number) for number in range(1, len(maps) + 1)]
     single_file = args.out.suffix.lower() == ".png" and not args.out.is_dir()
     paths = [args.out] if single_file else _output_paths(args.out, saved.words)
+    box_file = BoxFile(args, [photo])
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would overwrite the photo {photo}")
     folder, names = paths[0].parent, [path.name for path in paths]
     if not args.overwrite:
         WrittenFiles.read(folder).check(names)
+    boxes = [] if args.boxes is None else [args.boxes.absolute()]
     if args.dry_run:
-        return paths
+        return [*boxes, *paths]
     create_folder(folder)
     with replace_files(folder, names[-1], overwrite=args.overwrite) as part:
         if not single_file:
@@ -64,7 +68,9 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
         only = single_file and len(maps) == 1
         last = _overlay(image, maps, 0, args) if only else _panel(image, maps, saved, args)
         atomic_write(part / names[-1], encode_png(last))
-    return paths
+    box_file.add(photo, boxes_of(replace(maps, labels=tuple(saved.words)), args))
+    box_file.write()
+    return [*boxes, *paths]
 
 
 def _output_paths(folder: Path, words: Sequence[str]) -> list[Path]:
@@ -119,9 +125,10 @@ def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:
 def _overlay(
     image: "LoadedImage", maps: "AttentionMap", index: int, args: argparse.Namespace
 ) -> "np.ndarray":
+    from visattn.pipelines.draw_maps import outline_boxes
     from visattn.viz.maps.heatmap import overlay
 
-    return overlay(
+    drawn = overlay(
         image.pixels,
         maps[index].resize_to_image(smooth=args.interpolation == "bilinear").numpy(),
         vmin=args.vmin,
@@ -130,6 +137,7 @@ def _overlay(
         opacity=args.opacity,
         style=args.style,
     )
+    return outline_boxes(drawn, boxes_of(maps[index], args))
 
 
 def _panel(
@@ -152,6 +160,7 @@ def _panel(
         values,
         log_probs=saved.log_probs,
         gates=saved.gates,
+        boxes=None if (boxes := boxes_of(maps, args)) is None else boxes.per_map(),
         vmin=args.vmin,
         vmax=1.0 if per_map else _full_color_value(maps, args),
         colormap=args.colormap,

@@ -12,6 +12,7 @@ from visattn.viz.layout.grid import MARGIN, compute_tile_grid, create_titled_pag
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.heatmap import Style, overlay
 from visattn.viz.maps.legend import ACCENT, LEGEND_HEIGHT, MUTED, SMALL, TEXT, TRACK, draw_legend
+from visattn.viz.maps.marks import draw_frame
 from visattn.viz.maps.resize import resize_image, resize_map
 
 _MIN_WIDTH = 480  # of the legend, in pixels
@@ -26,6 +27,7 @@ def caption_panel(
     log_probs: Sequence[float] | None = None,
     gates: Sequence[float] | None = None,
     gate_symbol: str = "β",
+    boxes: Sequence[Sequence[Sequence[float]]] | None = None,
     vmin: float = 0.0,
     vmax: float | None = None,
     colormap: str = "magma",
@@ -45,6 +47,8 @@ def caption_panel(
         log_probs: Log-probability of each word, shown as a percentage.
         gates: Gate of each word, between 0 and 1, shown as a bar.
         gate_symbol: Symbol of the gates.
+        boxes: Boxes that are outlined for each word: left, top, right, bottom in pixels of the
+            image.
         vmin: Value at the lower end of the colormap.
         vmax: Value at the upper end of the colormap. By default the median of the peaks of the
             maps, so that one strong map does not make all others dark.
@@ -62,13 +66,17 @@ def caption_panel(
         >>> caption_panel(image, ["a", "dog"], np.zeros((2, 30, 40)), width=600).shape[1]
         600
     """
-    _check_arguments(words, {"maps": maps, "log_probs": log_probs, "gates": gates}, width)
+    per_word = {"maps": maps, "log_probs": log_probs, "gates": gates, "boxes": boxes}
+    _check_arguments(words, per_word, width)
     peaks = _map_peaks(maps, vmin)
     vmax = _default_vmax(peaks, vmin) if vmax is None else vmax
     draw = partial(overlay, vmin=vmin, vmax=vmax, colormap=colormap, opacity=opacity, style=style)
     grid = compute_tile_grid((image.shape[0], image.shape[1]), len(words) + 1, width)
     small = resize_image(image, grid.tile_size)
     tiles = [small, *(draw(small, resize_map(values, grid.tile_size)) for values in maps)]
+    if boxes is not None:
+        size = (image.shape[0], image.shape[1])
+        tiles[1:] = [_outlined(*each, size) for each in zip(tiles[1:], boxes, strict=True)]
     text_height = 38 if gates is None else 58
     page, places = create_titled_page(" ".join(words), grid, width, text_height, LEGEND_HEIGHT)
     pen = ImageDraw.Draw(page)
@@ -94,6 +102,16 @@ def caption_panel(
         gate_symbol=None if gates is None else gate_symbol,
     )
     return np.array(page)
+
+
+def _outlined(
+    tile: UInt8[np.ndarray, "y x 3"], boxes: Sequence[Sequence[float]], size: tuple[int, int]
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return a tile with boxes that are in pixels of an image of a size."""
+    y, x = tile.shape[0] / size[0], tile.shape[1] / size[1]
+    for left, top, right, bottom in boxes:
+        tile = draw_frame(tile, (left * x, top * y, right * x, bottom * y))
+    return tile
 
 
 def _check_arguments(words: Sequence[str], per_word: dict[str, Sized | None], width: int) -> None:

@@ -47,6 +47,8 @@ class PageCaption:
         score: Beam-search score.
         finished: Whether the caption has an end token; otherwise it was truncated.
         phrases: Phrases with ground-truth boxes.
+        boxes: Boxes around the high parts of each map, left, top, right and bottom as fractions of
+            the image size; empty if they were not asked for.
 
     Raises:
         ValueError: If there is no word, or the numbers of entries differ.
@@ -63,13 +65,14 @@ class PageCaption:
     score: float | None = None
     finished: bool = True
     phrases: tuple[PagePhrase, ...] = ()
+    boxes: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that there is one entry per word."""
         count = len(self.words)
         if not count:
             raise ValueError("a caption needs at least one word, got none")
-        for name in ("maps", "log_probs", "gates"):
+        for name in ("maps", "log_probs", "gates", "boxes"):
             length = len(getattr(self, name))
             if length != count and (length or name == "maps"):
                 raise ValueError(f"{name} must have {count} entries, one per word, got {length}")
@@ -179,4 +182,5 @@ def _caption_data(caption: PageCaption) -> dict[str, Any]:
         "finished": caption.finished,
         "maps": base64.b64encode(maps).decode(),
         "phrases": [phrase._asdict() for phrase in caption.phrases],
+        "boxes": caption.boxes,
     }

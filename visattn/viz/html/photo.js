@@ -74,15 +74,16 @@ class Stage {
     this.pen.putImageData(this.painter.paint(values, this.place(options.smooth, options.grid, options.geometry), options), 0, 0);
   }
 
-  /** Draw boxes, given as shares of the image. */
-  outline(boxes) {
-    const lines = boxes.flatMap(([left, top, right, bottom]) => ["under", "over"].map((kind) => {
+  /** Draw boxes, given as shares of the image: known ones, and dashed those of a map. */
+  outline(known, ofMap = []) {
+    const kinds = [[known, ["under", "over"]], [ofMap, ["under", "over dashed"]]];
+    const lines = kinds.flatMap(([boxes, styles]) => boxes.flatMap((box) => styles.map((kind) => [box, kind]))).map(([[left, top, right, bottom], kind]) => {
       const line = document.createElementNS("http://www.w3.org/2000/svg", "rect");
       const sides = { x: left, y: top, width: right - left, height: bottom - top };
       for (const [side, share] of Object.entries(sides)) line.setAttribute(side, `${100 * share}%`);
       line.setAttribute("class", kind);
       return line;
-    }));
+    });
     $("boxes").replaceChildren(...lines);
   }
 

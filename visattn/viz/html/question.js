@@ -29,6 +29,7 @@ function show() {
   const [low, high] = scale;
   const options = { ...state, low: low + state.threshold * (high - low), high, grid: pageData.grid };
   stage.show(hop === null ? null : maps[hop], options);
+  stage.outline([], entry().boxes[hop] || []);
   hops.buttons.forEach((button, index) => button.classList.toggle("shown", index === hop));
   hops.mark(hop === null ? -1 : hop);
   candidates.mark(state.question);

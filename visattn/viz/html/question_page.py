@@ -28,6 +28,8 @@ class PageQuestion:
         word_weights: Attention to the words for each hop; None if there is none.
         unknown: Words that the model does not know.
         notes: What limits the answer.
+        boxes: Boxes around the high parts of each map, left, top, right and bottom as fractions of
+            the image size; empty if they were not asked for.
 
     Raises:
         ValueError: If there is no word or answer, the numbers of entries differ, or they are not
@@ -46,6 +48,7 @@ class PageQuestion:
     word_weights: Float[np.ndarray, "hops t"] | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    boxes: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the numbers of entries."""
@@ -149,4 +152,5 @@ def _question_data(entry: PageQuestion) -> dict[str, Any]:
         "scale": [0.0, float(maps.max(initial=0)) or 1.0],
         "weights": weights,
         "notes": [sanitize_text(note, _TEXT) for note in entry.notes],
+        "boxes": entry.boxes,
     }

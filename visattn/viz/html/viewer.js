@@ -90,7 +90,7 @@ function show() {
   const options = { ...state, low: low + state.threshold * (high - low), high };
   stage.show(at === null ? null : maps[at === MEAN ? count : at], options);
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
-  stage.outline(phrase && state.boxes ? phrase.boxes : []);
+  stage.outline(phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
   words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
   words.mark(typeof state.pinned === "number" ? state.pinned : -1);
   candidates.mark(state.candidate);
@@ -221,7 +221,7 @@ async function start() {
   $("gated").lastChild.textContent = gateLabel();
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
-  $("outlines").hidden = !pageData.captions.some(({ phrases }) => phrases.length);
+  $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);
   chooseCandidate(0);
   listen();
   set({});

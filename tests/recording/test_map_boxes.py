@@ -1,0 +1,134 @@
+"""Boxes of maps: laws, numbers by hand, and their place on photos that were turned or cropped."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra.numpy import arrays
+
+from visattn.data.regions.masks import map_rle, rle_mask
+from visattn.geometry.affine import Geometry
+from visattn.recording.attention_map import AttentionMap
+from visattn.recording.map_boxes import MapBoxes
+
+GRIDS = st.tuples(st.integers(1, 7), st.integers(1, 5)).flatmap(
+    lambda shape: arrays(np.int8, shape, elements=st.integers(-1, 4))
+)
+
+
+def cells(values: object, geometry: Geometry) -> AttentionMap:
+    return AttentionMap(torch.as_tensor(values).float(), "x", "gradient", geometry)
+
+
+@given(GRIDS, st.sampled_from([0.25, 0.5, 0.75, 1.0]))
+@settings(max_examples=60, deadline=None)
+def test_boxes_contain_exactly_the_cells_above_the_threshold(
+    grid: np.ndarray, share: float
+) -> None:
+    """Cells of 3 x 2 pixels: every cell above lies in its box, and touches no other part."""
+    found = cells(grid, Geometry.identity((3 * grid.shape[0], 2 * grid.shape[1]))).boxes(
+        share, smooth=False
+    )
+    high = (grid > 0) & (grid >= share * grid.max())
+    covered = np.zeros(grid.shape, bool)
+    for each in found:
+        left, top, right, bottom = each.box
+        assert left % 2 == right % 2 == top % 3 == bottom % 3 == 0
+        inside = high[int(top) // 3 : int(bottom) // 3, int(left) // 2 : int(right) // 2]
+        assert inside.any(0)[[0, -1]].all()  # no box could be smaller
+        assert inside.any(1)[[0, -1]].all()
+        covered[int(top) // 3 : int(bottom) // 3, int(left) // 2 : int(right) // 2] = True
+    assert (covered | ~high).all()
+    positive = grid.clip(0).astype(float)
+    mass = positive[high].sum() / max(positive.sum(), 1)
+    assert sum(each.score for each in found) == pytest.approx(mass)
+    assert [each.score for each in found] == sorted((e.score for e in found), reverse=True)
+
+
+@given(GRIDS)
+@settings(max_examples=30, deadline=None)
+def test_boxes_enclose_the_mask_of_the_map(grid: np.ndarray) -> None:
+    """They are those of the run-length encoding, which interpolates between cells."""
+    size = (3 * grid.shape[0] + 2, 2 * grid.shape[1] + 5)
+    heat = cells(grid, Geometry.identity((size[0], size[1] + 3)).cropped(0, 2, size))
+    found = heat.boxes(0.5)
+    if grid.max() <= 0:
+        assert len(found) == 0
+        return
+    mask = rle_mask(map_rle(heat)["counts"], found.image_size)
+    covered = np.zeros_like(mask)
+    for left, top, right, bottom in (map(int, each.box) for each in found):
+        assert mask[top:bottom, left:right].any(0)[[0, -1]].all()
+        assert mask[top:bottom, left:right].any(1)[[0, -1]].all()
+        covered[top:bottom, left:right] = True
+    assert (covered | ~mask).all()
+
+
+def test_two_parts_by_hand() -> None:
+    """8, 2 / 0, 0 / 3, 5 on a photo of 6 x 4 pixels: above 4 one cell each, above 2 both rows."""
+    heat = cells([[8.0, 2.0], [0.0, 0.0], [3.0, 5.0]], Geometry.identity((6, 4)))
+    one = heat.boxes(0.5, smooth=False)
+    assert [(each.box, each.peak) for each in one] == [
+        ((0.0, 0.0, 2.0, 2.0), 8.0), ((2.0, 4.0, 4.0, 6.0), 5.0)
+    ]  # fmt: skip
+    assert [each.score for each in one] == pytest.approx([8 / 18, 5 / 18])
+    two = heat.boxes(2.0, relative=False, smooth=False)
+    assert [each.box for each in two] == [(0.0, 0.0, 4.0, 2.0), (0.0, 4.0, 4.0, 6.0)]
+    assert (two.threshold, two.relative, two.image_size) == (2.0, False, (6, 4))
+
+
+@pytest.mark.parametrize(
+    ("orientation", "box"),
+    [(1, (2.0, 1.0, 3.0, 2.0)), (3, (1.0, 0.0, 2.0, 1.0)), (6, (0.0, 2.0, 1.0, 3.0)),
+     (8, (1.0, 1.0, 2.0, 2.0))],
+)  # fmt: skip
+def test_boxes_are_those_of_the_upright_photo(
+    orientation: int, box: tuple[float, float, float, float]
+) -> None:
+    """A cell of stored pixels, seen upright: EXIF 6 turns the stored photo clockwise."""
+    height, width = (2, 4) if orientation in (1, 3) else (4, 2)
+    stored = Geometry.identity((height, width), orientation).to_stored()
+    # the network reads the stored pixels, so its input is carried to the upright photo
+    matrix = torch.linalg.inv(torch.tensor(stored.matrix, dtype=torch.float64)).tolist()
+    rows: Any = tuple(tuple(row) for row in matrix)
+    upright = Geometry(rows, (2, 4), (height, width), (0.0, 0.0, width, height))
+    values = torch.zeros(2, 4)
+    values[1, 2] = 1.0
+    [found] = cells(values, upright).boxes(smooth=False)
+    assert found.box == box
+
+
+def test_boxes_lie_on_the_visible_part() -> None:
+    """The crop shows columns 3 to 7 of 10; a uniform map has its box there and nowhere else."""
+    crop = Geometry.identity((6, 10)).cropped(0, 3, (6, 4)).resized((60, 40)).flipped()
+    [found] = cells(torch.ones(3, 2), crop).boxes()
+    assert (found.box, found.score) == ((3.0, 0.0, 7.0, 6.0), 1.0)
+    [left] = cells([[0.0, 1.0]], crop).boxes(smooth=False)
+    assert left.box == (3.0, 0.0, 5.0, 6.0)  # flipped
+
+
+def test_several_maps_and_a_map_of_nothing() -> None:
+    values = torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 3.0]]])
+    labels = ("a", "red", "dog")
+    maps = AttentionMap(values, "x", "words", Geometry.identity((2, 4)), labels=labels)
+    found = maps.boxes(smooth=False)
+    assert [(each.label, each.map_index) for each in found] == [("a", 0), ("dog", 2)]
+    assert found.per_map() == [[(0.0, 0.0, 2.0, 2.0)], [], [(2.0, 0.0, 4.0, 2.0)]]
+    assert MapBoxes.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert len(maps[1].boxes()) == 0
+
+
+def test_what_has_no_boxes_is_refused() -> None:
+    heat = cells(torch.ones(2, 2), Geometry.identity((2, 2)))
+    for threshold in (0.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=r"threshold must be in \(0, 1\]"):
+            heat.boxes(threshold)
+    with pytest.raises(ValueError, match="channel gate"):
+        AttentionMap(torch.ones(3), "x", "channel").boxes()
+    with pytest.raises(ValueError, match="must have a geometry"):
+        AttentionMap(torch.ones(2, 2), "x", "gate").boxes()
+    with pytest.raises(ValueError, match=r"several \[n, y, x\], got shape \(1, 1, 2, 2\)"):
+        cells(torch.ones(1, 1, 2, 2), Geometry.identity((2, 2))).boxes()

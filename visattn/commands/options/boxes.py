@@ -1,0 +1,136 @@
+"""Options `--boxes` and `--box-threshold`: boxes around the high parts of maps, as COCO JSON."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.options.arguments import real_number
+from visattn.commands.options.modes import refuse_without
+from visattn.io.atomic import atomic_write
+
+if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+    from visattn.recording.attention_map import AttentionMap
+    from visattn.recording.map_boxes import MapBox, MapBoxes
+
+BOX_OPTIONS = ("boxes", "box_threshold")
+_DEFAULT = 0.5  # that of AttentionMap.boxes
+
+
+def add_boxes(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "--boxes",
+        type=Path,
+        metavar="FILE",
+        help="also write boxes around the high parts of each map as COCO JSON, in pixels of the "
+        "upright photo, and draw them",
+    )
+    parser.add_argument(
+        "--box-threshold",
+        type=real_number(0.001, 1),
+        default=_DEFAULT,
+        metavar="SHARE",
+        help="with --boxes: share of the peak of a map from which pixels belong to a box (default: "
+        f"{_DEFAULT})",
+    )
+
+
+def check_boxes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Exit with a usage error if only the threshold is given."""
+    if args.boxes is None:
+        refuse_without(parser, args, ["box_threshold"], "a file of boxes, --boxes FILE")
+
+
+def box_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the files of an image depend on, for the records of a run."""
+    return {"box_threshold": args.box_threshold} if args.boxes is not None else {}
+
+
+def boxes_of(maps: "AttentionMap", args: argparse.Namespace) -> "MapBoxes | None":
+    """Return the boxes of maps, or None without `--boxes`.
+
+    Args:
+        maps: Placed on a photo.
+        args: Options of the command.
+    """
+    if args.boxes is None:
+        return None
+    smooth = maps.metadata.get("places") not in ("argmax", "sample")  # as the maps are drawn
+    return maps.boxes(args.box_threshold, smooth=smooth)
+
+
+def join_boxes(found: "Sequence[MapBoxes | None]") -> "MapBoxes | None":
+    """Return the boxes of several maps of an image as one; None if there are none.
+
+    Args:
+        found: Boxes of each; None without.
+    """
+    known = [each for each in found if each is not None]
+    if not known:
+        return None
+    boxes: list[MapBox] = []
+    first = 0
+    for each in known:
+        boxes += [box._replace(map_index=first + box.map_index) for box in each]
+        first += each.num_maps
+    return replace(known[0], boxes=tuple(boxes), num_maps=first)
+
+
+class BoxFile:
+    """The file of `--boxes`, written when all images are done.
+
+    Args:
+        args: Options of the command.
+        images: All input images.
+
+    Raises:
+        ValueError: If `--box-threshold` is set without a file, or the file is an input image or a
+            folder.
+    """
+
+    def __init__(self, args: argparse.Namespace, images: Iterable[Path]) -> None:
+        self.path: Path | None = args.boxes
+        self._found: dict[Path, MapBoxes] = {}
+        images = list(images)
+        if self.path is None:
+            if args.box_threshold != _DEFAULT:
+                raise ValueError("--box-threshold needs a file of boxes, --boxes FILE")
+            return
+        if self.path.is_dir():
+            raise ValueError(f"--boxes must be a file, such as boxes.json; {self.path} is a folder")
+        if os.path.realpath(self.path) in {os.path.realpath(image) for image in images}:
+            raise ValueError(f"--boxes would overwrite the input image {self.path}")
+        parents = [image.parent.absolute() for image in images]
+        self._folder = os.path.commonpath(parents) if parents else ""
+
+    def add(self, image: Path, boxes: "MapBoxes | None") -> None:
+        """Add the boxes of an image.
+
+        Args:
+            image: Its file.
+            boxes: Its boxes; None is left out.
+        """
+        if self.path is not None and boxes is not None:
+            self._found[image] = boxes
+
+    def write(self) -> None:
+        """Write the file, if there is one.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if self.path is None:
+            return
+        from visattn.data.regions.box_files import coco_boxes
+
+        named = (
+            (Path(os.path.relpath(image.absolute(), self._folder)).as_posix(), boxes)
+            for image, boxes in self._found.items()
+        )
+        content = json.dumps(coco_boxes(named), allow_nan=False).encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.path, content)

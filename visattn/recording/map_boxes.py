@@ -1,0 +1,136 @@
+"""Boxes around the parts of a map that are above a threshold."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from visattn.geometry.placement import Box
+
+BOX_THRESHOLD = 0.5
+"""Share of the peak: of 0.1 to 0.8 the one with which most boxes of Grad-CAM fit the objects of
+photos (docs/benchmarks.md), and that of `map_rle`."""
+
+
+class MapBox(NamedTuple):
+    """The box around one connected part of a map."""
+
+    box: Box
+    """Left, top, right, bottom in pixels of the upright image."""
+    score: float
+    """Share of the positive mass of the map on the image that lies in the part, from 0 to 1."""
+    peak: float
+    """Highest value of the part."""
+    label: str = ""
+    """Label of the map."""
+    map_index: int = 0
+    """Index of the map along the first axis."""
+
+
+@dataclass(frozen=True)
+class MapBoxes:
+    """Boxes of one map or several, those of a map in descending order of their scores.
+
+    Args:
+        boxes: The boxes.
+        threshold: Value from which a pixel belongs to a part.
+        relative: Whether the threshold is a share of the peak of each map, or a value of the map.
+        image_size: Height and width of the upright image.
+        num_maps: Number of maps, also of those without a box.
+    """
+
+    boxes: tuple[MapBox, ...]
+    threshold: float
+    relative: bool
+    image_size: tuple[int, int]
+    num_maps: int = 1
+
+    def __len__(self) -> int:
+        """Return the number of boxes."""
+        return len(self.boxes)
+
+    def __iter__(self) -> Iterator[MapBox]:
+        """Iterate over the boxes."""
+        return iter(self.boxes)
+
+    def per_map(self) -> list[list[Box]]:
+        """Return the boxes of each map."""
+        return [
+            [each.box for each in self.boxes if each.map_index == index]
+            for index in range(self.num_maps)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the boxes as plain values that JSON can represent.
+
+        Example:
+            >>> boxes = MapBoxes((MapBox((0, 0, 2, 1), 0.75, 0.5, "dog"),), 0.5, True, (3, 4))
+            >>> MapBoxes.from_dict(boxes.to_dict()) == boxes
+            True
+        """
+        return {
+            "threshold": self.threshold,
+            "relative": self.relative,
+            "image_size": list(self.image_size),
+            "num_maps": self.num_maps,
+            "boxes": [{**each._asdict(), "box": list(each.box)} for each in self.boxes],
+        }
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "MapBoxes":
+        """Return the boxes from the dictionary of `to_dict`.
+
+        Args:
+            plain: The dictionary.
+        """
+        boxes = tuple(MapBox(**{**each, "box": tuple(each["box"])}) for each in plain["boxes"])
+        height, width = plain["image_size"]
+        rule = plain["threshold"], plain["relative"]
+        return cls(boxes, *rule, (height, width), plain["num_maps"])
+
+
+def part_boxes(
+    values: Float[Tensor, "y x"],
+    threshold: float,
+    *,
+    relative: bool,
+    label: str = "",
+    index: int = 0,
+) -> list[MapBox]:
+    """Return the boxes around the parts of a map at or above a threshold, largest share first.
+
+    Pixels that touch at a side or a corner are one part.
+
+    Args:
+        values: One per pixel of the image; NaN where the network did not see.
+        threshold: See `MapBoxes`.
+        relative: See `MapBoxes`.
+        label: Label of the map.
+        index: Index of the map.
+
+    Example:
+        >>> values = torch.tensor([[4.0, 0.0, 1.0], [2.0, 0.0, 1.0]])
+        >>> for each in part_boxes(values, 1.0, relative=False):
+        ...     print(each.box, each.score, each.peak)
+        (0.0, 0.0, 1.0, 2.0) 0.75 4.0
+        (2.0, 0.0, 3.0, 2.0) 0.25 1.0
+    """
+    from scipy import ndimage  # pyright: ignore[reportMissingTypeStubs]
+
+    known = values.detach().cpu().nan_to_num(0.0).clamp(min=0.0)
+    level = threshold * float(known.max()) if relative else threshold
+    mask = (values.detach().cpu() >= level) & (known > 0)  # false for NaN
+    labels: Any = ndimage.label(mask.numpy(), torch.ones(3, 3).numpy())[0]  # pyright: ignore
+    total = float(known.sum(dtype=torch.float64))
+    boxes: list[MapBox] = []
+    for number, (rows, columns) in enumerate(ndimage.find_objects(labels), start=1):
+        inside = torch.from_numpy(labels[rows, columns] == number)
+        part = known[rows, columns][inside]
+        sides = (columns.start, rows.start, columns.stop, rows.stop)
+        left, top, right, bottom = map(float, sides)
+        share = float(part.sum(dtype=torch.float64)) / total
+        boxes.append(MapBox((left, top, right, bottom), share, float(part.max()), label, index))
+    return sorted(boxes, key=lambda each: -each.score)
