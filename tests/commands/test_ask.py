@@ -90,3 +90,21 @@ def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsy
     for arguments, code, message in cases:
         assert main(["ask", *arguments]) == code, arguments
         assert message in capsys.readouterr().err
+
+
+def test_boxes_of_all_maps_have_the_answer_as_category(
+    weights: str, photos: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "boxes.json"
+    photo, questions = str(photos / "tall.png"), ["what color is the ring?", "the ring"]
+    arguments = ["ask", photo, *questions, "--weights", weights, "--out", str(tmp_path)]
+    assert main([*arguments, "--boxes", str(file)]) == 0
+    written = json.loads(file.read_text())
+    answers = va.ask(va.load(weights), photo, questions)
+    assert [each["name"] for each in written["categories"]] == list(
+        dict.fromkeys(answer.text for answer in answers)
+    )
+    counts = [len(answer.maps) for answer in answers if answer.maps is not None]
+    found = {each["index"] for each in written["annotations"]}
+    assert found == set(range(sum(counts)))  # maps of the second question follow the first
+    assert '"boxes":[[[' in (tmp_path / "tall.html").read_text()
