@@ -10,7 +10,11 @@ from PIL import Image
 from tiny_vlms import IMAGE, LLAMA, SMALL, hf, tokenizer
 from torch import Tensor
 from transformers.image_processing_utils import select_best_resolution
+from transformers.image_utils import SizeDict
 from transformers.models.got_ocr2.image_processing_got_ocr2 import get_optimal_tiled_canvas
+from transformers.models.idefics2.image_processing_idefics2 import (
+    get_resize_output_image_size as idefics2_size,
+)
 from vlm_runs import photo
 
 from visattn.pipelines.words.generation import GeneratedText
@@ -114,6 +118,39 @@ def idefics3() -> tuple[Any, Any]:
     return model, hf.Idefics3Processor(images, tiny_vlms._idefics_tokens(), image_seq_len=169)
 
 
+def gemma3() -> tuple[Any, Any]:
+    """Pan and scan: the whole photo at 896 x 896 with 16 x 16 tokens, then up to 4 crops of it."""
+    config = hf.Gemma3Config(
+        vision_config={**VISION, "patch_size": 14, "image_size": 896},
+        text_config={**TEXT, "head_dim": 8, "query_pre_attn_scalar": 8,
+                     "layer_types": ["full_attention"]},
+        mm_tokens_per_image=256, boi_token_index=5, eoi_token_index=6, image_token_index=4,
+    )  # fmt: skip
+    tokens = tokenizer(image_token="<image>", boi_token="<boi>", eoi_token="<eoi>")
+    processor = hf.Gemma3Processor(hf.Gemma3ImageProcessor(size={"height": 896, "width": 896}),
+                                   tokens, image_seq_length=256)  # fmt: skip
+    processor.images_kwargs = {**processor.images_kwargs, "do_pan_and_scan": True}
+    model = hf.Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # zeros
+    return model, processor
+
+
+def idefics2() -> tuple[Any, Any]:
+    """Four quarters of the photo, then all of it, in patches of 14 pixels; 64 queries read each."""
+    config = hf.Idefics2Config(
+        vision_config={**VISION, "patch_size": 14, "image_size": 980},
+        text_config={**TEXT, "model_type": "mistral"},
+        perceiver_config={"hidden_size": 16, "resampler_n_latents": 64, "resampler_depth": 1,
+                          "resampler_n_heads": 2, "num_key_value_heads": 1,
+                          "resampler_head_dim": 8},
+        image_token_id=4,
+    )  # fmt: skip
+    images = hf.Idefics2ImageProcessor(size={"shortest_edge": 378, "longest_edge": 980},
+                                       do_image_splitting=True)  # fmt: skip
+    return hf.Idefics2ForConditionalGeneration(config), hf.Idefics2Processor(
+        images, tiny_vlms._idefics_tokens(), image_seq_len=64)  # fmt: skip
+
+
 def tokens_of(
     model: Any, processor: Any, size: Size, *, dtype: torch.dtype = torch.float32
 ) -> ImageTokens:
@@ -187,6 +224,43 @@ def scale_tokens(size: Size, height: int, width: int) -> float:
     return min(height / 14 / size[0], width / 14 / size[1])
 
 
+def panned(size: Size) -> Tensor:
+    """Return the boxes of Gemma 3: the photo, and crops of equal length along its longer side."""
+    longer, shorter = max(size), min(size)
+    count = min(max(2, min(longer // 256, math.floor(longer / shorter + 0.5))), 4)
+    length = math.ceil(longer / count)
+    if longer / shorter < 1.2 or min(length, shorter) < 256:
+        return even(size, 16, 16)
+    parts = [even(size, 16, 16)]
+    for begin in range(0, longer, length):
+        along = torch.linspace(begin, min(begin + length, longer), 17)
+        across = torch.linspace(0, shorter, 17)
+        x, y = (along, across) if size[1] > size[0] else (across, along)
+        parts.append(boxes_of(x, y))
+    return torch.cat(parts)
+
+
+def quartered(size: Size) -> Tensor:
+    """Return the boxes of Idefics 2: patches of the quarters, then of the photo.
+
+    Each part is resized on its own, and padded to the largest; patches without photo are left out.
+    """
+    rows, columns = [0, size[0] // 2, size[0]], [0, size[1] // 2, size[1]]
+    parts = [(rows[i], rows[i + 1], columns[j], columns[j + 1]) for i in (0, 1) for j in (0, 1)]
+    parts.append((0, size[0], 0, size[1]))
+    limits = SizeDict(shortest_edge=378, longest_edge=980)
+    resized = [idefics2_size(torch.zeros(1, bottom - top, right - left), limits)
+               for top, bottom, left, right in parts]  # fmt: skip
+    canvas = [max(each[axis] for each in resized) // 14 for axis in (0, 1)]
+    boxes: list[Tensor] = []
+    for (top, bottom, left, right), (height, width) in zip(parts, resized, strict=True):
+        y = (top + torch.arange(canvas[0] + 1) * 14.0 * (bottom - top) / height).clamp(max=bottom)
+        x = (left + torch.arange(canvas[1] + 1) * 14.0 * (right - left) / width).clamp(max=right)
+        own = boxes_of(x, y)
+        boxes.append(own[(own[:, 2:] > own[:, :2]).all(1)])
+    return torch.cat(boxes)
+
+
 def tile_counts(size: Size) -> Size:
     """Return rows and columns of the tiles of InternVL."""
     columns, rows = get_optimal_tiled_canvas(size, (448, 448), 1, 6)
@@ -204,6 +278,8 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "internvl": internvl,
     "llava_next": llava_next,
     "idefics3": idefics3,
+    "gemma3": gemma3,
+    "idefics2": idefics2,
 }
 
 
@@ -226,6 +302,8 @@ def expected(name: str, size: Size) -> Tensor:
         return even(size, side // patch, side // patch)
     if name.startswith("qwen"):
         return even(size, *merged_28(size))
+    if name in ("gemma3", "idefics2"):
+        return panned(size) if name == "gemma3" else quartered(size)
     if name == "internvl":
         rows, columns = tile_counts(size)
         return tiled(size, rows, columns, 16) if rows * columns > 1 else even(size, 16, 16)

@@ -65,6 +65,17 @@ def test_models_with_two_vision_encoders_are_refused() -> None:
         pixel_name(inputs)
 
 
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+def test_prompts_that_end_with_the_photo_are_refused(family: str) -> None:
+    """Words behind image tokens: `generate` gives them positions that no forward pass does."""
+    model, processor = build(family)
+    with pytest.raises(ValueError, match="must end with text.*write an instruction behind"):
+        caption(model, processor, prompt=f"w1 {processor.image_token}")
+    assert caption(model, processor, prompt=f"{processor.image_token} w1")
+    llava, other = build("llava")  # its image tokens have one position each
+    assert caption(llava, other, prompt=f"w1 {other.image_token}")
+
+
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 def test_several_photos_in_a_prompt_are_refused(family: str) -> None:
     model, processor = build(family)

@@ -19,16 +19,23 @@ SOME: dict[str, list[Size]] = {
     "qwen2": [(375, 500), (97, 613), (53, 71)],
     "qwen2_5": [(375, 500), (40, 400)],
     "internvl": [(97, 613)],
-    "llava_next": [(375, 500), (427, 640), (641, 479), (1200, 600)],
+    "llava_next": [(375, 500), (427, 640), (641, 479), (1200, 600), (97, 613)],
     "idefics3": [(97, 613)],
+    "gemma3": [(641, 479)],
+    "idefics2": [(180, 300), (375, 500)],
 }
 CASES = [(name, size) for name in CHEAP for size in real_grids.sizes()] + [
     (name, size) for name, chosen in SOME.items() for size in chosen
 ]
 REST = [(name, size) for name in MODELS for size in real_grids.sizes() if (name, size) not in CASES]
 CROSSED = [("llava_next", size) for size in [(200, 500), (97, 613), (40, 400)]]
-"""Panoramas: tokens of tiles are narrower, those of the whole photo lower, and cells are both."""
+"""Panoramas: tokens of tiles are narrower, those of the whole photo lower, and cells are both.
+
+So each token covers several cells, and none holds most of it.
+"""
 TOLERANCE = 0.02  # tokens
+IN_PARTS = {"gemma3": 0.03, "idefics2": 0.13}
+"""Parts of a photo whose sizes differ by a pixel, for which one grid is fitted."""
 
 
 @functools.cache
@@ -40,6 +47,7 @@ def model(name: str) -> tuple[Any, Any]:
 def misplaced(boxes: Tensor, truth: Tensor) -> float:
     """Return the largest distance of edges, in tokens."""
     size = torch.cat([truth[:, 2:] - truth[:, :2]] * 2, 1)
+    size = size.maximum(0.9 * size.median(0).values)  # padding leaves some tokens a sliver
     return float(((boxes - truth) / size).abs().max())
 
 
@@ -50,6 +58,25 @@ def finest(placement: Placement) -> Tensor:
     return (size <= 1.05 * torch.tensor([width, height])).all(1)
 
 
+def check_spread(placement: Placement) -> None:
+    """Check that tokens lie evenly on the cells that their boxes touch, by the overlap with each.
+
+    Along each axis: the share of a cell is the length of the box in it; outside lies nothing, and
+    the mean is that of the box to half a cell.
+    """
+    (width, _, left), (_, height, top), _ = placement.geometry.matrix
+    shares = (placement.cells / placement.visible).T.reshape(-1, *placement.grid_size).double()
+    torch.testing.assert_close(shares.sum((1, 2)), torch.ones(len(shares)).double())
+    for axis, begin, pitch in ((0, left, width), (1, top, height)):
+        low, high = ((placement.boxes[:, axis + end].double() - begin) / pitch for end in (0, 2))
+        first = torch.arange(placement.grid_size[1 - axis]).double()
+        overlap = torch.minimum(high[:, None], first + 1) - torch.maximum(low[:, None], first)
+        expected = overlap.clamp(min=0) / (high - low)[:, None]
+        along = shares.sum(1 if axis == 0 else 2)
+        torch.testing.assert_close(along, expected, atol=1e-3, rtol=0)
+        assert float((along @ (first + 0.5) - (low + high) / 2).abs().max()) <= 0.5
+
+
 @pytest.mark.parametrize(
     ("name", "size"), [*CASES, *(pytest.param(*each, marks=pytest.mark.slow) for each in REST)],
     ids=str,
@@ -58,11 +85,13 @@ def test_tokens_lie_in_the_cells_of_the_true_grid(name: str, size: Size) -> None
     placement = tokens_of(*model(name), size).placement
     truth = expected(name, size)
     assert placement.boxes.shape == truth.shape
-    assert misplaced(placement.boxes, truth) <= TOLERANCE
+    assert misplaced(placement.boxes, truth) <= IN_PARTS.get(name, TOLERANCE)
+    if name in IN_PARTS:
+        return
     share = placement.cells.amax(0) / placement.visible
     cells = finest(placement)
     if (name, size) in CROSSED:
-        assert not bool(cells.any())
+        check_spread(placement)
         return
     assert placement.grid_size == real_grids.grid_of(truth)
     assert int(cells.sum()) == placement.grid_size[0] * placement.grid_size[1]

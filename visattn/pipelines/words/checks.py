@@ -96,6 +96,31 @@ def check_prompt_length(
             )
 
 
+def check_prompt_end(model: nn.Module, inputs: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a prompt that ends in image tokens, if these have positions along several axes.
+
+    `generate` of transformers then counts on from the last image token along each axis, where a
+    forward pass over prompt and words, as in training, gives each word one position.
+
+    Args:
+        model: The model.
+        inputs: Inputs of each photo.
+
+    Raises:
+        ValueError: If a prompt ends so.
+    """
+    if not any(hasattr(module, "get_rope_index") for module in model.modules()):
+        return
+    for each in inputs:
+        types = each.get("mm_token_type_ids")
+        if isinstance(types, Tensor) and bool(types[:, -1].any()):
+            raise ValueError(
+                f"the prompt of {type(model).__name__} must end with text, got one that ends with "
+                "the photo, after which generate of transformers gives words other positions than "
+                "the model was trained with: write an instruction behind the photo"
+            )
+
+
 def replay_memory(
     model: nn.Module, inputs: Mapping[str, Any], num_words: int, *, heads: bool = False
 ) -> dict[str, int]:

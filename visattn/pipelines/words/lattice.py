@@ -10,6 +10,7 @@ from torch import Tensor
 from visattn.geometry.affine import Geometry
 
 _ALIKE = 0.15  # largest difference of logarithms of sizes in one lattice
+_WHOLE = 0.999  # visible share of a token without padding
 _MAX_MISFIT = 0.1  # of a token, between a lattice and the centers of its tokens
 _EDGE = 0.05  # of a token: lattices that end so close to the edge of the photo end there
 _SLIVER = 0.25  # of a token: smaller parts of other lattices need no cells of their own
@@ -36,7 +37,7 @@ class TokenMoments:
     @property
     def whole(self) -> Bool[Tensor, " i"]:
         """Whether a token has no padding; the most visible ones if all have some."""
-        whole = self.visible > 0.999
+        whole = self.visible > _WHOLE
         return whole if bool(whole.any()) else self.visible >= self.visible.max() - 1e-6
 
 
@@ -249,6 +250,8 @@ def lattice_boxes(
 ) -> Float[Tensor, "i 4"]:
     """Return the visible part of each token: its cell, or its extent if it is in no grid.
 
+    Of tokens with padding inside the photo, where tiles end, it is their extent too.
+
     Args:
         lattices: The lattices.
         moments: Positions and extents of the tokens.
@@ -262,8 +265,12 @@ def lattice_boxes(
         for axis, each in enumerate(lattice.axes):
             low = each.begin + each.index(moments.mean[lattice.members, axis]) * each.pitch
             side = image_size[1 - axis]
-            boxes[lattice.members, axis] = low.double().clamp(0, side)
-            boxes[lattice.members, axis + 2] = (low + each.pitch).double().clamp(0, side)
+            cells = torch.stack([low, low + each.pitch], 1).double().clamp(0, side)
+            own = boxes[lattice.members][:, [axis, axis + 2]]
+            padded = (moments.visible[lattice.members] <= _WHOLE)[:, None]
+            elsewhere = padded & ((own - cells).abs() > _ALIKE * each.pitch).any(1, keepdim=True)
+            cells = torch.where(elsewhere, own.clamp(0, side), cells)
+            boxes[lattice.members, axis], boxes[lattice.members, axis + 2] = cells.unbind(1)
     return boxes
 
 

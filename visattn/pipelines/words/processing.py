@@ -302,8 +302,9 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     names = [name for name in inputs if "pixel_values" in name or name in PIXEL_NAMES]
     if len(names) > 1:
         raise ValueError(
-            f"the model must read the photo once, but its processor returns {' and '.join(names)}: "
-            "models with two vision encoders are not supported"
+            "the model must read the photo through one input, but its processor returns "
+            f"{' and '.join(names)}: models with two vision encoders, or with an input of its own "
+            "for tiles, are not supported"
         )
     for name in PIXEL_NAMES:
         if isinstance(inputs.get(name), Tensor):

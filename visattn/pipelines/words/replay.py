@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.pipelines.captioning import Caption, make_thumbnail, read_images
-from visattn.pipelines.words.checks import check_captioner, check_memory, check_prompt_length
+from visattn.pipelines.words.checks import (
+    check_captioner,
+    check_memory,
+    check_prompt_end,
+    check_prompt_length,
+)
 from visattn.pipelines.words.controls import Controls, find_sinks, relative_rows, select_indices
 from visattn.pipelines.words.generation import (
     GeneratedText,
@@ -314,6 +319,7 @@ def generate_and_replay(
         with frozen(model), torch.no_grad():
             singles, joint = _batch_inputs(processes, batch)
             check_prompt_length(model, singles, generate_kwargs)
+            check_prompt_end(model, singles)
         towers = ReusedOutputs(model)
         with eval_mode(model), towers.collecting():  # random numbers are drawn as in `generate`
             texts = generate(model, joint, same.special_ids, generate_kwargs)
