@@ -151,6 +151,23 @@ def idefics2() -> tuple[Any, Any]:
         images, tiny_vlms._idefics_tokens(), image_seq_len=64)  # fmt: skip
 
 
+def onevision() -> tuple[Any, Any]:
+    """Tiles of 384 pixels hold 27 x 27 patches of 14; 6 pixels are left over in each."""
+    pinpoints = [[384 * rows, 384 * columns] for rows in (1, 2, 3) for columns in (1, 2, 3)]
+    vision = {**VISION, "model_type": "siglip_vision_model", "patch_size": 14, "image_size": 384}
+    config = hf.LlavaOnevisionConfig(
+        vision_config=vision, text_config={**TEXT, "model_type": "qwen2"}, image_token_index=4,
+        video_token_index=5, image_grid_pinpoints=pinpoints, vision_feature_layer=-1,
+    )  # fmt: skip
+    images = hf.LlavaOnevisionImageProcessor(size={"height": 384, "width": 384},
+                                             image_grid_pinpoints=pinpoints)  # fmt: skip
+    return hf.LlavaOnevisionForConditionalGeneration(config), hf.LlavaOnevisionProcessor(
+        images, tokenizer(image_token="<image>", video_token="<video>"),
+        hf.LlavaOnevisionVideoProcessor(), num_image_tokens=729,
+        vision_feature_select_strategy="full",
+    )  # fmt: skip
+
+
 def tokens_of(
     model: Any, processor: Any, size: Size, *, dtype: torch.dtype = torch.float32
 ) -> ImageTokens:

@@ -123,7 +123,7 @@ def part_boxes(
     known = values.detach().cpu().nan_to_num(0.0).clamp(min=0.0)
     level = threshold * float(known.max()) if relative else threshold
     mask = (values.detach().cpu() >= level) & (known > 0)  # false for NaN
-    labels: Any = ndimage.label(mask.numpy(), torch.ones(3, 3).numpy())[0]  # pyright: ignore
+    labels: Any = ndimage.label(mask.numpy(), torch.ones(3, 3).numpy())[0]  # pyright: ignore[reportIndexIssue]
     total = float(known.sum(dtype=torch.float64))
     boxes: list[MapBox] = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(labels), start=1):

@@ -113,6 +113,25 @@ def test_16_bit_models_have_the_same_grid(name: str, dtype: torch.dtype) -> None
     torch.testing.assert_close(half.placement.boxes, wide.placement.boxes, atol=1e-2, rtol=0)
 
 
+def test_cells_are_as_fine_as_tokens_of_tiles_that_are_not_on_one_grid() -> None:
+    """LLaVA-OneVision shows 640 x 427 pixels at 768 x 512; between tiles, tokens are apart."""
+    placement = tokens_of(*real_grids.onevision(), (427, 640)).placement
+    (width, _, _), (_, height, _), _ = placement.geometry.matrix
+    tiles = placement.boxes[729:]
+    size = (tiles[:, 2:] - tiles[:, :2]).median(0).values
+    torch.testing.assert_close(size, torch.tensor([14.0, 14.0]) * 640 / 768, atol=0.2, rtol=0)
+    torch.testing.assert_close(torch.tensor([width, height]), size, atol=0.3, rtol=0)
+    check_spread(placement)
+
+
+def test_a_photo_with_fewer_pixels_than_tokens_is_placed_or_refused() -> None:
+    """Below 0.6 pixels, half a pixel at the edge that resampling repeats hides whole tokens."""
+    placement = tokens_of(*model("clip_336"), (20, 30)).placement
+    assert misplaced(placement.boxes, expected("clip_336", (20, 30))) <= TOLERANCE
+    with pytest.raises(ValueError, match=r"photo is too small.* 40 x 12 pixels .*enlarge it"):
+        tokens_of(*model("clip_336"), (12, 40))
+
+
 def test_a_photo_much_larger_than_the_input() -> None:
     size = (1512, 2016)
     placement = tokens_of(*model("clip_336"), size).placement

@@ -14,6 +14,7 @@ _WHOLE = 0.999  # visible share of a token without padding
 _MAX_MISFIT = 0.1  # of a token, between a lattice and the centers of its tokens
 _EDGE = 0.05  # of a token: lattices that end so close to the edge of the photo end there
 _SLIVER = 0.25  # of a token: smaller parts of other lattices need no cells of their own
+_SEEN = 0.2  # of a token at the edge of a photo, whose pixels resampling repeats
 _MAX_CELLS = 512  # along an axis
 _CHUNK = 256
 
@@ -224,7 +225,7 @@ def _is_extended(
             cells.append(places.floor())
             index, size = places[members], moments.extent[members, axis] / each.pitch
             near &= bool(((index - index.floor() - 0.5).abs() < 0.35).all())
-            near &= bool(((size > 0.4) & (size < 1.3)).all())
+            near &= bool(((size > _SEEN) & (size < 1.3)).all())
             near &= bool(((index > -1) & (index < each.count + 1)).all())
         both = torch.stack(cells, -1)
         taken = set(map(tuple, both[lattice.members].tolist()))
@@ -344,13 +345,21 @@ def assemble_grid(
 def _finest(
     lattices: list[Lattice], moments: TokenMoments, boxes: Float[Tensor, "i 4"], axis: int
 ) -> LatticeAxis:
-    """Return the lattice with the smallest cells along an axis; if there is none, equal cells."""
+    """Return the lattice with the smallest cells along an axis, or equal cells.
+
+    These are for tokens that form no lattice and are smaller: tiles of 384 pixels hold 27 patches
+    of 14, and the pixels that are left over part their tokens from those of the next tile.
+    """
     regular = [each.axes[axis] for each in lattices if each.axes is not None]
     fits = [each for each in regular if each.count <= _MAX_CELLS]
-    if fits:
-        return min(fits, key=lambda each: each.pitch)
+    finest = min(fits, key=lambda each: each.pitch) if fits else None
+    loose = [each.members for each in lattices if each.axes is None]
+    members = max(loose, key=len) if loose else slice(None)
+    extent = float(moments.extent[members, axis].median())
+    if finest is not None and (not loose or extent > (1 - _ALIKE) * finest.pitch):
+        return finest
     low, high = float(boxes[:, axis].min()), float(boxes[:, axis + 2].max())
-    pitch = max(float(moments.extent[:, axis].median()), (high - low) / _MAX_CELLS, 1e-6)
+    pitch = max(extent, (high - low) / _MAX_CELLS, 1e-6)
     count = max(1, round((high - low) / pitch))
     return LatticeAxis(low, (high - low) / count, count)
 

@@ -21,6 +21,7 @@ from visattn.pipelines.words.lattice import (
 NO_TOKEN, SHARED = -1, -2
 _ONE_DIGIT, _TWO_DIGITS = 64, 64**2  # tokens whose number has one or two digits
 _CLEAN = 0.1  # largest distance of a digit from a whole number
+_SMALLEST = 0.6  # pixels of the photo; edges of smaller tokens lie between pixels
 _STRONG, _WEAK = 0.01, 0.001  # of the mean gradient
 
 
@@ -252,11 +253,17 @@ def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = Fa
         shared: Whether tokens share pixels, so that their boxes overlap.
 
     Raises:
-        ValueError: If no token has a place on the photo.
+        ValueError: If no token has a place on the photo, or the photo is too small.
     """
     if not len(moments.columns):
         raise ValueError("no image token of the model has a place on the photo")
     size = geometry.image_size
+    smallest = float(moments.extent[moments.whole].median(0).values.min())
+    if smallest < _SMALLEST:
+        raise ValueError(
+            f"the photo is too small to place image tokens on it: it has {size[1]} x {size[0]} "
+            f"pixels (width x height), and a token covers {smallest:.2g} of a pixel; enlarge it"
+        )
     lattices = [] if shared else find_lattices(moments, size)
     boxes = lattice_boxes(lattices, moments, size)
     if shared:  # overlapping boxes: about as many cells as tokens, on the whole photo
