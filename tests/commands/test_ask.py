@@ -105,6 +105,6 @@ def test_boxes_of_all_maps_have_the_answer_as_category(
         dict.fromkeys(answer.text for answer in answers)
     )
     counts = [len(answer.maps) for answer in answers if answer.maps is not None]
-    found = {each["index"] for each in written["annotations"]}
-    assert found == set(range(sum(counts)))  # maps of the second question follow the first
+    numbers = {each["index"] for each in written["annotations"]}
+    assert numbers == set(range(sum(counts)))  # maps of the second question follow the first
     assert '"boxes":[[[' in (tmp_path / "tall.html").read_text()

@@ -29,12 +29,12 @@ def test_boxes_contain_exactly_the_cells_above_the_threshold(
     grid: np.ndarray, share: float
 ) -> None:
     """Cells of 3 x 2 pixels: every cell above lies in its box, and touches no other part."""
-    found = cells(grid, Geometry.identity((3 * grid.shape[0], 2 * grid.shape[1]))).boxes(
+    result = cells(grid, Geometry.identity((3 * grid.shape[0], 2 * grid.shape[1]))).boxes(
         share, smooth=False
     )
     high = (grid > 0) & (grid >= share * grid.max())
     covered = np.zeros(grid.shape, bool)
-    for each in found:
+    for each in result:
         left, top, right, bottom = each.box
         assert left % 2 == right % 2 == top % 3 == bottom % 3 == 0
         inside = high[int(top) // 3 : int(bottom) // 3, int(left) // 2 : int(right) // 2]
@@ -44,8 +44,8 @@ def test_boxes_contain_exactly_the_cells_above_the_threshold(
     assert (covered | ~high).all()
     positive = grid.clip(0).astype(float)
     mass = positive[high].sum() / max(positive.sum(), 1)
-    assert sum(each.score for each in found) == pytest.approx(mass)
-    assert [each.score for each in found] == sorted((e.score for e in found), reverse=True)
+    assert sum(each.score for each in result) == pytest.approx(mass)
+    assert [each.score for each in result] == sorted((e.score for e in result), reverse=True)
 
 
 @given(GRIDS)
@@ -54,13 +54,13 @@ def test_boxes_enclose_the_mask_of_the_map(grid: np.ndarray) -> None:
     """They are those of the run-length encoding, which interpolates between cells."""
     size = (3 * grid.shape[0] + 2, 2 * grid.shape[1] + 5)
     heat = cells(grid, Geometry.identity((size[0], size[1] + 3)).cropped(0, 2, size))
-    found = heat.boxes(0.5)
+    result = heat.boxes(0.5)
     if grid.max() <= 0:
-        assert len(found) == 0
+        assert len(result) == 0
         return
-    mask = rle_mask(map_rle(heat)["counts"], found.image_size)
+    mask = rle_mask(map_rle(heat)["counts"], result.image_size)
     covered = np.zeros_like(mask)
-    for left, top, right, bottom in (map(int, each.box) for each in found):
+    for left, top, right, bottom in (map(int, each.box) for each in result):
         assert mask[top:bottom, left:right].any(0)[[0, -1]].all()
         assert mask[top:bottom, left:right].any(1)[[0, -1]].all()
         covered[top:bottom, left:right] = True
@@ -68,13 +68,13 @@ def test_boxes_enclose_the_mask_of_the_map(grid: np.ndarray) -> None:
 
 
 def test_two_parts_by_hand() -> None:
-    """8, 2 / 0, 0 / 3, 5 on a photo of 6 x 4 pixels: above 4 one cell each, above 2 both rows."""
+    """Values 8, 2; 0, 0; 3, 5 on 6 x 4 pixels: above 4 one cell each, above 2 both rows."""
     heat = cells([[8.0, 2.0], [0.0, 0.0], [3.0, 5.0]], Geometry.identity((6, 4)))
-    one = heat.boxes(0.5, smooth=False)
-    assert [(each.box, each.peak) for each in one] == [
+    halves = heat.boxes(0.5, smooth=False)
+    assert [(each.box, each.peak) for each in halves] == [
         ((0.0, 0.0, 2.0, 2.0), 8.0), ((2.0, 4.0, 4.0, 6.0), 5.0)
     ]  # fmt: skip
-    assert [each.score for each in one] == pytest.approx([8 / 18, 5 / 18])
+    assert [each.score for each in halves] == pytest.approx([8 / 18, 5 / 18])
     two = heat.boxes(2.0, relative=False, smooth=False)
     assert [each.box for each in two] == [(0.0, 0.0, 4.0, 2.0), (0.0, 4.0, 4.0, 6.0)]
     assert (two.threshold, two.relative, two.image_size) == (2.0, False, (6, 4))
@@ -97,15 +97,15 @@ def test_boxes_are_those_of_the_upright_photo(
     upright = Geometry(rows, (2, 4), (height, width), (0.0, 0.0, width, height))
     values = torch.zeros(2, 4)
     values[1, 2] = 1.0
-    [found] = cells(values, upright).boxes(smooth=False)
-    assert found.box == box
+    [result] = cells(values, upright).boxes(smooth=False)
+    assert result.box == box
 
 
 def test_boxes_lie_on_the_visible_part() -> None:
     """The crop shows columns 3 to 7 of 10; a uniform map has its box there and nowhere else."""
     crop = Geometry.identity((6, 10)).cropped(0, 3, (6, 4)).resized((60, 40)).flipped()
-    [found] = cells(torch.ones(3, 2), crop).boxes()
-    assert (found.box, found.score) == ((3.0, 0.0, 7.0, 6.0), 1.0)
+    [result] = cells(torch.ones(3, 2), crop).boxes()
+    assert (result.box, result.score) == ((3.0, 0.0, 7.0, 6.0), 1.0)
     [left] = cells([[0.0, 1.0]], crop).boxes(smooth=False)
     assert left.box == (3.0, 0.0, 5.0, 6.0)  # flipped
 
@@ -114,10 +114,10 @@ def test_several_maps_and_a_map_of_nothing() -> None:
     values = torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 3.0]]])
     labels = ("a", "red", "dog")
     maps = AttentionMap(values, "x", "words", Geometry.identity((2, 4)), labels=labels)
-    found = maps.boxes(smooth=False)
-    assert [(each.label, each.map_index) for each in found] == [("a", 0), ("dog", 2)]
-    assert found.per_map() == [[(0.0, 0.0, 2.0, 2.0)], [], [(2.0, 0.0, 4.0, 2.0)]]
-    assert MapBoxes.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    result = maps.boxes(smooth=False)
+    assert [(each.label, each.map_index) for each in result] == [("a", 0), ("dog", 2)]
+    assert result.per_map() == [[(0.0, 0.0, 2.0, 2.0)], [], [(2.0, 0.0, 4.0, 2.0)]]
+    assert MapBoxes.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     assert len(maps[1].boxes()) == 0
 
 

@@ -383,14 +383,14 @@ class AttentionMap:
                 f"there must be one map [y, x] or several [n, y, x], got shape "
                 f"{tuple(self.values.shape)}; select some: maps[0]"
             )
-        found: list[MapBox] = []
+        parts: list[MapBox] = []
         maps = list(self) if self.values.ndim > self._map_ndim else [self]
         for index, each in enumerate(maps):
             label = str(each.metadata.get("label") or each.metadata.get("class") or "")
             placed = each.resize_to_image(smooth=smooth)
-            found += part_boxes(placed, threshold, relative=relative, label=label, index=index)
+            parts += part_boxes(placed, threshold, relative=relative, label=label, index=index)
         size = self.geometry.image_size  # pyright: ignore[reportOptionalMemberAccess] (checked)
-        return MapBoxes(tuple(found), threshold, relative, size, len(maps))
+        return MapBoxes(tuple(parts), threshold, relative, size, len(maps))
 
 
 def _reduce_channels(

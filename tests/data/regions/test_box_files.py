@@ -20,8 +20,8 @@ def document() -> dict[str, Any]:
     first = AttentionMap(torch.tensor([[[1.0, 0.0]], [[0.0, 3.0]]]), "x", "words", place,
                          labels=("a", "dog."))  # fmt: skip
     second = AttentionMap(torch.tensor([[[1.0], [3.0]]]), "x", "words", place, labels=("dog",))
-    found = (first.boxes(smooth=False), second.boxes(smooth=False))
-    return coco_boxes(zip(("a.png", "b/c.png"), found, strict=True))
+    result = (first.boxes(smooth=False), second.boxes(smooth=False))
+    return coco_boxes(zip(("a.png", "b/c.png"), result, strict=True))
 
 
 def test_our_reader_finds_the_boxes(tmp_path: Path) -> None:

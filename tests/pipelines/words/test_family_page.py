@@ -19,7 +19,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
 }  # fmt: skip
 TITLES = {
     "ved": "ViT and GPT-2 (vision-encoder-decoder)", "trocr": "TrOCR", "donut": "Donut",
-    "got_ocr2": "GOT-OCR 2",
+    "got_ocr2": "GOT-OCR 2", "nougat": "Nougat (without its crop of margins)", "pixtral": "Pixtral",
 }  # fmt: skip
 QUICK = ("glm4v", "qwen3_5", "lighton_ocr", "vipllava", "idefics", "aria", "molmo2", "chameleon",
          "deepseek_vl_hybrid", "step3p7", "nougat")  # fmt: skip
@@ -28,12 +28,10 @@ PLACED = {
     "learned queries": "through learned queries: an approximation, as the page of a caption says",
 }
 INSTEAD = {
-    "passes attention before": "a family of the first table; `va.record` and `va.explain` show the "
-    "vision tower alone",
+    "passes attention before": "a family of the first table",
     "discrete codes": "a family of the first table",
-    "one input": "a size of photo without tiles where there is one; the plain DeepSeek-VL instead "
-    "of the hybrid",
-    "videos": "`visattn overlay` for videos, or a model of the first table on single frames",
+    "one input": "a family of the first table, such as the plain DeepSeek-VL instead of the hybrid",
+    "videos": "a family of the first table, on single frames",
     "by their content": "turn the crop off in the image processor, or crop the page yourself",
 }
 HEAD = """# Vision-language models: which have maps of words
@@ -69,7 +67,7 @@ def outcome(name: str) -> tuple[str, bool, str]:
 
 def row(name: str) -> str:
     kind, works, text = outcome(name)
-    title = TITLES.get(name, kind.removesuffix("ForConditionalGeneration"))
+    title = TITLES.get(name, kind.partition("For")[0])
     if works:
         return f"| {title} | `{kind}` | {text} |"
     [instead] = [advice for key, advice in INSTEAD.items() if key in text]

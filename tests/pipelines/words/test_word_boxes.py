@@ -12,11 +12,11 @@ def test_each_word_has_boxes_that_hold_its_peak(family: str) -> None:
     """Grids with tiles, whole pages, and padding: boxes lie on the photo, around the peak."""
     caption = greedy(family).caption()
     maps, size = caption.maps, photo().size
-    found = maps.boxes(smooth=False)
-    assert found.image_size == size
-    assert {each.label for each in found} == set(caption.words)
+    result = maps.boxes(smooth=False)
+    assert result.image_size == size
+    assert {each.label for each in result} == set(caption.words)
     placed = maps.resize_to_image(smooth=False).nan_to_num(0.0)
-    for index, boxes in enumerate(found.per_map()):
+    for index, boxes in enumerate(result.per_map()):
         row, column = divmod(int(placed[index].argmax()), size[1])
         assert any(b[0] <= column < b[2] and b[1] <= row < b[3] for b in boxes)
         assert all(0 <= b[0] < b[2] <= size[1] and 0 <= b[1] < b[3] <= size[0] for b in boxes)
@@ -29,8 +29,8 @@ def test_the_box_of_a_token_is_its_own() -> None:
     token = len(placement.columns) - 1
     row = torch.zeros(len(replay.token_ids), len(placement.columns))
     row[:, token] = 1.0
-    [found] = replay.caption(row).maps[0].boxes(smooth=False)
+    [result] = replay.caption(row).maps[0].boxes(smooth=False)
     left, top, right, bottom = placement.boxes[token].tolist()
-    assert found.box == pytest.approx((left, top, right, bottom), abs=1.0)  # whole pixels
-    assert found.score == pytest.approx(1.0)
+    assert result.box == pytest.approx((left, top, right, bottom), abs=1.0)  # whole pixels
+    assert result.score == pytest.approx(1.0)
     assert placement.geometry.image_size == Geometry.identity(photo().size).image_size

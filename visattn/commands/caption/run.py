@@ -72,8 +72,8 @@ class CaptionRun(ImageRun["Caption"]):
     def record(self, image: "LoadedImage", result: "Caption") -> dict[str, Any]:
         """Return a caption and its alternatives as values of JSON."""
         boxes = boxes_of(result.maps, self.args)
-        found = {} if boxes is None else {"boxes": boxes.to_dict()}
-        return {**_json_record(image, result, self._phrases(image)), **found}
+        entries = {} if boxes is None else {"boxes": boxes.to_dict()}
+        return {**_json_record(image, result, self._phrases(image)), **entries}
 
     def row(self, record: Record) -> tuple[str]:
         """Return the caption."""

@@ -63,13 +63,13 @@ def boxes_of(maps: "AttentionMap", args: argparse.Namespace) -> "MapBoxes | None
     return maps.boxes(args.box_threshold, smooth=smooth)
 
 
-def join_boxes(found: "Sequence[MapBoxes | None]") -> "MapBoxes | None":
+def join_boxes(several: "Sequence[MapBoxes | None]") -> "MapBoxes | None":
     """Return the boxes of several maps of an image as one; None if there are none.
 
     Args:
-        found: Boxes of each; None without.
+        several: Boxes of each; None without.
     """
-    known = [each for each in found if each is not None]
+    known = [each for each in several if each is not None]
     if not known:
         return None
     boxes: list[MapBox] = []

@@ -342,11 +342,11 @@ class _Run:
         for path in self.names:
             records = self._records(path) if path.is_file() else None
             maps = [] if records is None else self._load(path, records)
-            found = [
+            boxes = [
                 _labeled(boxes_of(each, self.args), each, spec)
                 for each, spec in zip(maps, self.runner.specs, strict=bool(maps))
             ]
-            file.add(path, join_boxes(found))
+            file.add(path, join_boxes(boxes))
         file.write()
 
     def _load(self, path: Path, records: Sequence[dict[str, Any]]) -> "list[AttentionMap]":

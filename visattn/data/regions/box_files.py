@@ -32,12 +32,12 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
     annotations: list[dict[str, Any]] = []
     categories: dict[str, int] = {}
     rules: list[dict[str, Any]] = []
-    for number, (file, found) in enumerate(images, start=1):
-        height, width = found.image_size
+    for number, (file, boxes) in enumerate(images, start=1):
+        height, width = boxes.image_size
         entries.append({"id": number, "file_name": file, "height": height, "width": width})
-        rule = {"threshold": found.threshold, "relative": found.relative}
+        rule = {"threshold": boxes.threshold, "relative": boxes.relative}
         rules += [] if rule in rules else [rule]
-        for each in found:
+        for each in boxes:
             left, top, right, bottom = each.box
             name = category_name(each.label)
             annotations.append({

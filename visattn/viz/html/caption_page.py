@@ -48,7 +48,7 @@ class PageCaption:
         finished: Whether the caption has an end token; otherwise it was truncated.
         phrases: Phrases with ground-truth boxes.
         boxes: Boxes around the high parts of each map, left, top, right and bottom as fractions of
-            the image size; empty if they were not asked for.
+            the image size; empty without boxes.
 
     Raises:
         ValueError: If there is no word, or the numbers of entries differ.

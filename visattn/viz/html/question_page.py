@@ -29,7 +29,7 @@ class PageQuestion:
         unknown: Words that the model does not know.
         notes: What limits the answer.
         boxes: Boxes around the high parts of each map, left, top, right and bottom as fractions of
-            the image size; empty if they were not asked for.
+            the image size; empty without boxes.
 
     Raises:
         ValueError: If there is no word or answer, the numbers of entries differ, or they are not
