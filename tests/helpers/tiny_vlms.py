@@ -165,7 +165,7 @@ def llava_onevision() -> tuple[Any, Any]:
                                              image_grid_pinpoints=_PINPOINTS)  # fmt: skip
     processor = hf.LlavaOnevisionProcessor(
         images, tokenizer(image_token="<image>", video_token="<video>"),
-        hf.LlavaOnevisionVideoProcessor(), num_image_tokens=16,
+        _square(hf.LlavaOnevisionVideoProcessor), num_image_tokens=16,
         vision_feature_select_strategy="full",
     )  # fmt: skip
     return hf.LlavaOnevisionForConditionalGeneration(config), processor
@@ -187,11 +187,16 @@ def _qwen(model: Any, config: Any, processor: Any, vision: dict[str, Any], patch
         size={"shortest_edge": 16 * (2 * patch) ** 2, "longest_edge": 30 * (2 * patch) ** 2},
     )  # fmt: skip
     template = (
-        "{% for message in messages %}{% for part in message.content %}{% if part.type == 'image' "
-        "%}<|vision_start|><|image_pad|><|vision_end|>{% else %} {{ part.text }}{% endif %}"
-        "{% endfor %}{% endfor %}"
+        "{% for message in messages %}{% for part in message.content %}{% if part.type == 'text' "
+        "%} {{ part.text }}{% else %}<|vision_start|><|{{ part.type }}_pad|><|vision_end|>"
+        "{% endif %}{% endfor %}{% endfor %}"
     )
-    return model(built), processor(images, _qwen_tokens(), hf.Qwen2VLVideoProcessor(),
+    kind = getattr(hf, processor.__name__.replace("Processor", "VideoProcessor"), None)
+    videos = (kind or hf.Qwen2VLVideoProcessor)(
+        patch_size=patch, merge_size=2,
+        size={"shortest_edge": 16 * (2 * patch) ** 2, "longest_edge": 120 * (2 * patch) ** 2},
+    )  # fmt: skip
+    return model(built), processor(images, _qwen_tokens(), videos,
                                    chat_template=template)  # fmt: skip
 
 
@@ -292,8 +297,9 @@ def smolvlm() -> tuple[Any, Any]:
                                       max_image_size={"longest_edge": 32})  # fmt: skip
     library: Any = processing_smolvlm
     library.num2words = str  # a package that only its videos need
-    processor = hf.SmolVLMProcessor(images, _idefics_tokens(), hf.SmolVLMVideoProcessor(),
-                                    image_seq_len=4)  # fmt: skip
+    videos = hf.SmolVLMVideoProcessor(size={"longest_edge": 32},
+                                      max_image_size={"longest_edge": 32})  # fmt: skip
+    processor = hf.SmolVLMProcessor(images, _idefics_tokens(), videos, image_seq_len=4)
     return _idefics3(hf.SmolVLMForConditionalGeneration, hf.SmolVLMConfig), processor
 
 
@@ -305,7 +311,7 @@ def internvl() -> tuple[Any, Any]:
     images = _square(hf.GotOcr2ImageProcessor, crop_to_patches=True, max_patches=6)
     tokens = tokenizer(context_image_token="<IMG_CONTEXT>", start_image_token="<img>",
                        end_image_token="</img>", video_token="<video>")  # fmt: skip
-    processor = hf.InternVLProcessor(images, tokens, hf.InternVLVideoProcessor(),
+    processor = hf.InternVLProcessor(images, tokens, _square(hf.InternVLVideoProcessor),
                                      image_seq_length=4)  # fmt: skip
     return hf.InternVLForConditionalGeneration(config), processor
 
@@ -467,7 +473,9 @@ def video_llava() -> tuple[Any, Any]:
     images = hf.VideoLlavaImageProcessor(size={"shortest_edge": 32},
                                          crop_size={"height": 32, "width": 32})  # fmt: skip
     tokens = tokenizer(image_token="<image>", video_token="<video>")
-    processor = hf.VideoLlavaProcessor(images, hf.VideoLlavaVideoProcessor(), tokens, patch_size=8)
+    videos = hf.VideoLlavaVideoProcessor(size={"shortest_edge": 32},
+                                         crop_size={"height": 32, "width": 32})  # fmt: skip
+    processor = hf.VideoLlavaProcessor(images, videos, tokens, patch_size=8)
     return hf.VideoLlavaForConditionalGeneration(config), processor
 
 
@@ -492,6 +500,37 @@ def t5gemma2() -> tuple[Any, Any]:
     return model, processor
 
 
+def llava_next_video() -> tuple[Any, Any]:
+    config = hf.LlavaNextVideoConfig(
+        vision_config={**SMALL, **TILES, "model_type": "clip_vision_model",
+                       "num_hidden_layers": 3, "projection_dim": 16},
+        text_config={**LLAMA, "model_type": "llama"}, image_token_index=4, video_token_index=5,
+        image_seq_length=16, video_seq_length=4, image_grid_pinpoints=_PINPOINTS,
+    )  # fmt: skip
+    crop = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    processor = hf.LlavaNextVideoProcessor(
+        hf.LlavaNextVideoVideoProcessor(**crop),
+        hf.LlavaNextImageProcessor(**crop, image_grid_pinpoints=_PINPOINTS),
+        tokenizer(image_token="<image>", video_token="<video>"), patch_size=8,
+        vision_feature_select_strategy="default", num_additional_image_tokens=1,
+    )  # fmt: skip
+    return hf.LlavaNextVideoForConditionalGeneration(config), processor
+
+
+def video_llama_3() -> tuple[Any, Any]:
+    """Leaves out tokens of frames that repeat those before."""
+    size = {"shortest_edge": 16 * 8**2, "longest_edge": 120 * 8**2}
+    config = hf.VideoLlama3Config(
+        vision_config={**SMALL, "patch_size": 4}, text_config={**LLAMA, "model_type": "qwen2"},
+        image_token_id=4, video_token_id=5,
+    )  # fmt: skip
+    processor = hf.VideoLlama3Processor(
+        hf.VideoLlama3ImageProcessor(patch_size=4, merge_size=1, size=size), _qwen_tokens(),
+        hf.VideoLlama3VideoProcessor(patch_size=4, merge_size=2, size=size),
+    )  # fmt: skip
+    return hf.VideoLlama3ForConditionalGeneration(config), processor
+
+
 def nougat() -> tuple[Any, Any]:
     """Donut whose image processor crops the white margins of a page."""
     model, processor = donut()
@@ -505,7 +544,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
         ved, trocr, donut, blip, blip2, instructblip, git, llava, llava_next, llava_onevision,
         qwen2_vl, qwen2_5_vl, qwen3_vl, paligemma, gemma3, idefics2, idefics3, smolvlm, internvl,
         florence2, kosmos2, pix2struct, mllama, deepseek_vl, ovis2, mistral3, aya_vision, got_ocr2,
-        lfm2_vl, video_llava, t5gemma2,
+        lfm2_vl, video_llava, t5gemma2, llava_next_video, video_llama_3,
     )
 }  # fmt: skip
 

@@ -74,6 +74,8 @@ class Caption:
     """The photo at up to 640 pixels, for notebooks."""
     spaces: tuple[bool, ...] = ()
     """Whether white space stands before each word; () if it does before all."""
+    further_maps: tuple[AttentionMap, ...] = ()
+    """Maps of the words on the second and later photos, if the prompt shows several."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""

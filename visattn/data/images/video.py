@@ -3,7 +3,7 @@
 import errno
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,37 @@ class VideoFrame:
     """RGB, upright."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class VideoClip:
+    """Selected frames of a video.
+
+    Args:
+        name: Path of the file.
+        frames: The frames, in the order in which they were selected.
+        fps: Frames per second of the video.
+        num_frames: Number of frames of the video.
+    """
+
+    name: str
+    frames: tuple[VideoFrame, ...]
+    fps: float
+    num_frames: int
+
+    @property
+    def indices(self) -> list[int]:
+        """Numbers of the selected frames in the video."""
+        return [frame.index for frame in self.frames]
+
+    @property
+    def seconds(self) -> list[float]:
+        """Their times in the video."""
+        return [frame.seconds for frame in self.frames]
+
+    def __repr__(self) -> str:
+        """Return name and number of frames in one line."""
+        return f"VideoClip({self.name!r}, {len(self.frames)} of {self.num_frames} frames)"
+
+
 class VideoReader:
     """Iterates over the frames of a video file or a camera.
 
@@ -50,6 +81,7 @@ class VideoReader:
         source: A file, or the number of a camera.
         every: Yield every n-th frame only.
         max_frames: Number of frames to yield at most; None for all.
+        only: Numbers of the frames to yield; None for all.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -69,7 +101,12 @@ class VideoReader:
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | int, *, every: int = 1, max_frames: int | None = None
+        self,
+        source: str | os.PathLike[str] | int,
+        *,
+        every: int = 1,
+        max_frames: int | None = None,
+        only: Collection[int] | None = None,
     ) -> None:
         import cv2
 
@@ -78,6 +115,7 @@ class VideoReader:
                 f"every and max_frames must be at least 1, got {every} and {max_frames}"
             )
         self.every, self.max_frames = every, max_frames
+        self.only = None if only is None else frozenset(only)
         self.name = f"camera {source}" if isinstance(source, int) else str(source)
         self._capture = _open(source)
         width, height = (
@@ -122,7 +160,7 @@ class VideoReader:
                 break
             seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
             index, self.num_read = self.num_read, self.num_read + 1
-            if index % self.every:
+            if index % self.every or (self.only is not None and index not in self.only):
                 continue
             decoded, pixels = self._capture.retrieve()
             if not decoded:
@@ -245,6 +283,51 @@ def open_mp4(path: Path, fps: float) -> Iterator[Mp4Writer]:
         finally:
             writer.close()
         writer.check()
+
+
+def video_length(path: str | os.PathLike[str]) -> tuple[int, float, tuple[int, int]]:
+    """Return the number of frames of a video, its frames per second, and its height and width.
+
+    Frames are counted, since headers may promise more.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        VideoError: If it is not a video, or has no frame.
+
+    Example:
+        >>> from video_data import block_frame, write_clip
+        >>> clip = write_clip(getfixture("tmp_path") / "clip.avi", [block_frame(8, 8)] * 3)
+        >>> video_length(clip)[0]
+        3
+    """
+    with VideoReader(path, only=(0,)) as video:
+        size = next((frame.pixels.shape[:2] for frame in list(video)), (0, 0))
+        return video.num_read, video.fps, (int(size[0]), int(size[1]))
+
+
+def read_clip(path: str | os.PathLike[str], indices: Sequence[int], num_frames: int) -> VideoClip:
+    """Return frames of a video; a number that occurs twice gives its frame twice.
+
+    Args:
+        path: Video file.
+        indices: Numbers of the frames.
+        num_frames: Number of frames of the video.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        VideoError: If it is not a video, or a frame cannot be read.
+
+    Example:
+        >>> from video_data import block_frame, write_clip
+        >>> clip = write_clip(getfixture("tmp_path") / "clip.avi", [block_frame(8, 8)] * 3)
+        >>> read_clip(clip, [0, 2], 3).indices
+        [0, 2]
+    """
+    with VideoReader(path, only=indices, max_frames=len(set(indices))) as video:
+        frames = {frame.index: frame for frame in video}
+    if missing := [index for index in indices if index not in frames]:
+        raise VideoError(f"frame {missing[0]} of {path} cannot be read")
+    return VideoClip(str(path), tuple(frames[index] for index in indices), video.fps, num_frames)
 
 
 def is_video(path: str | os.PathLike[str]) -> bool:

@@ -11,15 +11,16 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
+from visattn.pipelines.words.pictures import Pictures
 from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
     NO_TOKEN,
     Placement,
     owned_pixel_moments,
+    picture_shares,
     place_tokens,
     shared_pixel_moments,
     token_owners,
@@ -55,13 +56,14 @@ _CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
 
 @dataclass(frozen=True, eq=False)
 class ImageTokens:
-    """Image tokens of a model for photos of one size.
+    """Image tokens of a model for a photo of one size, for several, or for a video.
 
     Args:
         sites: Attention layers in which words read image tokens, in their order.
         text_sites: All attention layers of the text decoder.
         columns: Index of the key of each image token in `sites`.
-        placement: Places of the image tokens; of those that the resampler reads if there is one.
+        placements: Places of the image tokens on each photo; of those that the resampler reads if
+            there is one.
         resampler_sites: Attention layers between the placed tokens and those that words read.
         notes: How the tokens were placed, if not by their own pixels.
         states: Rows of the image tokens in the hidden states that `KeySources` finds; None if these
@@ -73,28 +75,34 @@ class ImageTokens:
     sites: tuple[str, ...]
     text_sites: tuple[str, ...]
     columns: Int[Tensor, " i"]
-    placement: Placement
+    placements: tuple[Placement, ...]
     resampler_sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     states: Int[Tensor, " s"] | None = None
     moves: bool = False
+
+    @property
+    def placement(self) -> Placement:
+        """The places on the first photo."""
+        return self.placements[0]
 
     def for_words(self, count: int) -> "ImageTokens":
         """Return the image tokens of a text of `count` generated tokens."""
         if not self.moves:
             return self
         columns = self.columns + count - _PROBED_WORDS
-        return replace(self, columns=columns, placement=replace(self.placement, columns=columns))
+        moved = tuple(replace(each, columns=columns) for each in self.placements)
+        return replace(self, columns=columns, placements=moved)
 
 
 def find_image_tokens(
     model: nn.Module,
     process: PhotoProcessor,
-    photo: LoadedImage,
+    pictures: Pictures,
     inputs: dict[str, Any],
     text: GeneratedText,
 ) -> ImageTokens:
-    """Return the image tokens that words of a model read, with their places on a photo.
+    """Return the image tokens that words of a model read, with their places on the photos.
 
     The result is cached for photos of one size with the same prompt. That the pixels of a photo lie
     where those of test photos do is checked for each.
@@ -102,8 +110,8 @@ def find_image_tokens(
     Args:
         model: The model.
         process: Its preprocessing.
-        photo: The photo.
-        inputs: The preprocessed photo and prompt.
+        pictures: The photos of the prompt, or the frames of its video.
+        inputs: The preprocessed photos and prompt.
         text: A generated text.
 
     Raises:
@@ -115,26 +123,26 @@ def find_image_tokens(
         for key, value in inputs.items()
         if isinstance(value, Tensor) and not value.is_floating_point()
     ]
-    key = (photo.size, photo.orientation, tuple(inputs[name].shape), process.fingerprint(),
-           tuple(integers))  # fmt: skip
+    key = (pictures.sizes, pictures.orientations, pictures.is_video, tuple(inputs[name].shape),
+           process.fingerprint(), tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
 
-    def plain(image: Image.Image) -> Tensor:
-        return process.unnormalized(image)[name]
+    def plain(images: Sequence[Image.Image]) -> Tensor:
+        return process.unnormalized(images)[name]
 
-    def normalized(image: Image.Image) -> Tensor:
-        return process([image])[name]
+    def normalized(images: Sequence[Image.Image]) -> Tensor:
+        return process([images])[name]
 
     if key not in cache:
-        places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
-        geometry = Geometry.identity(photo.size, photo.orientation)
+        places = find_pixel_places(plain, normalized, pictures.sizes, inputs[name].shape)
         with recordable_attention(model):
-            image_tokens = _locate(model, inputs, text, places, geometry)
+            image_tokens = _locate(model, inputs, text, places, pictures)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
         cache[key] = image_tokens, places
     image_tokens, places = cache[key]
-    check_places(places, photo.pixels, inputs[name], process=plain, normalized=normalized)
+    photos = [image.pixels for image in pictures.images]
+    check_places(places, photos, inputs[name], process=plain, normalized=normalized)
     return image_tokens.for_words(text.num_generated)
 
 
@@ -302,16 +310,16 @@ def _locate(
     inputs: dict[str, Any],
     text: GeneratedText,
     places: PixelPlaces,
-    geometry: Geometry,
+    pictures: Pictures,
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
     config: Any = model.config
     if str(config.model_type) not in RESAMPLERS:
         probe = _probe(model, inputs, text, whole_towers=False)
-        if (tokens := _placed(probe, probe.text_sites, places, geometry)) is not None:
+        if (tokens := _placed(probe, probe.text_sites, places, pictures)) is not None:
             return replace(tokens, text_sites=probe.text_sites)
     probe = _probe(model, inputs, text, whole_towers=True)
-    tokens = _placed(probe, probe.text_sites, places, geometry)
+    tokens = _placed(probe, probe.text_sites, places, pictures)
     if tokens is not None:
         return replace(tokens, text_sites=probe.text_sites)
     module = RESAMPLERS.get(str(config.model_type))
@@ -323,7 +331,7 @@ def _locate(
         for site, source in probe.sources.items()
         if module in site and source.num_queries * source.num_groups == len(columns)
     )
-    tokens = _placed(probe, between, places, geometry)
+    tokens = _placed(probe, between, places, pictures)
     if tokens is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs[1]["input_ids"].shape[1]
@@ -351,7 +359,7 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
 
 
 def _placed(
-    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, geometry: Geometry
+    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, pictures: Pictures
 ) -> ImageTokens | None:
     """Return the image tokens among the keys of some layers; None if there are none."""
     for first in candidates:
@@ -361,25 +369,83 @@ def _placed(
         owners, shared = token_owners(keys, probe.pixels)
         if not bool((owners != NO_TOKEN).any()):
             continue
-        name = type(probe.model).__name__
         if float(shared) <= _MAX_SHARED:
-            moments = owned_pixel_moments(owners, places.points, places.shown)
-            placement, notes = place_tokens(moments, geometry), ()
-            expected = owners[owners >= 0].bincount().nonzero()[:, 0].cpu()
+            placements, notes = _owned_placements(owners, places, pictures), ()
+            expected = owners[owners >= 0].unique().cpu()
         elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
-                f"image tokens of {name} share pixels, and {len(keys)} of them are more than the "
-                f"{_MAX_BACKWARD_PASSES} that can be placed one by one"
+                f"image tokens of {type(probe.model).__name__} share pixels, and {len(keys)} of "
+                f"them are more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
+                + ("; take fewer frames (num_frames)" if pictures.is_video else "")
             )
         else:
-            moments = shared_pixel_moments(keys, probe.pixels, places.points, places.shown)
-            placement, expected = place_tokens(moments, geometry, shared=True), None
+            placements = _shared_placements(keys, probe.pixels, places, pictures)
+            expected = None
             notes = (
                 "image tokens share pixels: each is drawn on the mean and spread of its gradient",
             )
         return _proved(probe, candidates, expected, ImageTokens(
-            (), (), placement.columns, placement, (), notes))  # fmt: skip
+            (), (), placements[0].columns, placements, (), notes))  # fmt: skip
     return None
+
+
+def _geometries(pictures: Pictures) -> list[Geometry]:
+    return [Geometry.identity(each.size, each.orientation) for each in pictures.images]
+
+
+def _owned_placements(
+    owners: Int[Tensor, " e"], places: PixelPlaces, pictures: Pictures
+) -> tuple[Placement, ...]:
+    """Return the places of tokens with pixels of their own on each photo.
+
+    The frames of a video are seen alike: its tokens are placed as if all were of one frame, and
+    then divided among the frames that they cover.
+    """
+    count = len(pictures.images)
+    geometries = _geometries(pictures)
+    if count == 1 or pictures.is_video:
+        moments = owned_pixel_moments(owners, places.points, places.shown)
+        placement = place_tokens(moments, geometries[0])
+        if not pictures.is_video:
+            return (placement,)
+        shares = picture_shares(owners, places.pictures, count)
+        return (placement.over_frames(shares[placement.columns]),)
+    shares = picture_shares(owners, places.pictures, count)
+    placements: list[Placement] = []
+    for number, geometry in enumerate(geometries):
+        alone = torch.where(places.pictures == number, owners, NO_TOKEN)
+        padding = ~places.shown & (owners >= 0)  # of tokens that show this photo elsewhere
+        on_photo = shares[:, number].to(owners.device) > 0
+        alone[padding] = torch.where(on_photo[owners[padding]], owners[padding], NO_TOKEN)
+        moments = owned_pixel_moments(alone, places.points, places.shown)
+        placements.append(place_tokens(moments, geometry))
+    return _joined(placements, [shares[each.columns, i] for i, each in enumerate(placements)])
+
+
+def _shared_placements(
+    keys: Tensor, pixels: Tensor, places: PixelPlaces, pictures: Pictures
+) -> tuple[Placement, ...]:
+    """Return the same of tokens that share pixels, placed by their gradients."""
+    geometries = _geometries(pictures)
+    if pictures.is_video or len(geometries) == 1:
+        moments, shares = shared_pixel_moments(
+            keys, pixels, places.points, places.shown, places.pictures
+        )
+        placement = place_tokens(moments, geometries[0], shared=True)
+        return (placement.over_frames(shares) if pictures.is_video else placement,)
+    placements: list[Placement] = []
+    for number, geometry in enumerate(geometries):
+        on_photo = places.pictures == number
+        moments, _ = shared_pixel_moments(keys, pixels, places.points, on_photo)
+        placements.append(place_tokens(moments, geometry, shared=True))
+    return _joined(placements, [torch.ones(len(each.columns)) for each in placements])
+
+
+def _joined(placements: Sequence[Placement], shares: Sequence[Tensor]) -> tuple[Placement, ...]:
+    """Return placements of the image tokens of single photos as those of all of them."""
+    columns = torch.cat([each.columns for each in placements]).unique()
+    pairs = zip(placements, shares, strict=True)
+    return tuple(placement.among(columns, share) for placement, share in pairs)
 
 
 def _proved(

@@ -1,7 +1,7 @@
 """Places on the photo of the pixels that a processor returns, found by processing test photos."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,121 +10,195 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-Process = Callable[[Image.Image], Tensor]
+Process = Callable[[Sequence[Image.Image]], Tensor]
+"""Returns the pixels of a prompt with these pictures."""
 
 _MAX_PERIODS = 48  # of a wave along a side; a ramp of 256 levels tells periods apart
 _PERIOD = 16  # pixels, at least, of the photo and of the input
 _SHOWN = 0.5  # an element shows the photo if this share of it does; the rest is padding
 _SAMPLES = 1 << 16
 _MEDIAN, _MEAN = 3.0, 9.0  # gray levels of 255: rounding, and clipped overshoots of resampling
+_BIT = 0.25  # largest distance of a level from black or white, which tell pictures apart
+
+_Pattern = Callable[[int], np.ndarray]
+"""Gray levels of the picture with this number, along x, along y, or of all its pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class PixelPlaces:
-    """Places of the elements of a processed photo.
+    """Places of the elements of processed pictures: one photo, several, or the frames of a video.
 
     Args:
-        points: x and y of each element in pixels of the photo. NaN where it shows no photo, and
-            for the axis that its color channel does not tell.
-        shown: Whether the element shows the photo; others are padding.
-        wave: The test photo that later photos are mixed with.
-        samples: Indices of elements that show the photo.
-        processed: Their values in the test photo, as normalized for the model, and without that.
+        points: x and y of each element in pixels of its picture. NaN where it shows none, and for
+            the axis that its color channel does not tell.
+        shown: Whether the element shows a picture; others are padding.
+        pictures: Number of the picture that each element shows; -1 for padding.
+        waves: The test pictures that later ones are mixed with.
+        samples: Indices of elements that show a picture.
+        processed: Their values in the test pictures, as normalized for the model, and without that.
         levels: Values per gray level, for both.
     """
 
     points: Float[Tensor, "e 2"]
     shown: Bool[Tensor, " e"]
-    wave: UInt8[np.ndarray, "y x 3"]
+    pictures: Int[Tensor, " e"]
+    waves: tuple[UInt8[np.ndarray, "_y _x 3"], ...]
     samples: Int[Tensor, " s"]
     processed: tuple[Float[Tensor, " s"], Float[Tensor, " s"]]
     levels: tuple[float, float]
 
 
 class _TestPhotos:
-    """Processes test photos of one size, and compares the shapes of the results."""
+    """Processes test pictures of the sizes of a prompt, and compares the shapes of the results."""
 
-    def __init__(self, process: Process, size: tuple[int, int], shape: torch.Size) -> None:
-        self.process, self.size, self.shape = process, size, shape
+    def __init__(
+        self, process: Process, sizes: Sequence[tuple[int, int]], shape: torch.Size
+    ) -> None:
+        self.process, self.sizes, self.shape = process, sizes, shape
 
-    def photo(self, red: np.ndarray, green: np.ndarray, blue: np.ndarray) -> np.ndarray:
-        """Return a photo of gray levels that are given per channel: a row, a column or a level."""
-        channels = [np.broadcast_to(each, self.size) for each in (red, green, blue)]
-        return np.ascontiguousarray(np.stack(channels, -1).astype(np.uint8))
+    def photos(self, red: _Pattern, green: _Pattern, blue: _Pattern) -> list[np.ndarray]:
+        """Return pictures of gray levels that are given per channel: rows, columns or levels."""
+        photos: list[np.ndarray] = []
+        for number, size in enumerate(self.sizes):
+            channels = [np.broadcast_to(each(number), size) for each in (red, green, blue)]
+            photos.append(np.ascontiguousarray(np.stack(channels, -1).astype(np.uint8)))
+        return photos
 
-    def __call__(self, photo: np.ndarray) -> Float[Tensor, " e"]:
-        output = self.process(Image.fromarray(photo))
+    def __call__(self, photos: Sequence[np.ndarray]) -> Float[Tensor, " e"]:
+        output = self.process([Image.fromarray(photo) for photo in photos])
         if output.shape != self.shape:
+            sizes = ", ".join(f"{height} x {width}" for height, width in dict.fromkeys(self.sizes))
             raise ValueError(
-                f"the processor must return pixels of one shape for photos of {self.size[0]} x "
-                f"{self.size[1]} pixels, got {tuple(self.shape)} and {tuple(output.shape)}; if it "
-                "crops photos by their content, turn that off"
+                f"the processor must return pixels of one shape for photos of {sizes} pixels, got "
+                f"{tuple(self.shape)} and {tuple(output.shape)}; if it crops photos by their "
+                "content, turn that off"
             )
         return output.detach().float().flatten()
 
 
 def find_pixel_places(
-    process: Process, normalized: Process, size: tuple[int, int], shape: torch.Size
+    process: Process,
+    normalized: Process,
+    sizes: Sequence[tuple[int, int]],
+    shape: torch.Size,
 ) -> PixelPlaces:
-    """Return the place of each pixel element on the photo, by processing test photos of its size.
+    """Return the place of each pixel element on the pictures, by processing test pictures.
 
     Two photos of one color each tell which elements show the photo, and by which channel. A ramp
     gives their places roughly, and a wave precisely: resampling lowers its contrast but keeps its
     phase. Red and blue vary along x, green along y; processors that mix the channels get gray
-    photos for one axis after the other.
+    photos for one axis after the other. Of several pictures, all are test pictures at once; black
+    and white ones spell the number of each in binary digits.
 
     Args:
-        process: Returns the pixels of a photo, not normalized.
+        process: Returns the pixels of pictures, not normalized.
         normalized: Returns them as the model gets them.
-        size: Height and width of the photo.
-        shape: Shape of its pixels.
+        sizes: Height and width of each picture.
+        shape: Shape of the pixels.
 
     Raises:
-        ValueError: If the shape of the pixels depends on the content of the photo.
+        ValueError: If the shape of the pixels depends on the content of the pictures, or an element
+            shows several of them.
 
     Source:
         Places by phase: Srinivasan et al. 1984, doi:10.1364/AO.23.003105.
     """
-    probe = _TestPhotos(process, size, shape)
-    none, full = np.zeros((1, 1)), np.full((1, 1), 255)
-    low, high = probe(probe.photo(none, full, none)), probe(probe.photo(full, none, full))
+    probe = _TestPhotos(process, sizes, shape)
+
+    def none(_: int) -> np.ndarray:
+        return np.zeros((1, 1))
+
+    def full(_: int) -> np.ndarray:
+        return np.full((1, 1), 255)
+
+    low, high = probe(probe.photos(none, full, none)), probe(probe.photos(full, none, full))
     change = high - low
     shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     colored = bool((shown & (change > 0)).any()) and bool((shown & (change < 0)).any())
     points = torch.full((shape.numel(), 2), torch.nan, device=change.device)
     if not colored:
-        low, high = probe(probe.photo(none, none, none)), probe(probe.photo(full, full, full))
+        low, high = probe(probe.photos(none, none, none)), probe(probe.photos(full, full, full))
         change = high - low
         shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
     shown_by_axis = [shown & (change > 0), shown & (change < 0)] if colored else [shown, shown]
+    pictures = _numbers(probe, zero, span, shown)
 
-    def levels(x: np.ndarray, y: np.ndarray) -> list[Float[Tensor, " _e"]]:
-        """Return the level of each element, from 0 to 1, of a photo that varies along x and y."""
+    def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " _e"]]:
+        """Return the level of each element, from 0 to 1, of photos that vary along x and y."""
         if colored:
-            level = (probe(probe.photo(x, y[:, None], x)) - zero) / span
+            level = (probe(probe.photos(x, y, x)) - zero) / span
             return [level[each] for each in shown_by_axis]
-        photos = [probe.photo(*[each] * 3) for each in (x, y[:, None])]
+        photos = [probe.photos(each, each, each) for each in (x, y)]
         return [((probe(photo) - zero) / span)[shown] for photo in photos]
 
-    ramps = levels(*(_ramp(side) for side in size[::-1]))
-    periods = [_periods(side, ramp, shape) for side, ramp in zip(size[::-1], ramps, strict=True)]
-    waves = [
-        levels(*(_wave(side, n, shift) for side, n in zip(size[::-1], periods, strict=True)))
-        for shift in (0.0, 0.25)
-    ]
-    for axis, (ramp, cosine, sine, n) in enumerate(zip(ramps, *waves, periods, strict=True)):
+    ramps = levels(*_along([[_ramp(side) for side in size[::-1]] for size in sizes]))
+    owners = [pictures[each] for each in shown_by_axis]
+    periods = [
+        [_periods(side, ramp[of == number], shape.numel() * _share(of, number))
+         for side, ramp, of in zip(size[::-1], ramps, owners, strict=True)]
+        for number, size in enumerate(sizes)
+    ]  # fmt: skip
+
+    def waves(shift: float) -> tuple[_Pattern, _Pattern]:
+        return _along([
+            [_wave(side, n, shift) for side, n in zip(size[::-1], each, strict=True)]
+            for size, each in zip(sizes, periods, strict=True)
+        ])  # fmt: skip
+
+    for axis, (ramp, of, cosine, sine) in enumerate(
+        zip(ramps, owners, levels(*waves(0.0)), levels(*waves(0.25)), strict=True)
+    ):
         turn = torch.atan2(2 * sine - 1, 2 * cosine - 1) / (2 * math.pi)
-        place = ((n * ramp - turn).round() + turn) / n
-        points[shown_by_axis[axis], axis] = place * size[1 - axis]
-    x, y = (_wave(side, n, 0.0) for side, n in zip(size[::-1], periods, strict=True))
-    wave = probe.photo(x, y[:, None], x)
-    return PixelPlaces(points, shown, wave, *_sampled(probe, normalized, wave, shown_by_axis))
+        n = torch.tensor([each[axis] for each in periods]).to(turn)[of]
+        side = torch.tensor([float(size[1 - axis]) for size in sizes]).to(turn)[of]
+        points[shown_by_axis[axis], axis] = ((n * ramp - turn).round() + turn) / n * side
+    x, y = waves(0.0)
+    wave = probe.photos(x, y, x)
+    sampled = _sampled(probe, normalized, wave, shown_by_axis)
+    return PixelPlaces(points, shown, pictures, tuple(wave), *sampled)
+
+
+def _along(lines: Sequence[Sequence[np.ndarray]]) -> tuple[_Pattern, _Pattern]:
+    """Return the lines of each picture along x and along y as patterns."""
+    return lambda number: lines[number][0], lambda number: lines[number][1][:, None]
+
+
+def _share(pictures: Int[Tensor, " e"], number: int) -> float:
+    """Return the share of the elements that show a picture."""
+    return float((pictures == number).float().mean()) if len(pictures) else 1.0
+
+
+def _numbers(
+    probe: _TestPhotos, zero: Tensor, span: Tensor, shown: Bool[Tensor, " e"]
+) -> Int[Tensor, " e"]:
+    """Return the number of the picture that each element shows, -1 for padding."""
+    count = len(probe.sizes)
+    numbers = torch.zeros_like(shown, dtype=torch.long)
+    for digit in range((count - 1).bit_length()):
+
+        def spelled(number: int, digit: int = digit) -> np.ndarray:
+            return np.full((1, 1), 255 * (number >> digit & 1))
+
+        level = (probe(probe.photos(spelled, spelled, spelled)) - zero) / span
+        bit = level.round().clamp(0, 1)
+        if bool(((level - bit).abs() > _BIT)[shown].any()):
+            raise ValueError(
+                "each pixel of the model must show one picture, but the processor mixes several: "
+                "such prompts are not supported; pass one photo"
+            )
+        numbers += bit.long() << digit
+    if int(numbers[shown].max() if bool(shown.any()) else 0) >= count:
+        raise ValueError("the processor must keep the order of the pictures of a prompt")
+    return torch.where(shown, numbers, -1)
 
 
 def _sampled(
-    probe: _TestPhotos, normalized: Process, wave: np.ndarray, shown_by_axis: list[Tensor]
+    probe: _TestPhotos,
+    normalized: Process,
+    wave: Sequence[np.ndarray],
+    shown_by_axis: list[Tensor],
 ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[float, float]]:
     """Return elements of both axes with their values in the wave, and values per gray level."""
     generator = torch.Generator().manual_seed(0)
@@ -135,7 +209,7 @@ def _sampled(
         kept.append(indices[torch.randint(max(len(indices), 1), (count,), generator=generator)])
     samples = torch.cat(kept).to(shown_by_axis[0].device)
     both = [
-        process(Image.fromarray(wave)).detach().float().flatten()[samples]
+        process([Image.fromarray(each) for each in wave]).detach().float().flatten()[samples]
         for process in (normalized, probe.process)
     ]
     scales = [max(float(each.max() - each.min()), 1e-9) / 255 if len(each) else 1.0
@@ -153,40 +227,43 @@ def _wave(side: int, periods: float, shift: float) -> UInt8[np.ndarray, " n"]:
     return np.rint(127.5 + 127.5 * np.cos(2 * np.pi * turns)).astype(np.uint8)
 
 
-def _periods(side: int, ramp: Float[Tensor, " e"], shape: torch.Size) -> float:
+def _periods(side: int, ramp: Float[Tensor, " e"], elements: float) -> float:
     """Return how many periods of a wave fit along a side, so that no pixel blurs them."""
     covered = max(float(ramp.max() - ramp.min()), 1e-3) if len(ramp) else 1.0
-    pixels = math.sqrt(shape.numel() / 3) / covered  # of the input, if it showed the whole side
+    pixels = math.sqrt(elements / 3) / covered  # of the input, if it showed the whole side
     return max(1.0, min(_MAX_PERIODS, side / _PERIOD, pixels / _PERIOD, 16 / covered))
 
 
 def check_places(
     places: PixelPlaces,
-    photo: UInt8[np.ndarray, "y x 3"],
+    photos: Sequence[UInt8[np.ndarray, "_y _x 3"]],
     pixels: Float[Tensor, " *shape"],
     *,
     process: Process,
     normalized: Process,
 ) -> None:
-    """Refuse a photo whose pixels lie elsewhere than those of the test photos.
+    """Refuse pictures whose pixels lie elsewhere than those of the test pictures.
 
     A processor that treats every pixel by its place alone is linear: the mean of photo and wave
     must give the mean of both results. If it crops or moves photos by their content, the wave
     arrives elsewhere.
 
     Args:
-        places: Places found with test photos of this size.
-        photo: The photo.
-        pixels: Its pixels, as normalized for the model.
-        process: Returns the pixels of a photo, not normalized.
+        places: Places found with test pictures of these sizes.
+        photos: The pictures.
+        pixels: Their pixels, as normalized for the model.
+        process: Returns the pixels of pictures, not normalized.
         normalized: Returns them as the model gets them.
 
     Raises:
-        ValueError: If the places depend on the content of the photo.
+        ValueError: If the places depend on the content of the pictures.
     """
     if not len(places.samples):
         return
-    mixed = Image.fromarray(((photo.astype(np.uint16) + places.wave + 1) // 2).astype(np.uint8))
+    mixed = [
+        Image.fromarray(((photo.astype(np.uint16) + wave + 1) // 2).astype(np.uint8))
+        for photo, wave in zip(photos, places.waves, strict=True)
+    ]
 
     def agrees(index: int, single: Tensor, both: Tensor) -> bool:
         if single.shape != both.shape:
@@ -198,7 +275,8 @@ def check_places(
 
     if agrees(0, pixels.detach().float(), normalized(mixed).detach().float()):
         return
-    single = process(Image.fromarray(photo)).detach().float()  # normalized by photo, maybe
+    originals = [Image.fromarray(photo) for photo in photos]
+    single = process(originals).detach().float()  # normalized by photo, maybe
     if not agrees(1, single, process(mixed).detach().float()):
         raise ValueError(
             "the processor places photos by their content, for example because it crops margins, "

@@ -34,8 +34,10 @@ class Placement:
         boxes: Left, top, right, bottom of its visible part, in pixels of the upright photo.
         visible: Share of its pixels that are on the photo; the others are padding.
         geometry: Geometry of the grid on the photo.
-        weights: Sparse matrix from image tokens to cells of the grid, which keeps the visible mass.
+        weights: Sparse matrix from image tokens to cells of the grid, which keeps the visible mass;
+            of a video to cells of all frames, one frame after the other.
         grid_size: Rows and columns of the grid.
+        num_frames: Number of frames of a video; None for a photo.
     """
 
     columns: Int[Tensor, " i"]
@@ -44,21 +46,24 @@ class Placement:
     geometry: Geometry
     weights: Tensor
     grid_size: tuple[int, int]
+    num_frames: int | None = None
 
     @property
     def cells(self) -> Float[Tensor, "cells i"]:
         """The weights as a dense matrix."""
         return self.weights.to_dense()
 
-    def rasterize(self, rows: Float[Tensor, "*axes i"]) -> Float[Tensor, "*axes y x"]:
+    def rasterize(self, rows: Float[Tensor, "*axes i"]) -> Float[Tensor, "*maps y x"]:
         """Return values of image tokens as maps; their visible mass is kept.
 
         Args:
-            rows: One value per image token.
+            rows: One value per image token. The maps of a video have an axis of its frames before
+                y and x.
         """
         flat = rows.float().reshape(-1, rows.shape[-1])
         maps = torch.sparse.mm(self.weights.to(flat.device), flat.T).T.to(rows)
-        return maps.reshape(*rows.shape[:-1], *self.grid_size)
+        frames = () if self.num_frames is None else (self.num_frames,)
+        return maps.reshape(*rows.shape[:-1], *frames, *self.grid_size)
 
     def through(self, columns: Int[Tensor, " l"], mixing: Float[Tensor, "l i"]) -> "Placement":
         """Return the placement of tokens that are mixtures of these image tokens.
@@ -75,6 +80,46 @@ class Placement:
             visible=mixing @ self.visible,
             weights=torch.sparse.mm(self.weights, mixing.T).to_sparse(),
         )
+
+    def among(self, columns: Int[Tensor, " c"], share: Float[Tensor, " i"]) -> "Placement":
+        """Return the placement of all image tokens of a prompt with several photos on this one.
+
+        Args:
+            columns: Index of the key of each, in order.
+            share: Share of each of the image tokens of this placement that belongs to this photo.
+        """
+        places = torch.searchsorted(columns, self.columns)
+        weights, share = self.weights.coalesce(), share.float()
+        cells, tokens = weights.indices()
+        boxes, visible = torch.zeros(len(columns), 4), torch.zeros(len(columns))
+        boxes[places], visible[places] = self.boxes, self.visible * share
+        spread = torch.sparse_coo_tensor(
+            torch.stack([cells, places[tokens]]),
+            weights.values() * share[tokens],
+            (weights.shape[0], len(columns)),
+            check_invariants=True,
+        )
+        return replace(self, columns=columns, boxes=boxes, visible=visible,
+                       weights=spread.coalesce())  # fmt: skip
+
+    def over_frames(self, shares: Float[Tensor, "i f"]) -> "Placement":
+        """Return the placement on the frames of a video, which the model sees alike.
+
+        Args:
+            shares: Share of each image token in each frame; they sum to 1. A token that covers two
+                frames has half of its mass in each.
+        """
+        weights = self.weights.coalesce()
+        cells, tokens = weights.indices()
+        entry, frame = (shares[tokens] > 0).nonzero(as_tuple=True)
+        count, num_frames = weights.shape[0], shares.shape[1]
+        spread = torch.sparse_coo_tensor(
+            torch.stack([frame * count + cells[entry], tokens[entry]]),
+            weights.values()[entry] * shares[tokens[entry], frame].float(),
+            (num_frames * count, len(self.columns)),
+            check_invariants=True,
+        )
+        return replace(self, weights=spread.coalesce(), num_frames=num_frames)
 
 
 def token_owners(
@@ -142,6 +187,28 @@ def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
     return owned & (gradient < _WEAK * mean.to(gradient)[owners.clamp(min=0)])
 
 
+def picture_shares(
+    owners: Int[Tensor, " e"], pictures: Int[Tensor, " e"], count: int
+) -> Float[Tensor, "m p"]:
+    """Return the share of each token in each picture, of the pixels that show any.
+
+    Args:
+        owners: Token of each pixel element.
+        pictures: Number of the picture that each element shows; -1 for padding.
+        count: Number of pictures.
+
+    Example:
+        >>> picture_shares(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, -1]), 2)
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+    """
+    counted = (owners >= 0) & (pictures >= 0)
+    total = int(owners.max()) + 1 if len(owners) else 0
+    pairs = owners[counted] * count + pictures[counted]
+    numbers = torch.bincount(pairs, minlength=total * count).view(total, count).float().cpu()
+    return numbers / numbers.sum(1, keepdim=True).clamp(min=1)
+
+
 def owned_pixel_moments(
     owners: Int[Tensor, " e"], points: Float[Tensor, "e 2"], shows_photo: Tensor
 ) -> TokenMoments:
@@ -200,8 +267,12 @@ def _pixel_steps(
 
 
 def shared_pixel_moments(
-    states: Float[Tensor, "m d"], pixels: Tensor, points: Float[Tensor, "e 2"], shows_photo: Tensor
-) -> TokenMoments:
+    states: Float[Tensor, "m d"],
+    pixels: Tensor,
+    points: Float[Tensor, "e 2"],
+    shows_photo: Tensor,
+    pictures: Int[Tensor, " e"] | None = None,
+) -> tuple[TokenMoments, Float[Tensor, "i p"]]:
     """Return position and extent of tokens that share pixels: moments of their gradients.
 
     It takes one backward pass per token.
@@ -211,9 +282,16 @@ def shared_pixel_moments(
         pixels: The pixels that they were computed from.
         points: Position of each pixel element on the photo, in pixels; NaN as above.
         shows_photo: Whether the element shows the photo.
+        pictures: Number of the frame of a video that each element shows; None if there is one.
+
+    Returns:
+        The moments, and the share of the gradient of each token in each frame.
     """
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
+    pictures = torch.zeros_like(shows_photo, dtype=torch.long) if pictures is None else pictures
+    shown = pictures[shows_photo]
+    shares: list[Tensor] = []
     counted = points.isfinite() & shows_photo[:, None]
     places = points.double().nan_to_num(0.0)
     placed: list[tuple[int, float, Tensor, Tensor]] = []
@@ -234,14 +312,17 @@ def shared_pixel_moments(
         mean = (weights * places).sum(0) / total
         variance = (weights * (places - mean) ** 2).sum(0) / total
         placed.append((index, on_photo, mean.cpu(), (12 * variance).sqrt().cpu()))
+        each = torch.bincount(shown, weight[shows_photo], minlength=int(pictures.max()) + 1)
+        shares.append((each / each.sum()).float().cpu())
     columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)
-    return TokenMoments(
+    moments = TokenMoments(
         torch.tensor(columns, dtype=torch.long),
         torch.tensor(visible, dtype=torch.float64),
         torch.stack(means) if means else empty,
         torch.stack(extents) if extents else empty,
     )
+    return moments, torch.stack(shares) if shares else empty
 
 
 def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = False) -> Placement:

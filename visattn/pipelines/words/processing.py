@@ -1,5 +1,6 @@
 """Preprocessing of photos and prompts with the processors of transformers."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -9,11 +10,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from visattn.data.images.video import VideoClip
+from visattn.pipelines.words.pictures import video_metadata
 from visattn.pipelines.words.spans import same_length
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
-    "image_patches",
+    "image_patches", "pixel_values_videos",
 )  # fmt: skip
 DEFAULT_PROMPTS = {
     "instructblip": "A short image description.",
@@ -25,14 +28,17 @@ DEFAULT_PROMPTS = {
 }
 """Prompts of models that were trained with a fixed one for captions."""
 _CHAT_PROMPT = "Describe this image."
+_VIDEO_PROMPT = "Describe this video."
 _INSERT_IMAGE_TOKENS = ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip", "fuyu")
 """Models whose processors write the image tokens themselves."""
 
 Messages = Sequence[Mapping[str, Any]]
+_Photo = Image.Image | Tensor
+_PHOTO_PARTS = ("image", "image_url")
 
 
 class PhotoProcessor:
-    """Turns photos and a prompt into the inputs of a model.
+    """Turns photos, or the frames of a video, and a prompt into the inputs of a model.
 
     Args:
         model: A model that generates text from images.
@@ -40,17 +46,26 @@ class PhotoProcessor:
         prompt: Text before the generated words: an instruction of a chat model, the beginning of
             the caption for others, or chat messages as for `apply_chat_template`. By default that
             of the model's training, "Describe this image." for chat models, none for others.
+        num_photos: Number of photos of a prompt.
+        clip: The video whose frames a prompt shows instead of photos.
 
     Raises:
         TypeError: If the processor has no image processor or no tokenizer, or the prompt is neither
             text nor messages.
-        ValueError: If the prompt has several photos, or messages do not fit the processor.
+        ValueError: If the prompt has another number of photos, messages do not fit the processor,
+            or the processor takes no videos.
     """
 
     def __init__(
-        self, model: nn.Module, processor: Any, prompt: str | Messages | None = None
+        self,
+        model: nn.Module,
+        processor: Any,
+        prompt: str | Messages | None = None,
+        *,
+        num_photos: int = 1,
+        clip: VideoClip | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.num_photos, self.clip = model, num_photos, clip
         self.joint: Any
         self.image_processor: Any
         self.tokenizer: Any
@@ -60,81 +75,128 @@ class PhotoProcessor:
             self.joint = processor
             self.image_processor = getattr(processor, "image_processor", None)
             self.tokenizer = getattr(processor, "tokenizer", None)
-        if self.image_processor is None or not hasattr(self.tokenizer, "decode"):
-            if hasattr(processor, "video_processor"):
-                raise TypeError(
-                    f"{type(processor).__name__} processes videos, but no photos: models of videos "
-                    "are not supported"
-                )
-            raise TypeError(
-                "processor must be a processor of transformers, or a pair of image processor and "
-                f"tokenizer, got {type(processor).__name__}; AutoProcessor.from_pretrained(DIR) "
-                "returns one, or pass (AutoImageProcessor..., AutoTokenizer...)"
-            )
+        self.video_processor = getattr(self.joint, "video_processor", None)
+        self._check(processor)
         if prompt == "":
             raise ValueError("prompt must be a text or None, got ''")
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
+        if num_photos > 1 and (self.joint is None or self.text is None):
+            raise ValueError(
+                f"{type(processor).__name__} has no place for several photos in a prompt: caption "
+                "them one by one"
+            )
+
+    def _check(self, processor: Any) -> None:
+        """Refuse what is no processor, or not one of these pictures."""
+        kind = type(processor).__name__
+        if self.clip is not None and self.video_processor is None:
+            raise ValueError(
+                f"{kind} processes no videos: pass photos, or several of them in one prompt"
+            )
+        if self.image_processor is None and self.video_processor is not None and self.clip is None:
+            raise TypeError(f"{kind} processes videos, but no photos: pass a video file")
+        known = self.image_processor is not None or self.video_processor is not None
+        if not known or not hasattr(self.tokenizer, "decode"):
+            raise TypeError(
+                "processor must be a processor of transformers, or a pair of image processor and "
+                f"tokenizer, got {kind}; AutoProcessor.from_pretrained(DIR) returns one, or pass "
+                "(AutoImageProcessor..., AutoTokenizer...)"
+            )
 
     def __call__(
         self,
-        images: Sequence[Image.Image | Tensor],
+        images: Sequence[_Photo | Sequence[_Photo]],
         *,
         texts: Sequence[str | None] | None = None,
         **images_kwargs: Any,
     ) -> dict[str, Any]:
-        """Return the inputs of `generate` for a batch of photos, on the device of the model.
+        """Return the inputs of `generate` for a batch, on the device of the model.
 
         Args:
-            images: The photos.
+            images: For each prompt its photo, a list of its photos, or the frames of its video.
             texts: The complete prompt of each; by default that of this object.
-            images_kwargs: Options of the image processor.
+            images_kwargs: Options of the image processor, or of that of videos.
         """
-        if self.joint is None or self.text is None:
-            inputs = dict(self._pixels(images, images_kwargs))
+        prompts = [list(each) if isinstance(each, (list, tuple)) else [each] for each in images]
+        if self.clip is not None:
+            inputs = dict(self._video(prompts[0], self.clip, images_kwargs))
+        elif self.joint is None or self.text is None:
+            photos = [photo for prompt in prompts for photo in prompt]
+            inputs = dict(self._pixels(photos, images_kwargs))
             if self.text is not None:
                 ids = self.tokenizer(self.text, add_special_tokens=False).input_ids
-                inputs["decoder_input_ids"] = torch.tensor([ids] * len(images))
+                inputs["decoder_input_ids"] = torch.tensor([ids] * len(prompts))
         else:
-            inputs = dict(self._joint(images, texts or [self.text] * len(images), images_kwargs))
-        inputs.pop("labels", None)
+            inputs = dict(self._joint(prompts, texts or [self.text] * len(prompts), images_kwargs))
+        for name in ("labels", "video_metadata"):
+            inputs.pop(name, None)
         return {name: self._to_model(value) for name, value in inputs.items()}
 
-    def unnormalized(self, image: Image.Image) -> dict[str, Any]:
-        """Return the inputs of a photo whose pixels are not normalized."""
+    def unnormalized(self, images: Sequence[Image.Image]) -> dict[str, Any]:
+        """Return the inputs of a prompt with these photos or frames, whose pixels are not normalized.
+
+        Args:
+            images: The photos, or the frames of a video.
+        """
         try:
-            return self([image], do_normalize=False)
+            return self([images], do_normalize=False)
         except NotImplementedError:  # a step that integers do not have
-            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
-            return self([pixels], do_normalize=False)
+            floats = [torch.from_numpy(np.array(each)).permute(2, 0, 1).float() for each in images]
+            return self([floats], do_normalize=False)
 
     def fingerprint(self) -> tuple[str, ...]:
         """Return what decides where pixels come from: the processors and their settings."""
-        settings: Any = getattr(self.image_processor, "to_dict", lambda: vars(self.image_processor))
-        kinds = (type(each).__qualname__ for each in (self.joint, self.image_processor))
+        used = self.image_processor if self.clip is None else self.video_processor
+        settings: Any = getattr(used, "to_dict", lambda: vars(used))
+        kinds = (type(each).__qualname__ for each in (self.joint, used))
         return (*kinds, repr(sorted(settings().items())))
 
-    def _pixels(self, images: Sequence[Image.Image | Tensor], images_kwargs: dict[str, Any]) -> Any:
+    def _pixels(self, images: Sequence[_Photo], images_kwargs: dict[str, Any]) -> Any:
         return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
+
+    def _video(
+        self, frames: Sequence[_Photo], clip: VideoClip, videos_kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the inputs of a prompt with these frames, at the times of those of a clip."""
+        pixels = [
+            np.array(each) if isinstance(each, Image.Image) else each.permute(1, 2, 0).numpy()
+            for each in frames
+        ]
+        if "videos" not in inspect.signature(self.joint.__call__).parameters:
+            raise ValueError(
+                f"{type(self.joint).__name__} takes no videos= with options for them, which finding "
+                "the places of frames needs"
+            )
+        height, width = pixels[0].shape[:2]
+        metadata = video_metadata(clip.num_frames, clip.fps, (height, width), clip.indices)
+        options = {"do_sample_frames": False, "video_metadata": [metadata], **videos_kwargs}
+        with _left_padding(self.tokenizer):
+            return self.joint(
+                text=[self.text], videos=[np.stack(pixels)], videos_kwargs=options,
+                return_tensors="pt",
+            )  # fmt: skip
 
     def _joint(
         self,
-        images: Sequence[Image.Image | Tensor],
+        prompts: Sequence[list[_Photo]],
         texts: Sequence[str | None],
         images_kwargs: dict[str, Any],
     ) -> Any:
         kwargs: dict[str, Any] = {"text": list(texts), "return_tensors": "pt"}
-        if len(images) > 1:
+        if len(prompts) > 1:
             kwargs["padding"] = True
         if images_kwargs:
             kwargs["images_kwargs"] = images_kwargs
         with _left_padding(self.tokenizer):
+            if self.num_photos > 1:
+                return self.joint(images=prompts, **kwargs)
             try:
-                return self.joint(images=list(images), **kwargs)
+                return self.joint(images=[photo for [photo] in prompts], **kwargs)
             except (ValueError, TypeError, IndexError):
-                if len(images) == 1:
+                if len(prompts) == 1:
                     raise
-            return self.joint(images=[[image] for image in images], **kwargs)
+            return self.joint(images=prompts, **kwargs)
 
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -145,57 +207,80 @@ class PhotoProcessor:
     def _text(self, prompt: str | Messages | None) -> str | None:
         """Return the complete prompt; None for models that take none."""
         model_type = str(getattr(getattr(self.model, "config", None), "model_type", ""))
-        image_token = getattr(self.joint, "image_placeholder_token", None)
-        image_token = image_token or getattr(self.joint, "image_token", None)
-        image_token = str(getattr(image_token, "content", image_token or ""))
         has_template = getattr(self.joint, "chat_template", None) is not None
         if is_chat(prompt):
             return self._rendered(prompt)
         if prompt is None:
-            prompt = DEFAULT_PROMPTS.get(model_type, _CHAT_PROMPT if has_template else None)
+            chat = _CHAT_PROMPT if self.clip is None else _VIDEO_PROMPT
+            prompt = DEFAULT_PROMPTS.get(model_type, chat if has_template else None)
         elif not isinstance(prompt, str):
             raise TypeError(
                 "prompt must be text, or chat messages such as [{'role': 'user', 'content': "
                 f"[{{'type': 'image'}}, {{'type': 'text', 'text': 'Why?'}}]}}], got {prompt!r:.80}"
             )
-        markers = [image_token] if image_token else []
+        token = self._placeholder()
+        markers = [token] if token else []
         if has_template and prompt is not None:
             markers.append(self._image_marker())
         for marker in filter(None, markers):
             if prompt is not None and marker in prompt:
-                _check_one_photo(prompt.count(marker), f"times {marker}")
+                self._check_count(prompt.count(marker), f"times {marker}")
                 return prompt
         if has_template:
-            content = [{"type": "image"}, {"type": "text", "text": prompt}]
+            parts = [{"type": self._part}] * self._num_parts
+            content = [*parts, {"type": "text", "text": prompt}]
             return self._rendered([{"role": "user", "content": content}])
-        if image_token and model_type not in _INSERT_IMAGE_TOKENS:
-            return f"{image_token}{prompt or ''}"
+        if token and model_type not in _INSERT_IMAGE_TOKENS:
+            return f"{token * self._num_parts}{prompt or ''}"
         return prompt
+
+    @property
+    def _part(self) -> str:
+        """Type of the part of chat messages that stands for a photo, or for the video."""
+        return "image" if self.clip is None else "video"
+
+    @property
+    def _num_parts(self) -> int:
+        return self.num_photos if self.clip is None else 1
+
+    def _placeholder(self) -> str:
+        """Return the token that stands for a photo in a prompt, or for the video; "" if none does."""
+        names = ("image_placeholder_token", "image_token")
+        if self.clip is not None:
+            names = ("video_token",)
+        token = next(filter(None, (getattr(self.joint, name, None) for name in names)), "")
+        return str(getattr(token, "content", token))
 
     def _rendered(self, messages: Messages) -> str:
         """Return chat messages as text.
 
         Raises:
-            ValueError: If they have no photo or several, or there is no chat template.
+            ValueError: If they have no photo or another number of them, or there is no chat
+                template.
         """
         parts = [
             part
             for message in messages
             for part in (message["content"] if isinstance(message["content"], list) else [])
         ]
-        photos = [part for part in parts if part.get("type") in ("image", "image_url")]
-        if any(part.get("type") == "video" for part in parts):
-            raise ValueError("videos are not supported: pass one photo at a time")
-        _check_one_photo(len(photos), "photos in the messages")
+        photos = [part for part in parts if part.get("type") in (*_PHOTO_PARTS, "video")]
+        shown = [part for part in photos if (part["type"] == "video") == (self.clip is not None)]
+        if len(shown) < len(photos):
+            other, own = ("a photo", "video") if self.clip is not None else ("a video", "photo")
+            raise ValueError(
+                f"the messages show {other}, but a {own} is passed in images: a prompt has photos "
+                "or one video, which images holds"
+            )
         if not photos:
             raise ValueError(
-                "the messages must say where the photo stands: add {'type': 'image'} to the "
-                "content of one of them"
+                f"the messages must say where the {_of(self.clip)} stands: add "
+                f"{{'type': '{self._part}'}} to the content of one of them"
             )
-        if extra := [key for key in photos[0] if key != "type"]:
+        self._check_count(len(photos), f"{_of(self.clip)}s in the messages")
+        if extra := [key for part in photos for key in part if key != "type"]:
             raise ValueError(
                 f"the photo of the messages is the one in images, but they have {extra[0]!r} of "
-                "their own: write {'type': 'image'} instead"
+                f"their own: write {{'type': '{self._part}'}} instead"
             )
         if getattr(self.joint, "chat_template", None) is None:
             raise ValueError(
@@ -206,13 +291,22 @@ class PhotoProcessor:
         options = {"continue_final_message" if answered else "add_generation_prompt": True}
         return self.joint.apply_chat_template(messages, **options)
 
+    def _check_count(self, count: int, what: str) -> None:
+        """Refuse a prompt that shows another number of photos than are passed."""
+        if count != self._num_parts:
+            raise ValueError(
+                f"the prompt must have one place for each {_of(self.clip)} that is passed with it, "
+                f"got {count} {what} for {self._num_parts}: pass the photos of a prompt together, "
+                "as images=[[first, second]]"
+            )
+
     def _image_marker(self) -> str:
         """Return what the chat template writes for a photo, which a rendered prompt has."""
         text = {"type": "text", "text": "\0"}
         try:
             without, with_photo = (
                 self.joint.apply_chat_template([{"role": "user", "content": content}])
-                for content in ([text], [{"type": "image"}, text])
+                for content in ([text], [{"type": self._part}, text])
             )
         except Exception:  # noqa: BLE001 (of the template, which wants other messages)
             return ""
@@ -249,12 +343,8 @@ def list_prompts(prompt: Any) -> list[Any] | None:
     return None
 
 
-def _check_one_photo(count: int, what: str) -> None:
-    if count > 1:
-        raise ValueError(
-            f"prompt must have one photo, got {count} {what}: several photos in a prompt are not "
-            "supported, caption them one by one"
-        )
+def _of(clip: VideoClip | None) -> str:
+    return "photo" if clip is None else "video"
 
 
 def weight_dtype(model: nn.Module) -> torch.dtype:
@@ -295,10 +385,8 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     """Return the name of the input that holds the pixels.
 
     Raises:
-        ValueError: If there is none, or there are videos.
+        ValueError: If there is none, or several.
     """
-    if any("video" in name for name in inputs if name not in PIXEL_NAMES):
-        raise ValueError("videos are not supported: pass one photo at a time")
     names = [name for name in inputs if "pixel_values" in name or name in PIXEL_NAMES]
     if len(names) > 1:
         raise ValueError(

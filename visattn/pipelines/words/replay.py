@@ -1,7 +1,8 @@
 """Replay of generated captions: one recorded forward pass over the words."""
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
-from visattn.pipelines.captioning import Caption, make_thumbnail, read_images
+from visattn.pipelines.captioning import Caption, make_thumbnail
 from visattn.pipelines.words.checks import (
     check_captioner,
     check_memory,
@@ -27,6 +28,7 @@ from visattn.pipelines.words.generation import (
     without_padding,
 )
 from visattn.pipelines.words.image_tokens import find_image_tokens
+from visattn.pipelines.words.pictures import Pictures, PromptLike, as_pictures, read_prompts
 from visattn.pipelines.words.placement import Placement
 from visattn.pipelines.words.processing import PhotoProcessor, list_prompts, pixel_name
 from visattn.pipelines.words.recorded_pass import (
@@ -76,14 +78,14 @@ class WordReplay:
     Args:
         model: The model.
         inputs: Arguments of its forward pass over prompt and words, without cache.
-        image: The upright photo.
+        pictures: The photos of the prompt, upright, or the frames of its video.
         token_ids: Generated tokens, the end token included.
         words: Words of the caption.
         spans: First token of each word, and the one after its last.
         log_probs: Log-probability of each token, as generated.
         sites: Attention layers in which words read image tokens, in their order.
         text_sites: All attention layers of the text decoder.
-        placement: Places of the image tokens on the photo.
+        placements: Places of the image tokens on each photo, or on the video.
         rows: Attention of each token over the image tokens, mean over heads, on the CPU.
         notes: How the image tokens were placed, if not by their own pixels.
         finished: Whether the last token is a special one, such as that of the end.
@@ -96,14 +98,14 @@ class WordReplay:
 
     model: nn.Module
     inputs: dict[str, Any]
-    image: LoadedImage
+    pictures: Pictures
     token_ids: Int[Tensor, " t"]
     words: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     log_probs: Float[Tensor, " t"]
     sites: tuple[str, ...]
     text_sites: tuple[str, ...]
-    placement: Placement
+    placements: tuple[Placement, ...]
     rows: Float[Tensor, "site t i"]
     notes: tuple[str, ...] = ()
     finished: bool = True
@@ -112,6 +114,16 @@ class WordReplay:
     spaces: tuple[bool, ...] = ()
     verified: bool = True
     kernel: str = "sdpa"
+
+    @property
+    def image(self) -> LoadedImage:
+        """The photo, or the first one."""
+        return self.pictures.images[0]
+
+    @property
+    def placement(self) -> Placement:
+        """Places of the image tokens on the photo, or on the first one."""
+        return self.placements[0]
 
     @cached_property
     def pixel_name(self) -> str:
@@ -195,13 +207,17 @@ class WordReplay:
                             "untouched": True}  # fmt: skip
         if controls.without_sinks:
             sinks = find_sinks(result)
-            details["sinks"] = [
-                {"box": self.placement.boxes[sink].tolist(), "mass": result[:, sink].tolist()}
-                for sink in sinks
-            ]
+            details["sinks"] = [self._sink(sink, result[:, sink]) for sink in sinks]
             result = result.clone()
             result[:, sinks] = 0.0
         return (relative_rows(result) if controls.relative else result), details
+
+    def _sink(self, token: int, mass: Float[Tensor, " w"]) -> dict[str, Any]:
+        """Return where an image token lies, and the mass that it draws from each word."""
+        visible = [float(each.visible[token]) for each in self.placements]
+        photo = max(range(len(visible)), key=visible.__getitem__)
+        box = {"box": self.placements[photo].boxes[token].tolist(), "mass": mass.tolist()}
+        return box if len(visible) == 1 else {"photo": photo, **box}
 
     def _selected(self, controls: Controls) -> Float[Tensor, "t i"]:
         layers = select_indices("layers", controls.layers, len(self.sites))
@@ -235,21 +251,49 @@ class WordReplay:
             ValueError: If layers or heads do not exist.
         """
         words, details = self.word_rows(rows, controls)
-        values = self.placement.rasterize(words)
-        shares = tuple(values.flatten(1).sum(1).tolist())
-        details = {
-            "model": type(self.model).__name__, "image": self.image.name, "method": method,
-            **details, "image_shares": shares, "placement": list(self.notes), **metadata,
+        return self.placed_caption(
+            [each.rasterize(words) for each in self.placements],
+            {"method": method, **details, **metadata},
+        )
+
+    def placed_caption(
+        self, values: Sequence[Float[Tensor, "w *maps y x"]], details: Mapping[str, Any]
+    ) -> Caption:
+        """Return the caption with maps that lie on the photos, or on the video.
+
+        Args:
+            values: Maps of the words on each photo, in the grids of the placements.
+            details: How they were made.
+        """
+        mass = torch.stack([each.flatten(1).sum(1) for each in values])
+        shares = tuple(mass.sum(0).tolist())
+        pictures = self.pictures
+        metadata = {
+            "model": type(self.model).__name__, "image": pictures.name, **details,
+            "image_shares": shares, "placement": list(self.notes),
         }  # fmt: skip
-        maps = AttentionMap(values, self.sites[-1], "words", self.placement.geometry, details,
-                            self.words)  # fmt: skip
-        log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
-        return Caption(
-            words=self.words, log_probs=log_probs, gates=shares, maps=maps,
-            score=float(self.log_probs.sum()), finished=self.finished, image=self.image.name,
-            gate_symbol="on photo", notes=self.describe(details),
-            thumbnail=make_thumbnail(self.image), spaces=self.spaces,
+        if pictures.clip is not None:
+            metadata |= {"frames": pictures.clip.indices, "seconds": pictures.clip.seconds}
+        elif len(values) > 1:
+            metadata["photo_shares"] = mass.T.tolist()
+        first, *others = (
+            AttentionMap(each, self.sites[-1], "words", placement.geometry,
+                         {**metadata, "image": name}, self.words)
+            for each, placement, name in zip(values, self.placements, self._names(), strict=True)
         )  # fmt: skip
+        log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
+        kind = "video" if pictures.is_video else "photo" if len(values) == 1 else "photos"
+        return Caption(
+            words=self.words, log_probs=log_probs, gates=shares, maps=first,
+            further_maps=tuple(others), score=float(self.log_probs.sum()),
+            finished=self.finished, image=pictures.name, gate_symbol=f"on {kind}",
+            notes=self.describe(metadata), spaces=self.spaces,
+            thumbnail=make_thumbnail(self.image) if kind == "photo" else None,
+        )  # fmt: skip
+
+    def _names(self) -> list[str]:
+        images = self.pictures.images
+        return [each.name for each in images[: len(self.placements)]]
 
     def describe(self, details: Mapping[str, Any]) -> str:
         """Return in one line how maps were made.
@@ -277,29 +321,32 @@ class WordReplay:
 
 def generate_and_replay(
     model: nn.Module,
-    images: Iterable[ImageLike] | ImageLike,
+    images: Iterable[PromptLike | Pictures] | ImageLike,
     *,
     processor: Any,
     prompt: Any = None,
     batch_size: int = 1,
     keep_heads: bool = False,
     per_token: bool = False,
+    num_frames: int | None = None,
     **generate_kwargs: Any,
 ) -> list[list[WordReplay]]:
     """Caption photos, and replay each caption once with recorded attention.
 
     Args:
         model: A model of transformers that generates text from images.
-        images: One photo or several, as for `caption`.
+        images: One photo or several, video files, or lists of photos of one prompt, as for
+            `caption`.
         processor: Its processor, or a pair of image processor and tokenizer.
         prompt: Text before the generated words, chat messages, or a list of either, one per photo.
         batch_size: Photos that are captioned together; each is replayed alone.
         keep_heads: Whether to keep the rows of each head.
         per_token: Whether each token is a word.
+        num_frames: Number of frames of a video; None for those that the processor samples.
         generate_kwargs: Options of `model.generate`.
 
     Returns:
-        For each photo its captions: one, or `num_return_sequences`.
+        For each photo, or list of photos, its captions: one, or `num_return_sequences`.
 
     Raises:
         ValueError: If the attention of the model cannot be recorded or placed, the prompt is too
@@ -307,34 +354,68 @@ def generate_and_replay(
     """
     check_captioner(model)
     prompts = list_prompts(prompt)
-    same = PhotoProcessor(model, processor, None if prompts else prompt)
-    photos = read_images(images)
+    shown = read_prompts(images, processor, num_frames)
     results: list[list[WordReplay]] = []
-    while batch := list(itertools.islice(photos, batch_size)):
-        processes = [same] * len(batch)
+    for batch in _batches(shown, batch_size):
+        own: list[Any] = [prompt] * len(batch)
         if prompts is not None:
             own = prompts[len(results) : len(results) + len(batch)]
             _check_count(prompts, len(results) + len(batch), exactly=False)
-            processes = [PhotoProcessor(model, processor, each) for each in own]
-        with frozen(model), torch.no_grad():
-            singles, joint = _batch_inputs(processes, batch)
-            check_prompt_length(model, singles, generate_kwargs)
-            check_prompt_end(model, singles)
+        processes = [
+            PhotoProcessor(model, processor, text, num_photos=len(each.images), clip=each.clip)
+            for text, each in zip(own, batch, strict=True)
+        ]
         towers = ReusedOutputs(model)
-        with eval_mode(model), towers.collecting():  # random numbers are drawn as in `generate`
-            texts = generate(model, joint, same.special_ids, generate_kwargs)
+        with _explained(model, batch[0]):
+            with frozen(model), torch.no_grad():
+                singles, joint = _batch_inputs(processes, batch)
+                check_prompt_length(model, singles, generate_kwargs)
+                check_prompt_end(model, singles)
+            with eval_mode(model), towers.collecting():  # random numbers are drawn as in `generate`
+                texts = generate(model, joint, processes[0].special_ids, generate_kwargs)
         each = len(texts) // len(batch)
-        for index, (photo, inputs) in enumerate(zip(batch, singles, strict=True)):
+        for index, (pictures, inputs) in enumerate(zip(batch, singles, strict=True)):
             results.append([])
             for text in texts[index * each : (index + 1) * each]:
                 own = without_padding(text, joint, inputs)
-                replay = replay_text(model, processes[index], photo, inputs, own,
+                replay = replay_text(model, processes[index], pictures, inputs, own,
                                      keep_heads=keep_heads, towers=towers,
                                      per_token=per_token)  # fmt: skip
                 results[-1].append(replay)
     if prompts is not None:
         _check_count(prompts, len(results), exactly=True)
     return results
+
+
+@contextmanager
+def _explained(model: nn.Module, pictures: Pictures) -> Iterator[None]:
+    """Name the model if its own code fails for several photos or a video."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError, TypeError, KeyError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or len(pictures.images) == 1:
+            raise
+        what = "a video" if pictures.is_video else f"{len(pictures.images)} photos in one prompt"
+        raise ValueError(
+            f"{type(model).__name__} and its processor must take {what}, but they fail: "
+            f"{str(error).strip() or type(error).__name__}"
+        ) from error
+
+
+def _batches(prompts: Iterable[Pictures], size: int) -> Iterator[list[Pictures]]:
+    """Yield batches of photos; several photos of a prompt, or a video, are one of their own."""
+    batch: list[Pictures] = []
+    for pictures in prompts:
+        alone = pictures.is_video or len(pictures.images) > 1
+        if batch and (alone or len(batch) == size):
+            yield batch
+            batch = []
+        batch.append(pictures)
+        if alone:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _check_count(prompts: Sequence[Any], photos: int, *, exactly: bool) -> None:
@@ -346,10 +427,10 @@ def _check_count(prompts: Sequence[Any], photos: int, *, exactly: bool) -> None:
 
 
 def _batch_inputs(
-    processes: list[PhotoProcessor], photos: list[LoadedImage]
+    processes: list[PhotoProcessor], batch: list[Pictures]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the inputs of each photo, and of all together, padded at the left."""
-    images = [Image.fromarray(photo.pixels) for photo in photos]
+    """Return the inputs of each prompt, and of all together, padded at the left."""
+    images = [[Image.fromarray(photo.pixels) for photo in each.images] for each in batch]
     singles = [process([image]) for process, image in zip(processes, images, strict=True)]
     first = singles[0]
     alike = all(
@@ -368,7 +449,7 @@ def _batch_inputs(
 def replay_text(
     model: nn.Module,
     process: PhotoProcessor,
-    photo: LoadedImage,
+    photo: LoadedImage | Pictures,
     inputs: dict[str, Any],
     text: GeneratedText,
     *,
@@ -381,7 +462,7 @@ def replay_text(
     Args:
         model: The model.
         process: Its preprocessing.
-        photo: The photo.
+        photo: The photo, or what the prompt shows instead.
         inputs: The preprocessed photo and prompt.
         text: The generated text.
         keep_heads: Whether to keep the rows of each head.
@@ -393,17 +474,19 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    located = find_image_tokens(model, process, photo, inputs, text)
+    pictures = as_pictures(photo)
+    located = find_image_tokens(model, process, pictures, inputs, text)
     recorded = record_rows(model, replayed, text, located, keep_heads=keep_heads, towers=towers)
     tokens = text.sequence[len(text.sequence) - text.num_generated :]
     words = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids,
                         per_token=per_token)  # fmt: skip
-    placement = located.placement
-    if recorded.mixing is not None:
-        placement = placement.through(located.columns, recorded.mixing)
+    placements = located.placements
+    if (mixing := recorded.mixing) is not None:
+        placements = tuple(each.through(located.columns, mixing) for each in placements)
     return WordReplay(
-        model, replayed, photo, tokens, words.words, words.spans, text.log_probs, located.sites,
-        located.text_sites, placement, recorded.rows, located.notes + _word_notes(words, per_token),
+        model, replayed, pictures, tokens, words.words, words.spans, text.log_probs,
+        located.sites, located.text_sites, placements, recorded.rows,
+        located.notes + _word_notes(words, per_token) + _frame_notes(pictures, placements),
         int(tokens[-1]) in process.special_ids, recorded.heads, located.states, words.spaces,
         recorded.whole, recorded.kernel,
     )  # fmt: skip
@@ -415,3 +498,19 @@ def _word_notes(words: Words, per_token: bool) -> tuple[str, ...]:
     if words.split:
         return ("a map per token where the script has no spaces between words",)
     return ()
+
+
+def _frame_notes(pictures: Pictures, placements: Sequence[Placement]) -> tuple[str, ...]:
+    """Return how many frames a token covers, if these are more than one."""
+    if not pictures.is_video:
+        return ()
+    count, cells = len(pictures.images), math.prod(placements[0].grid_size)
+    indices = placements[0].weights.coalesce().indices()
+    pairs = torch.stack([indices[0] // cells, indices[1]]).unique(dim=1)
+    covered = int(torch.bincount(pairs[1]).max())
+    notes = [f"{count} frames of the video"]
+    if covered > 1:
+        notes.append(
+            f"image tokens cover {covered} frames, and their attention is divided among these"
+        )
+    return tuple(notes)
