@@ -73,6 +73,7 @@ from .segmentation import (
     segmentation_figure as segmentation_figure,
 )
 from .video import (
+    caption_video as caption_video,
     overlay_video as overlay_video,
 )
 from .video_models import (

@@ -89,8 +89,37 @@ class Caption:
         if self.thumbnail is None or not self.words:
             return None
         maps = self.maps.resize_to_image(self.thumbnail.shape[:2], smooth=self.smooth)
-        top = self.maps.display_range()[1]
+        top = self.display_range()[1]
         return notebook_caption(self.thumbnail, self.words, maps.numpy(), vmax=top)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether the caption is one of a video, whose maps have an axis of frames."""
+        return "frames" in self.maps.metadata
+
+    @property
+    def picture_maps(self) -> tuple[AttentionMap, ...]:
+        """The maps of the words on each photo of the prompt, or on each frame of the video."""
+        if not self.is_video:
+            return (self.maps, *self.further_maps)
+        maps, seconds = self.maps, self.maps.metadata["seconds"]
+        return tuple(
+            replace(maps, values=maps.values[:, number], metadata={**maps.metadata, "second": each})
+            for number, each in enumerate(seconds)
+        )
+
+    def display_range(self) -> tuple[float, float]:
+        """Return the values (vmin, vmax) between which all maps of the caption should be drawn.
+
+        That of `AttentionMap.display_range`; of several photos or frames, a word's peak is that of
+        all of them, and uniform attention is spread over all of them.
+        """
+        pictures = self.picture_maps
+        if len(pictures) == 1:
+            return self.maps.display_range()
+        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in pictures], 1)
+        joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
+        return joined.display_range()
 
     @property
     def smooth(self) -> bool:
@@ -114,9 +143,12 @@ class Caption:
         """Return the caption as figures show it: one without a word says so on the bare photo."""
         if self.words:
             return self
-        grid = torch.zeros(1, *self.maps.values.shape[1:])
-        maps = replace(self.maps, values=grid, labels=())
-        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=maps, spaces=())
+        first, *further = (
+            replace(each, values=torch.zeros(1, *each.values.shape[1:]), labels=())
+            for each in (self.maps, *self.further_maps)
+        )
+        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
+                       further_maps=tuple(further), spaces=())  # fmt: skip
 
 
 @checked_arguments(

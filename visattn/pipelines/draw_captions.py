@@ -1,7 +1,9 @@
 """Overlays of attention maps on images, and figures of captions."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,8 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from visattn.data.images.reader import ImageLike, read_image
+from visattn.data.images.reader import ImageLike, list_images, read_image
+from visattn.data.images.video import read_clip
 from visattn.geometry.affine import Geometry
 from visattn.io.argument_checks import checked_arguments
 from visattn.pipelines.captioning import Caption
@@ -19,7 +22,9 @@ from visattn.recording.attention_map import AttentionMap
 from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
 from visattn.viz.captions.panel import caption_panel
+from visattn.viz.captions.picture_panel import picture_panel, picture_tile_sizes
 from visattn.viz.layout.grid import compute_tile_size
+from visattn.viz.layout.text import format_time
 from visattn.viz.maps.contours import draw_contours
 from visattn.viz.maps.heatmap import overlay as draw_overlay
 
@@ -107,8 +112,74 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
     return AttentionMap(array, "array", "gradient", geometry, metadata)
 
 
+@dataclass(frozen=True, eq=False)
+class DrawnPicture:
+    """A photo of a prompt or a frame of a video, with the maps of the words on it.
+
+    Args:
+        pixels: The picture.
+        label: Name of the photo, or time of the frame.
+        maps: Maps of the words.
+    """
+
+    pixels: UInt8[np.ndarray, "y x 3"]
+    label: str
+    maps: AttentionMap
+
+
+def drawn_pictures(images: ImageLike | Sequence[ImageLike], caption: Caption) -> list[DrawnPicture]:
+    """Return the pictures of a caption with the maps that lie on them.
+
+    Args:
+        images: The original image; of several photos in a prompt a list of them, in their order; of
+            a video its file, or its frames.
+        caption: The caption.
+
+    Raises:
+        ValueError: If there is another number of photos or frames than the caption has.
+
+    Example:
+        >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words", Geometry.identity((3, 9)))
+        >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
+        >>> [picture] = drawn_pictures(np.zeros((3, 9, 3), np.uint8), result)
+        >>> picture.label, picture.maps.values.shape
+        ('image', torch.Size([1, 1, 2]))
+    """
+    placed, metadata = caption.picture_maps, caption.maps.metadata
+    if caption.is_video and isinstance(images, (str, os.PathLike)):
+        clip = read_clip(images, metadata["frames"], max(metadata["frames"]) + 1)
+        images = [frame.pixels for frame in clip.frames]
+    loaded = [read_image(image) for image in list_images(images)]
+    if len(loaded) != len(placed):
+        kind = "frames of its video, or the file" if caption.is_video else "photos of its prompt"
+        raise ValueError(
+            f"the caption has maps on {len(placed)} pictures, got {len(loaded)}: pass all {kind}"
+        )
+    labels = (
+        [format_time(second) for second in metadata["seconds"]]
+        if caption.is_video
+        else [Path(image.name).name for image in loaded]
+    )
+    return [
+        DrawnPicture(image.pixels, label, maps)
+        for image, label, maps in zip(loaded, labels, placed, strict=True)
+    ]
+
+
+def picture_shares(caption: Caption) -> Float[np.ndarray, "t p"]:
+    """Return the sum of the map of each word on each photo or frame.
+
+    For attention this is the share of the word's attention that lies on it.
+
+    Args:
+        caption: A caption.
+    """
+    sums = [each.values.flatten(1).sum(1) for each in caption.picture_maps]
+    return torch.stack(sums, 1).numpy()
+
+
 def caption_figure(
-    image: ImageLike,
+    image: ImageLike | Sequence[ImageLike],
     caption: Caption,
     *,
     boxes: MapBoxes | None = None,
@@ -117,15 +188,18 @@ def caption_figure(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure of the image and one overlay per word, on one color scale.
 
+    Of several photos, or of a video, each word has a row with its maps on all of them.
+
     Args:
-        image: The original image.
+        image: The original image; a list of the photos of a prompt; or a video file or its frames.
         caption: Its caption.
         boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
         width: Width of the figure in pixels.
         options: Arguments of `visattn.viz.caption_panel`.
 
     Raises:
-        ValueError: If the caption belongs to an image of another size.
+        ValueError: If the caption belongs to images of other sizes or number, or boxes are given
+            for several.
 
     Example:
         >>> from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
@@ -137,10 +211,16 @@ def caption_figure(
         >>> caption_figure(photo, said, width=600).shape[1]
         600
     """
-    pixels, caption = read_image(image).pixels, caption.drawable()
+    caption = caption.drawable()
+    pictures = drawn_pictures(image, caption)
+    options.setdefault("vmax", caption.display_range()[1])
+    if len(pictures) > 1 or caption.is_video:
+        if boxes is not None:
+            raise ValueError("boxes are those of one photo; the caption has several pictures")
+        return _picture_figure(pictures, caption, width=width, **options)
     if boxes is not None:
         options["boxes"] = boxes.per_map()
-    options.setdefault("vmax", caption.maps.display_range()[1])
+    pixels = pictures[0].pixels
     shown = compute_tile_size(pixels.shape[:2], len(caption.words), width=width)
     return caption_panel(
         pixels,
@@ -152,6 +232,43 @@ def caption_figure(
         width=width,
         **options,
     )
+
+
+def _picture_figure(
+    pictures: Sequence[DrawnPicture], caption: Caption, *, width: int, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure with a row per word."""
+    sizes = [(each.pixels.shape[0], each.pixels.shape[1]) for each in pictures]
+    drawn = zip(pictures, picture_tile_sizes(sizes, width=width), strict=True)
+    return picture_panel(
+        [each.pixels for each in pictures],
+        [each.label for each in pictures],
+        caption.words,
+        [each.maps.resize_to_image(size, smooth=caption.smooth).numpy() for each, size in drawn],
+        picture_shares(caption),
+        log_probs=caption.log_probs,
+        gates=caption.gates if caption.has_gates else None,
+        gate_symbol=caption.gate_symbol,
+        width=width,
+        **options,
+    )
+
+
+def check_one_picture(caption: Caption, what: str) -> None:
+    """Refuse a caption of several photos or of a video where one photo is drawn.
+
+    Args:
+        caption: The caption.
+        what: What is drawn.
+
+    Raises:
+        ValueError: If the caption has maps on several pictures.
+    """
+    if (count := len(caption.picture_maps)) > 1 or caption.is_video:
+        raise ValueError(
+            f"{what} shows one photo, but the caption has maps on {count} pictures: draw a "
+            "caption_figure or a caption_html"
+        )
 
 
 def alignment_figure(
@@ -178,6 +295,7 @@ def alignment_figure(
         >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).shape[1]
         600
     """
+    check_one_picture(caption, "an alignment matrix")
     original, caption = read_image(image), caption.drawable()
     size = alignment_image_size(original.size, width=width)
     maps = caption.maps

@@ -4,18 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.data.phrases.grounding import score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
 from visattn.pipelines.captioning import Caption
+from visattn.pipelines.draw_captions import DrawnPicture, check_one_picture, drawn_pictures
 from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
+from visattn.viz.html.photo_page import PagePicture
 
 
 def caption_html(
-    image: ImageLike,
+    image: ImageLike | Sequence[ImageLike],
     caption: Caption,
     *,
     phrase_boxes: Sequence[Phrase] = (),
@@ -25,8 +29,11 @@ def caption_html(
 ) -> str:
     """Return a self-contained HTML page with the attention map of each word of a caption.
 
+    Several photos of a prompt, or the frames of a video, stand side by side, each with its share of
+    the map that is shown.
+
     Args:
-        image: The original image.
+        image: The original image; a list of the photos of a prompt; or a video file or its frames.
         caption: Its caption; the `alternatives` can be selected on the page.
         phrase_boxes: Phrases of reference captions with their boxes, relative to the image. For
             phrases that also occur in a caption, the page shows the boxes and the grounding scores.
@@ -36,7 +43,8 @@ def caption_html(
         options: Arguments of `visattn.viz.html.caption_page.caption_page`.
 
     Raises:
-        ValueError: If the caption belongs to an image of another size.
+        ValueError: If a caption belongs to images of other sizes or number, or boxes are given for
+            several.
 
     Example:
         >>> from visattn.geometry import Geometry
@@ -47,20 +55,27 @@ def caption_html(
         >>> caption_html(np.zeros((30, 40, 3), np.uint8), result)[:15]
         '<!doctype html>'
     """
-    original, geometry = read_image(image), caption.maps.geometry
+    geometry = caption.maps.geometry
     if geometry is None:
         raise ValueError(
             "the maps of the caption have no geometry; `visattn.caption` returns placed maps"
         )
-    options.setdefault("vmax", caption.maps.display_range()[1])
+    pictures = drawn_pictures(image, caption)
+    several = caption.is_video or len(pictures) > 1
+    if several and phrase_boxes:
+        raise ValueError("phrase_boxes are those of one photo; the caption has several pictures")
+    if several and boxes is not None:
+        raise ValueError("boxes are those of one photo; the caption has several pictures")
+    options.setdefault("vmax", caption.display_range()[1])
     return caption_page(
-        original.pixels,
+        pictures[0].pixels,
         [
             _page_caption(caption.drawable(), phrase_boxes, boxes),
             *(_page_caption(each.drawable(), phrase_boxes, None) for each in caption.alternatives),
         ],
         geometry.to_dict(),
-        name=Path(original.name).name if name is None else name,
+        name=_page_name(caption, pictures) if name is None else name,
+        pictures=[_page_picture(each) for each in pictures] if several else (),
         smooth=caption.smooth,
         gate_symbol=caption.gate_symbol,
         notes=caption.notes,
@@ -89,6 +104,7 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
         >>> caption_gif(np.zeros((30, 40, 3), np.uint8), result)[:6]
         b'GIF89a'
     """
+    check_one_picture(caption, "a GIF")
     pixels, caption = read_image(image).pixels, caption.drawable()
     options.setdefault("vmax", caption.maps.display_range()[1])
     shown = animation_frame_size(pixels.shape[:2], width)
@@ -119,12 +135,28 @@ def ground_phrases(caption: Caption, phrase_boxes: Sequence[Phrase]) -> tuple[Pa
     )
 
 
+def _page_name(caption: Caption, pictures: Sequence[DrawnPicture]) -> str:
+    """Return the name of the photo or of the video, or the names of the photos."""
+    if caption.is_video:
+        return Path(caption.image).name
+    return ", ".join(picture.label for picture in pictures)
+
+
+def _page_picture(picture: DrawnPicture) -> PagePicture:
+    geometry, (rows, columns) = picture.maps.geometry, picture.maps.values.shape[1:]
+    return PagePicture(picture.pixels, picture.label, (rows, columns),
+                       {} if geometry is None else geometry.to_dict())  # fmt: skip
+
+
 def _page_caption(
     caption: Caption, regions: Sequence[Phrase], boxes: MapBoxes | None
 ) -> PageCaption:
+    maps = caption.maps.values
+    if len(pictures := caption.picture_maps) > 1 or caption.is_video:
+        maps = torch.cat([each.values.flatten(1) for each in pictures], 1)[:, None]
     return PageCaption(
         words=caption.words,
-        maps=caption.maps.values.numpy(),
+        maps=maps.numpy(),
         log_probs=caption.log_probs,
         gates=caption.gates if caption.has_gates else (),
         score=caption.score,

@@ -13,14 +13,22 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.data.images.video import VideoError, VideoFrame, VideoReader, open_mp4
+from visattn.data.images.video import (
+    VideoError,
+    VideoFrame,
+    VideoReader,
+    open_mp4,
+    read_clip,
+    video_length,
+)
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
+from visattn.pipelines.captioning import Caption
 from visattn.pipelines.scale import MapScale, map_scale
 from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
 from visattn.recording.attention_map import AttentionMap
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
-from visattn.viz.layout.text import load_font, wrap_text
+from visattn.viz.layout.text import format_time, load_font, wrap_text
 from visattn.viz.maps.heatmap import overlay as draw_overlay
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
 from visattn.viz.maps.resize import resize_image
@@ -29,6 +37,7 @@ from visattn.viz.scanpaths.path import draw_scan_path
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
 _SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
+_SLOWEST = 0.2  # frames per second, which players still show
 
 
 class FrameExplainer(Protocol):
@@ -155,6 +164,62 @@ def overlay_video(
     return result
 
 
+def caption_video(
+    source: str | os.PathLike[str],
+    caption: Caption,
+    out: str | os.PathLike[str],
+    *,
+    word: int | None = None,
+    drawing: dict[str, Any] | None = None,
+) -> VideoOverlay:
+    """Write the frames that a model saw of a video with the maps of its caption to `OUT.mp4`.
+
+    `OUT.png` has the same frames on one page. Each frame is shown until the next one that the model
+    saw; the others have no map.
+
+    Args:
+        source: The video file.
+        caption: Its caption, as `visattn.caption` returns it for a video.
+        out: Files to write, without suffix.
+        word: Index of the word whose maps are drawn; None for the mean of all words.
+        drawing: Options of `visattn.viz.overlay`.
+
+    Raises:
+        VideoError: If the video cannot be read or written.
+        ValueError: If the caption is not one of a video, or has no such word.
+    """
+    count = len(caption.words)
+    if not caption.is_video:
+        raise ValueError(
+            "the caption must be one of a video, with maps on its frames; draw one of photos with "
+            "caption_figure"
+        )
+    if (word is not None and not -count <= word < count) or not count:
+        raise ValueError(f"word must be below the number of words, {count}, got {word}")
+    indices = caption.maps.metadata["frames"]
+    total, fps, _ = video_length(source)
+    clip, path = read_clip(source, indices, total), Path(out)
+    result = VideoOverlay(
+        path.with_name(path.name + ".mp4"), path.with_name(path.name + ".png"),
+        max(len(clip.frames) * fps / total, _SLOWEST), clip.indices, clip.seconds, shots=[0],
+    )  # fmt: skip
+    text = (
+        caption.text if word is None else f"{caption.words[word]} ({word % count + 1} of {count})"
+    )
+    scale = MapScale("global", *caption.display_range())
+
+    def placed() -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
+        for frame, maps in zip(clip.frames, caption.picture_maps, strict=True):
+            values = maps.values.mean(0) if word is None else maps.values[word]
+            metadata = {**maps.metadata, "subtitle": text}
+            drawn = replace(maps, values=values, labels=(), metadata=metadata)
+            result.classes.append(text)
+            yield frame, drawn, scale
+
+    _draw(placed(), result, drawing or {}, len(clip.frames), clip.name, lines=3)
+    return result
+
+
 def contact_sheet(
     tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str, *, lines: int = 1
 ) -> Image.Image:
@@ -174,8 +239,7 @@ def contact_sheet(
     pen, font = ImageDraw.Draw(page), load_font(SMALL)
     for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
         page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
-        minutes, rest = divmod(seconds, 60)
-        label = wrap_text(f"{int(minutes)}:{rest:05.2f}  {text}", font, grid.tile_size[1], lines)
+        label = wrap_text(f"{format_time(seconds)}  {text}", font, grid.tile_size[1], lines)
         pen.text((x, y + grid.tile_size[0] + 6), "\n".join(label), MUTED, font)
     return page
 

@@ -177,9 +177,7 @@ def _image_vector(output: Any) -> Any:
 def _output_hook(
     site: str, run: GradientRun, quadrants: QuadrantProbeResult
 ) -> Callable[..., None]:
-    def hook(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if site in quadrants.attention_modules or _attends(module):
             inputs, outputs = (
                 [

@@ -55,7 +55,10 @@ Each page is self-contained and works offline. An interrupted run resumes: files
 made in the same way are not written again.
 Unreadable images are skipped and reported at the end; the exit code is then 1.
 A video or camera needs --out and gives a row per frame: its name, the second, the caption; the map
-of a frame is the mean of those of its words. Use --every 25 for a caption per second."""
+of a frame is the mean of those of its words. Use --every 25 for a caption per second.
+With --model a video has one caption, and its page the maps of each word on the frames that the
+model got; DIR/NAME.caption.mp4 shows these frames with the mean of the words. Photos with
+--together have one caption, too."""
 
 _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
@@ -206,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(_NO_WEIGHTS)
     if not args.images and args.camera is None:
         parser.error("name the photos or videos: files, folders, or --camera 0")
-    if has_videos(args):
+    if has_videos(args) and args.model is None:
         if args.out is None:
             parser.error("a video needs an output folder, --out DIR")
         refuse_unused(parser, args, "videos", _MODES)

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.caption.run import CaptionRun
 from visattn.commands.options.arguments import real_number, whole_number
+from visattn.commands.options.boxes import BOX_OPTIONS
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
-from visattn.commands.options.images import read_images
 from visattn.commands.options.models import move_to_device
-from visattn.commands.options.provenance import weights_origin
+from visattn.commands.options.provenance import file_digest, weights_origin
+from visattn.commands.options.videos import has_videos
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
     from torch import nn
 
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.captioning import Caption
+    from visattn.pipelines.words.pictures import Pictures
     from visattn.pipelines.words.replay import WordReplay
 
 PREFIX = "hf:"
@@ -28,8 +31,14 @@ _GENERATION = (
     "num_return_sequences",
 )  # fmt: skip
 _CONTROLS = ("layers", "heads", "relative", "without_sinks")
-ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token")
+ONLY_TRANSFORMERS = (
+    "prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token", "together",
+    "num_frames",
+)  # fmt: skip
 """Options that only models of transformers have."""
+_OF_ONE_PHOTO = ("gif", "alignment", "phrase_boxes", *BOX_OPTIONS)
+_OF_EACH_FRAME = ("every", "max_frames", "smoothing", "clip_scale", "camera")
+"""Options of videos that are captioned frame by frame."""
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -69,6 +78,18 @@ def add_huggingface(parser: argparse.ArgumentParser) -> None:
         metavar="MAP",
         help="distribute large models over devices, as device_map of from_pretrained: auto, "
         "balanced, sequential, or one device (needs accelerate)",
+    )
+    group.add_argument(
+        "--together",
+        action="store_true",
+        help="show all photos in one prompt: one caption, with the maps of each word on all photos",
+    )
+    group.add_argument(
+        "--num-frames",
+        type=whole_number(1, 10_000),
+        metavar="N",
+        help="number of frames of a video, evenly spaced (default: those that the processor of the "
+        "model samples, or 8)",
     )
     _add_generation(group)
     _add_controls(group)
@@ -153,8 +174,36 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         parser.error("--prompt must be a text, got ''; leave it out for a caption without one")
     if {"device", "device_map"} <= passed:
         parser.error("--device-map cannot be combined with --device: pass one of them")
+    _check_pictures(parser, args, passed)
     _check_generation(parser, args, passed)
     _check_controls(parser, args, passed)
+
+
+def _check_pictures(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
+) -> None:
+    """Exit with a usage error if options do not fit photos, photos together, or a video."""
+    video = has_videos(args)
+    for name in _OF_EACH_FRAME:
+        if name in passed:
+            parser.error(
+                f"{_option(name)} is for captioners of visattn, which caption frame by frame; a "
+                "model of transformers gets the frames of a video file at once, see --num-frames"
+            )
+    if "num_frames" in passed and not video:
+        parser.error("--num-frames is for videos, got photos")
+    if args.together and video:
+        parser.error("--together is for photos; each video has a prompt of its own")
+    if args.together and "shard" in passed:
+        parser.error("--together makes one caption, of which --shard leaves no part")
+    for name in _OF_ONE_PHOTO:
+        if name in passed and (video or args.together):
+            other = "a video" if video else "--together"
+            parser.error(f"{_option(name)} is for single photos, not for {other}")
+    if args.method == "occlusion" and (video or args.together):
+        parser.error("--method occlusion is for single photos; choose another method")
+    if video and args.out is None:
+        parser.error("a video needs an output folder, --out DIR")
 
 
 def _check_generation(
@@ -191,9 +240,59 @@ def _option(name: str) -> str:
 class TransformersRun(CaptionRun):
     """Images that a vision-language model of transformers describes.
 
+    With `--together` all photos are one prompt, listed by the first of them. Videos have one
+    caption each, and a movie.
+
     Args:
         args: Options of `visattn caption`.
     """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.videos = has_videos(args)
+        self.photos: list[Path] = []
+        super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
+
+    def find(self) -> list[Path]:
+        """Return the photos or videos of the command line; of photos together the first.
+
+        Raises:
+            FileNotFoundError: If one does not exist.
+        """
+        if self.videos:
+            for path in self.args.images:
+                if not path.is_file():
+                    raise FileNotFoundError(f"{path} does not exist; give video files")
+            return list(dict.fromkeys(self.args.images))
+        self.photos = super().find()
+        return self.photos[:1] if self.args.together else self.photos
+
+    def read(self, path: Path) -> "LoadedImage | Pictures":
+        """Read a photo, all photos, or the frames of a video."""
+        from visattn.data.images.reader import read_image
+        from visattn.pipelines.words.pictures import Pictures, read_video
+
+        if self.videos:
+            return read_video(path, self.processor, self.args.num_frames)
+        if self.args.together:
+            return Pictures(tuple(map(read_image, self.photos)))
+        return read_image(path)
+
+    def digest(self, path: Path) -> dict[str, Any]:
+        """Return what tells whether a photo, or one of all photos, has changed."""
+        if not self.args.together:
+            return super().digest(path)
+        return {"image_sha256": [file_digest(photo) for photo in self.photos]}
+
+    def write(
+        self, name: str, image: "LoadedImage | Pictures", result: "Caption"
+    ) -> "Sequence[np.ndarray]":
+        """Write the files of photos, or of a video."""
+        from visattn.pipelines.video import caption_video
+
+        card = super().write(name, image, result)
+        if self.videos:
+            caption_video(image.name, result, self.out / f"{name}.caption")
+        return card
 
     def load(self) -> "tuple[nn.Module, str]":
         """Load model and processor on their device.
@@ -209,8 +308,15 @@ class TransformersRun(CaptionRun):
 
     def dry_run(self, model: "nn.Module", source: str) -> int:
         """Print what would be read and written, and the memory of attention; return 0."""
+        from visattn.data.images.reader import ImageError
+        from visattn.data.images.video import VideoError
+
         reads = [describe_images([*self.names]), describe_model(model, source)]
-        for _, image in itertools.islice(read_images(self.names, [], strict=False), 1):
+        for path in itertools.islice(self.names, 1):
+            try:
+                image = self.read(path)
+            except (ImageError, VideoError):
+                continue  # the run itself reports it
             memory = _memory(model, self.processor, image, self.args)
             reads.append(_describe_memory(memory, image))
         return print_dry_run(reads, self.out, self.files)
@@ -218,11 +324,11 @@ class TransformersRun(CaptionRun):
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
         directory = str(Path(self.args.model.removeprefix(PREFIX)).expanduser())
-        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, "per_token")
+        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, "per_token", "together", "num_frames")
         options = {name: getattr(self.args, name) for name in names}
         return {"weights": weights_origin(directory), **options, **super().settings()}
 
-    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
+    def infer(self, images: "Sequence[LoadedImage | Pictures]") -> "Sequence[Caption | Exception]":
         """Return the captions of images; after the first batch, errors of the model skip images.
 
         Raises:
@@ -263,7 +369,10 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
 
 
 def _captions(
-    model: "nn.Module", processor: Any, images: "list[LoadedImage]", args: argparse.Namespace
+    model: "nn.Module",
+    processor: Any,
+    images: "list[LoadedImage | Pictures]",
+    args: argparse.Namespace,
 ) -> "list[Caption]":
     """Return the caption of each image, with its alternatives."""
     import torch
@@ -318,16 +427,21 @@ def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _memory(
-    model: "nn.Module", processor: Any, image: "LoadedImage", args: argparse.Namespace
+    model: "nn.Module", processor: Any, image: "LoadedImage | Pictures", args: argparse.Namespace
 ) -> Mapping[str, int]:
     """Return the bytes of attention for one image: those that are kept, and those in a graph."""
     from PIL import Image
 
     from visattn.pipelines.words.checks import check_prompt_length, replay_memory
+    from visattn.pipelines.words.pictures import as_pictures
     from visattn.pipelines.words.processing import PhotoProcessor
 
     options = _generate_kwargs(args)
-    inputs = PhotoProcessor(model, processor, args.prompt)([Image.fromarray(image.pixels)])
+    pictures = as_pictures(image)
+    process = PhotoProcessor(
+        model, processor, args.prompt, num_photos=len(pictures.images), clip=pictures.clip
+    )
+    inputs = process([[Image.fromarray(each.pixels) for each in pictures.images]])
     check_prompt_length(model, [inputs], options)
     count = int(options["max_new_tokens"])
     memory = replay_memory(model, inputs, count, heads=args.heads is not None)
@@ -335,7 +449,7 @@ def _memory(
     return {"kept": memory["eager"] if complete else memory["kept"], "eager": memory["eager"]}
 
 
-def _describe_memory(memory: Mapping[str, int], image: "LoadedImage") -> str:
+def _describe_memory(memory: Mapping[str, int], image: "LoadedImage | Pictures") -> str:
     return (
         f"attention of {Path(image.name).name}: at most {memory['kept'] / 10**6:,.1f} MB per "
         f"caption; all weights have {memory['eager'] / 10**6:,.1f} MB"
@@ -343,7 +457,7 @@ def _describe_memory(memory: Mapping[str, int], image: "LoadedImage") -> str:
 
 
 def _report_memory(
-    model: "nn.Module", processor: Any, image: "LoadedImage", args: argparse.Namespace
+    model: "nn.Module", processor: Any, image: "LoadedImage | Pictures", args: argparse.Namespace
 ) -> None:
     """Print the memory of attention on stderr if it is large."""
     memory = _memory(model, processor, image, args)

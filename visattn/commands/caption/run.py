@@ -27,7 +27,10 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.data.phrases.phrases import Phrase
     from visattn.models.captioner import Captioner
     from visattn.pipelines.captioning import Caption
+    from visattn.pipelines.words.pictures import Pictures
 
+_OF_VIDEO = ("frames", "seconds")
+_CARD_PICTURES = 4  # on the index, of several photos or frames
 _OPTIONS = ("method", "length_penalty", "seed")
 
 
@@ -36,6 +39,7 @@ class CaptionRun(ImageRun["Caption"]):
 
     Args:
         args: Options of `visattn caption`.
+        more: Suffixes of further files.
 
     Raises:
         FileNotFoundError: If an image or the phrase boxes do not exist.
@@ -46,9 +50,10 @@ class CaptionRun(ImageRun["Caption"]):
     page = "{}.html"
     index_of_one = True
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:
         optional = {".gif": args.gif, ".alignment.png": args.alignment}
-        suffixes = (".png", ".html", ".json", ".npz", *(key for key in optional if optional[key]))
+        suffixes = (".png", ".html", ".json", ".npz", *more,
+                    *(key for key in optional if optional[key]))  # fmt: skip
         super().__init__(args, [f"{{}}{suffix}" for suffix in suffixes])
         if args.alignment:
             _check_alignment_names(self.all_names)
@@ -69,7 +74,7 @@ class CaptionRun(ImageRun["Caption"]):
             **box_settings(self.args),
         }
 
-    def record(self, image: "LoadedImage", result: "Caption") -> dict[str, Any]:
+    def record(self, image: "LoadedImage | Pictures", result: "Caption") -> dict[str, Any]:
         """Return a caption and its alternatives as values of JSON."""
         boxes = boxes_of(result.maps, self.args)
         entries = {} if boxes is None else {"boxes": boxes.to_dict()}
@@ -92,28 +97,31 @@ class CaptionRun(ImageRun["Caption"]):
         self.box_file.write()
         return code
 
-    def write(self, name: str, image: "LoadedImage", result: "Caption") -> "Sequence[np.ndarray]":
+    def write(
+        self, name: str, image: "LoadedImage | Pictures", result: "Caption"
+    ) -> "Sequence[np.ndarray]":
         """Write panel, arrays and page of an image; return the mean map of its words."""
         from visattn.pipelines.draw_captions import alignment_figure, caption_figure
         from visattn.pipelines.draw_pages import caption_gif, caption_html
 
-        file, outlined = str(self.out / name), boxes_of(result.maps, self.args)
-        panel = caption_figure(image, result, boxes=outlined)
+        file, images = str(self.out / name), _images(image)
+        outlined = boxes_of(result.maps, self.args)
+        panel = caption_figure(images, result, boxes=outlined)
         atomic_write(Path(f"{file}.png"), encode_png(panel))
         atomic_write(Path(f"{file}.npz"), _npz_arrays(result))
         if self.args.gif:
-            atomic_write(Path(f"{file}.gif"), caption_gif(image, result))
+            atomic_write(Path(f"{file}.gif"), caption_gif(images[0], result))
         if self.args.alignment:
-            figure = encode_png(alignment_figure(image, result))
+            figure = encode_png(alignment_figure(images[0], result))
             atomic_write(Path(f"{file}.alignment.png"), figure)
         phrases = self._phrases(image)
         html = caption_html(
-            image, result, phrase_boxes=phrases, boxes=outlined, name=name, index=INDEX
+            images, result, phrase_boxes=phrases, boxes=outlined, name=name, index=INDEX
         )
         atomic_write(Path(f"{file}.html"), html.encode())
-        return [_mean_overlay(image, result)]
+        return _mean_overlays(images, result)
 
-    def _phrases(self, image: "LoadedImage") -> "Sequence[Phrase]":
+    def _phrases(self, image: "LoadedImage | Pictures") -> "Sequence[Phrase]":
         return self.phrase_boxes.get(Path(image.name).name, ())
 
 
@@ -221,28 +229,47 @@ def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, t
     return {name: tuple(chain.from_iterable(each.values())) for name, each in matches.items()}
 
 
-def _mean_overlay(image: "LoadedImage", caption: "Caption") -> "np.ndarray":
-    """Return the photo with the mean map of all words."""
+def _images(image: "LoadedImage | Pictures") -> "list[LoadedImage]":
+    """Return the photo, the photos of a prompt, or the frames of a video."""
+    from visattn.data.images.reader import LoadedImage
+
+    return [image] if isinstance(image, LoadedImage) else list(image.images)
+
+
+def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.ndarray]":
+    """Return the photos with the mean map of all words; of many frames a few."""
     import numpy as np
 
     from visattn.pipelines.draw_captions import overlay
 
-    maps = caption.maps
-    if not len(maps):
-        return image.pixels
-    mean = replace(maps, values=maps.values.mean(0), labels=())
-    return np.array(overlay(image, mean, opacity=0.6))
+    top = None if len(images) == 1 else caption.display_range()[1]
+    drawn: list[np.ndarray] = []
+    pairs = list(zip(images, caption.picture_maps, strict=True))
+    for image, maps in pairs[:: -(-len(pairs) // _CARD_PICTURES)]:
+        if not len(maps):
+            drawn.append(image.pixels)
+            continue
+        mean = replace(maps, values=maps.values.mean(0), labels=())
+        drawn.append(np.array(overlay(image, mean, vmax=top, opacity=0.6)))
+    return drawn
 
 
 def _json_record(
-    image: "LoadedImage", caption: "Caption", phrases: "Sequence[Phrase]"
+    image: "LoadedImage | Pictures", caption: "Caption", phrases: "Sequence[Phrase]"
 ) -> dict[str, Any]:
-    geometry = caption.maps.geometry
+    """Return a caption with its maps; of several photos each map and geometry is a list of them."""
+    places = [
+        None if maps.geometry is None else maps.geometry.to_dict()
+        for maps in (caption.maps, *caption.further_maps)
+    ]
     best, *others = (_caption_record(each, phrases) for each in (caption, *caption.alternatives))
+    names = [each.name for each in _images(image)]
+    several = len(places) > 1
     return {
-        "image": image.name,
+        "image": names if several else names[0],
         **best,
-        "geometry": None if geometry is None else geometry.to_dict(),
+        **{key: caption.maps.metadata[key] for key in _OF_VIDEO if caption.is_video},
+        "geometry": places if several else places[0],
         "alternatives": others,
     }
 
@@ -251,7 +278,12 @@ def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str
     """Return a caption as plain values; each map is a grid of weights that sum to one."""
     from visattn.pipelines.draw_pages import ground_phrases
 
-    made = {name: value for name, value in caption.maps.metadata.items() if name != "image"}
+    made = {
+        name: value
+        for name, value in caption.maps.metadata.items()
+        if name not in ("image", *_OF_VIDEO)
+    }
+    maps = [each.values.tolist() for each in (caption.maps, *caption.further_maps)]
     return {
         "caption": caption.text,
         "words": list(caption.words),
@@ -260,7 +292,7 @@ def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str
         "finished": caption.finished,
         "score": caption.score,
         **({"notes": caption.notes, "made": made} if caption.notes else {}),
-        "maps": caption.maps.values.tolist(),
+        "maps": maps if caption.further_maps else maps[0],
         "phrases": [
             {
                 "text": " ".join(caption.words[phrase.first : phrase.first + phrase.words]),
@@ -272,7 +304,10 @@ def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str
 
 
 def _npz_arrays(caption: "Caption") -> bytes:
-    """Return captions as NumPy arrays without pickle; the keys of the second caption end in _2."""
+    """Return captions as NumPy arrays without pickle; the keys of the second caption end in _2.
+
+    Maps on the second photo of a prompt are `photo2_maps`, with `photo2_geometry`.
+    """
     import numpy as np
 
     arrays: dict[str, Any] = {}
@@ -285,8 +320,14 @@ def _npz_arrays(caption: "Caption") -> bytes:
             f"log_probs{suffix}": np.array(each.log_probs),
             f"score{suffix}": np.array(each.score),
         }
-    if caption.maps.geometry is not None:
-        arrays["geometry"] = np.array(json.dumps(caption.maps.geometry.to_dict()))
+        for photo, maps in enumerate(each.further_maps, start=2):
+            arrays[f"photo{photo}_maps{suffix}"] = maps.values.numpy()
+    for photo, maps in enumerate((caption.maps, *caption.further_maps), start=1):
+        if maps.geometry is not None:
+            prefix = "" if photo == 1 else f"photo{photo}_"
+            arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
+    for key in _OF_VIDEO if caption.is_video else ():
+        arrays[key] = np.array(caption.maps.metadata[key])
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()

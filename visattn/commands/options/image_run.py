@@ -81,7 +81,7 @@ class ImageRun(ABC, Generic[Result]):
     ) -> None:
         self.args, self.out = args, args.out
         self.skipped: list[str] = []
-        images = find_input_images(args.images, args.out, self.skipped)
+        images = self.find()
         self.all_names = unique_names(images, reserved=reserved)
         self.names = select_shard(self.all_names, getattr(args, "shard", None))
         self.files = [file.format(name) for name in self.names.values() for file in files]
@@ -94,6 +94,24 @@ class ImageRun(ABC, Generic[Result]):
             check_no_overwrite(self.out, self.files, self.all_names)
             if self.has_index:
                 read_index_entries(self.out)
+
+    def find(self) -> list[Path]:
+        """Return the images of the command line."""
+        return find_input_images(self.args.images, self.args.out, self.skipped)
+
+    def read(self, path: Path) -> Any:
+        """Read an image, in a thread.
+
+        Raises:
+            ImageError: If it cannot be read.
+        """
+        from visattn.data.images.reader import read_image
+
+        return read_image(path)
+
+    def digest(self, path: Path) -> dict[str, Any]:
+        """Return what tells whether an image has changed since an earlier run."""
+        return {"image_sha256": file_digest(path)}
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -190,7 +208,7 @@ class ImageRun(ABC, Generic[Result]):
             return None
         try:
             record = read_json(self.out / f"{name}.json")
-            same = record["provenance"] == {**self._provenance, "image_sha256": file_digest(path)}
+            same = record["provenance"] == {**self._provenance, **self.digest(path)}
             if same:  # a stranger's record may have entries of other types
                 _ = self.row(record), self.caption(record)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # or of another version
@@ -200,26 +218,25 @@ class ImageRun(ABC, Generic[Result]):
 
     def _read(self, path: Path) -> _Job:
         """Read an image, or the record of a finished one, in a thread."""
-        from visattn.data.images.reader import read_image
-
         record = None if getattr(self.args, "overwrite", True) else self.finished_record(path)
-        return _Job(path, None if record else read_image(path), record=record)
+        return _Job(path, None if record else self.read(path), record=record)
 
     def _batches(self, paths: Iterable[Path], size: int) -> Iterator[list[_Job]]:
         """Yield batches of images, and the finished images between them, in order."""
         from visattn.data.images.reader import ImageError
+        from visattn.data.images.video import VideoError
 
         batch: list[_Job] = []
         for _, result in map_in_threads(self._read, paths):
             try:
                 batch.append(result())
-            except ImageError as error:
+            except (ImageError, VideoError) as error:
                 if self.args.strict:
                     raise
                 self.skipped.append(str(error))
                 continue
             images = [job.image for job in batch if job.image is not None]
-            pixels = sum(image.size[0] * image.size[1] for image in images)
+            pixels = sum(image.num_pixels for image in images)
             if len(images) == size or pixels >= PIXELS_PER_BATCH or not images:
                 yield batch
                 batch = []
@@ -248,8 +265,7 @@ class ImageRun(ABC, Generic[Result]):
             return _Written(record)
         name = self.names[job.path]
         try:
-            digest = {"image_sha256": file_digest(job.path)}
-            entries = {**record, "provenance": {**self._provenance, **digest}}
+            entries = {**record, "provenance": {**self._provenance, **self.digest(job.path)}}
             card = card_image(self.write(name, job.image, job.result))
             content = json.dumps(entries, allow_nan=False).encode() + b"\n"
             atomic_write(self.out / f"{name}.json", content)

@@ -36,7 +36,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
 
     photo = args.images[0]
-    image, saved = read_image(photo), read_saved_maps(args.maps)
+    image, saved = read_image(photo), read_saved_maps(args.maps, photo.name)
     words = args.words or saved.words
     try:
         values = reshape_maps(saved.maps, words=len(words), grid=args.map_shape)

@@ -81,6 +81,11 @@ class LoadedImage:
         """Height and width, upright, in pixels."""
         return self.pixels.shape[0], self.pixels.shape[1]
 
+    @property
+    def num_pixels(self) -> int:
+        """Number of pixels."""
+        return self.size[0] * self.size[1]
+
 
 ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage
 """Every form of an image that `read_image` accepts."""

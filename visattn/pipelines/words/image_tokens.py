@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
+from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
-from visattn.pipelines.words.pictures import Pictures
+from visattn.pipelines.words.pictures import Pictures, as_pictures
 from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
     NO_TOKEN,
@@ -98,7 +99,7 @@ class ImageTokens:
 def find_image_tokens(
     model: nn.Module,
     process: PhotoProcessor,
-    pictures: Pictures,
+    photo: LoadedImage | Pictures,
     inputs: dict[str, Any],
     text: GeneratedText,
 ) -> ImageTokens:
@@ -110,14 +111,14 @@ def find_image_tokens(
     Args:
         model: The model.
         process: Its preprocessing.
-        pictures: The photos of the prompt, or the frames of its video.
+        photo: The photo, several of one prompt, or the frames of a video.
         inputs: The preprocessed photos and prompt.
         text: A generated text.
 
     Raises:
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
     """
-    name = pixel_name(inputs)
+    name, pictures = pixel_name(inputs), as_pictures(photo)
     integers = [
         (key, value.cpu().numpy().tobytes())
         for key, value in inputs.items()

@@ -93,9 +93,30 @@ def replay_maps(
             longer side, at least 2.
 
     Raises:
-        ValueError: If a method does not fit the model, or its arguments are missing.
+        ValueError: If a method does not fit the model, its arguments are missing, or the prompt
+            shows several photos.
     """
-    maps: dict[str, Tensor] = {}
+    if len(replay.placements) > 1:
+        raise ValueError("the caption is one of several photos: pass it to explain_replay")
+    grids = _replay_grids(
+        replay, methods, processor=processor, prompt=prompt, layers=layers, heads=heads,
+        window_cells=window_cells,
+    )  # fmt: skip
+    return {name: values for name, (values,) in grids.items()}
+
+
+def _replay_grids(
+    replay: WordReplay,
+    methods: Sequence[str],
+    *,
+    processor: Any = None,
+    prompt: str | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    window_cells: int | None = None,
+) -> dict[str, tuple[Tensor, ...]]:
+    """Return the maps of several methods on each photo."""
+    maps: dict[str, tuple[Tensor, ...]] = {}
     by_gradient = [name for name in methods if name not in ("attention", "occlusion")]
     if by_gradient or ((layers, heads) != (None, None) and "attention" in methods):
         with frozen(replay.model):
@@ -103,14 +124,20 @@ def replay_maps(
             rows = word_attributions(run, by_gradient, layers=layers, heads=heads)
             if "attention" in methods:
                 rows["attention"] = word_attention(run, layers=layers, heads=heads)
-        maps |= {name: _word_grid(replay, values) for name, values in rows.items()}
+        maps |= {name: _word_grids(replay, values) for name, values in rows.items()}
     elif "attention" in methods:
-        maps["attention"] = _word_grid(replay, replay.rows.mean(0))
+        maps["attention"] = _word_grids(replay, replay.rows.mean(0))
     if "occlusion" in methods:
         if processor is None:
             raise ValueError("occlusion processes photos with hidden windows: pass processor=")
+        if replay.pictures.is_video or len(replay.pictures.images) > 1:
+            raise ValueError(
+                "occlusion hides windows of one photo, but the prompt shows several pictures; use "
+                "the methods attention, gradient_attention, relevance, gradient_embedding or "
+                "gradcam"
+            )
         process = PhotoProcessor(replay.model, processor, prompt)
-        maps["occlusion"] = replay_occlusion(replay, process, window_cells=window_cells)
+        maps["occlusion"] = (replay_occlusion(replay, process, window_cells=window_cells),)
     return {name: maps[name] for name in methods}
 
 
@@ -125,14 +152,18 @@ def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
     result = replay.caption()
     if method == "attention" and not options.get("layers") and not options.get("heads"):
         return result
-    [values] = replay_maps(replay, [method], **options).values()
+    [grids] = _replay_grids(replay, [method], **options).values()
     chosen = {name: list(options[name]) for name in ("layers", "heads") if options.get(name)}
     metadata = {**result.maps.metadata, "method": method, **chosen}
     if method not in ("attention", "gradient_attention"):  # these select no layers and heads
         metadata = {name: metadata[name] for name in metadata if name not in ("layers", "heads")}
     kind = "words" if method == "attention" else "gradient"
-    maps = replace(result.maps, values=values, kind=kind, metadata=metadata)
-    return replace(result, maps=maps, notes=replay.describe(metadata))
+    maps, *others = (
+        replace(each, values=values, kind=kind,
+                metadata={**metadata, "image": each.metadata["image"]})
+        for each, values in zip((result.maps, *result.further_maps), grids, strict=True)
+    )  # fmt: skip
+    return replace(result, maps=maps, further_maps=tuple(others), notes=replay.describe(metadata))
 
 
 @torch.no_grad()
@@ -227,8 +258,9 @@ def _word_sums(replay: WordReplay, log_probs: Float[Tensor, " t"]) -> Float[Tens
     return torch.stack([values[slice(*span)].sum() for span in replay.spans])
 
 
-def _word_grid(replay: WordReplay, rows: Float[Tensor, "t i"]) -> Float[Tensor, "w gy gx"]:
-    """Return the mean over the tokens of each word, on the grid of the photo."""
+def _word_grids(replay: WordReplay, rows: Float[Tensor, "t i"]) -> tuple[Tensor, ...]:
+    """Return the mean over the tokens of each word, on the grid of each photo."""
     rows = rows.detach().float().cpu()
     words = [rows[slice(*span)].mean(0) for span in replay.spans]
-    return replay.placement.rasterize(torch.stack(words) if words else rows[:0])
+    joined = torch.stack(words) if words else rows[:0]
+    return tuple(each.rasterize(joined) for each in replay.placements)

@@ -46,13 +46,18 @@ class Pictures:
         return tuple(each.orientation for each in self.images)
 
     @property
+    def num_pixels(self) -> int:
+        """Number of pixels of all pictures."""
+        return sum(each.num_pixels for each in self.images)
+
+    @property
     def name(self) -> str:
         """Name of the file, or names of the files."""
         return ", ".join(dict.fromkeys(each.name for each in self.images))
 
 
 def read_prompts(
-    images: Iterable[PromptLike] | ImageLike,
+    images: "Iterable[PromptLike | Pictures] | ImageLike",
     processor: Any = None,
     num_frames: int | None = None,
 ) -> Iterator[Pictures]:
@@ -71,11 +76,13 @@ def read_prompts(
         ValueError: If a list of photos is empty, or holds a video.
     """
     listed = list_images(images)  # pyright: ignore[reportArgumentType] (lists of photos, too)
-    if not any(isinstance(each, (list, tuple)) or _is_video(each) for each in listed):
+    if not any(isinstance(each, (list, tuple, Pictures)) or _is_video(each) for each in listed):
         yield from (Pictures((image,)) for image in read_images(listed))
         return
     for item in listed:
-        if isinstance(item, (list, tuple)):
+        if isinstance(item, Pictures):
+            yield item
+        elif isinstance(item, (list, tuple)):
             yield _photos_together(item)
         elif _is_video(item):
             yield read_video(item, processor, num_frames)
@@ -126,6 +133,8 @@ def read_video(
     indices = _sampled_by(own, total, fps, size) if num_frames is None else None
     if indices is None:
         count = min(num_frames or _NUM_FRAMES, total)
+        if num_frames is None and total > 1:  # whole tokens, where these cover several frames
+            count -= count % min(getattr(own, "temporal_patch_size", None) or 1, total)
         indices = [number * total // count for number in range(count)]
     clip = read_clip(path, indices, total)
     frames = (LoadedImage(each.pixels, name=clip.name) for each in clip.frames)

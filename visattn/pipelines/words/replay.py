@@ -507,10 +507,13 @@ def _frame_notes(pictures: Pictures, placements: Sequence[Placement]) -> tuple[s
     count, cells = len(pictures.images), math.prod(placements[0].grid_size)
     indices = placements[0].weights.coalesce().indices()
     pairs = torch.stack([indices[0] // cells, indices[1]]).unique(dim=1)
-    covered = int(torch.bincount(pairs[1]).max())
+    covered = torch.bincount(pairs[1])[pairs[1].unique()]
     notes = [f"{count} frames of the video"]
-    if covered > 1:
+    if int(covered.max()) > 1:
         notes.append(
-            f"image tokens cover {covered} frames, and their attention is divided among these"
+            f"image tokens cover {int(covered.max())} frames, and their attention is divided among "
+            "these"
         )
+        if int(covered.min()) < int(covered.max()):
+            notes.append("the last frame is repeated to fill its tokens, and has all of theirs")
     return tuple(notes)

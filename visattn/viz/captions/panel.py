@@ -68,8 +68,8 @@ def caption_panel(
     """
     per_word = {"maps": maps, "log_probs": log_probs, "gates": gates, "boxes": boxes}
     _check_arguments(words, per_word, width)
-    peaks = _map_peaks(maps, vmin)
-    vmax = _default_vmax(peaks, vmin) if vmax is None else vmax
+    peaks = map_peaks(maps, vmin)
+    vmax = default_vmax(peaks, vmin) if vmax is None else vmax
     draw = partial(overlay, vmin=vmin, vmax=vmax, colormap=colormap, opacity=opacity, style=style)
     grid = compute_tile_grid((image.shape[0], image.shape[1]), len(words) + 1, width)
     small = resize_image(image, grid.tile_size)
@@ -89,7 +89,7 @@ def caption_panel(
         probability = "" if log_probs is None else format_probability(log_probs[word])
         _write_word(pen, position, grid.cell_width, words[word], probability)
         if gates is not None:
-            _draw_gate(pen, position, grid.cell_width, gates[word], gate_symbol)
+            draw_gate(pen, position, grid.cell_width, gates[word], gate_symbol)
     has_nan = bool(np.isnan(maps).any())
     place = (MARGIN, page.height - LEGEND_HEIGHT)
     draw_legend(
@@ -126,13 +126,23 @@ def _check_arguments(words: Sequence[str], per_word: dict[str, Sized | None], wi
         raise ValueError(f"a panel must be at least {_MIN_WIDTH} pixels wide, got {width}")
 
 
-def _map_peaks(maps: Float[np.ndarray, "t y x"], vmin: float) -> list[float]:
-    """Return the maximum of each map over its finite values."""
+def map_peaks(maps: Float[np.ndarray, "t y x"], vmin: float) -> list[float]:
+    """Return the maximum of each map over its finite values.
+
+    Example:
+        >>> map_peaks(np.array([[[0.5, np.nan]]]), 0.0)
+        [0.5]
+    """
     return [float(values[np.isfinite(values)].max(initial=vmin)) for values in maps]
 
 
-def _default_vmax(peaks: list[float], vmin: float) -> float:
-    """Return the upper median of the peaks, or vmin + 1 for empty maps."""
+def default_vmax(peaks: list[float], vmin: float) -> float:
+    """Return the upper median of the peaks, or vmin + 1 for empty maps.
+
+    Example:
+        >>> default_vmax([0.1, 0.5], 0.0), default_vmax([0.0], 0.0)
+        (0.5, 1.0)
+    """
     median = sorted(peaks)[len(peaks) // 2]
     return median if median > vmin else vmin + 1.0
 
@@ -166,9 +176,15 @@ def format_probability(log_prob: float) -> str:
     return "<1 %" if percent < 1 else f"{percent:.0f} %"
 
 
-def _draw_gate(
+def draw_gate(
     pen: ImageDraw.ImageDraw, place: tuple[int, int], width: int, gate: float, symbol: str
 ) -> None:
+    """Draw a gate as a bar and a number, below a word.
+
+    Example:
+        >>> page = Image.new("RGB", (200, 60))
+        >>> draw_gate(ImageDraw.Draw(page), (0, 0), 180, 0.5, "on photo")
+    """
     (x, y), font = (place[0], place[1] + 32), load_font(SMALL)
     length = width - font.getlength(f"{symbol} 0.00") - 10
     pen.rounded_rectangle((x, y, x + length, y + 4), 2, TRACK)

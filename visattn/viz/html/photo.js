@@ -28,11 +28,15 @@ function unpacked(caption) {
 
 /** The photo, what is drawn on it, and what is pointed at on it. */
 class Stage {
-  constructor() {
-    const image = $("photo"), [height, width] = pageData.size;
+  /** @param picture Its image, what is drawn on it, and its size, grid and geometry; by default those of the page. */
+  constructor(picture = {}) {
+    const { image, canvas, boxes, size, grid, geometry } = {
+      image: $("photo"), canvas: $("overlay"), boxes: $("boxes"), ...pageData, ...picture };
+    const [height, width] = size;
+    Object.assign(this, { boxes, grid, geometry });
     // A small photo is drawn larger, so that cells have sharp edges and lines are thin.
     const times = Math.min(8, Math.max(1, Math.round(960 / Math.max(height, width))));
-    this.canvas = $("overlay");
+    this.canvas = canvas;
     this.canvas.width = width * times;
     this.canvas.height = height * times;
     this.pen = this.canvas.getContext("2d", { willReadFrequently: true });
@@ -45,7 +49,7 @@ class Stage {
   }
 
   /** How a grid lies on the canvas. */
-  place(smooth, grid = pageData.grid, geometry = pageData.geometry) {
+  place(smooth, grid = this.grid, geometry = this.geometry) {
     const { height, width } = this.painter;
     return (this.places[`${smooth} ${grid} ${geometry.matrix}`] ??= placement(geometry, grid, height, width, smooth));
   }
@@ -84,7 +88,7 @@ class Stage {
       line.setAttribute("class", kind);
       return line;
     });
-    $("boxes").replaceChildren(...lines);
+    this.boxes.replaceChildren(...lines);
   }
 
   /** Return the value of each map where a mouse or a finger is; none where nothing was seen. */

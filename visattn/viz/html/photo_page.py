@@ -2,18 +2,59 @@
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.viz.html.document import file_url, image_data_url, render_page
+from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.colormap import overlay_palette
 
 LONGEST = 1280
 """Maximum side of the embedded image in pixels, which limits the size of the page."""
+_MANY, _LONGEST_OF_TWO, _LONGEST_OF_MANY = 4, 960, 480
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
+
+
+_FIGURE = """\
+<figure>
+<div class="frame" id="frame">
+<img id="photo" src="$photo" width="$width" height="$height" alt="$caption" draggable="false">
+<canvas id="overlay" hidden aria-hidden="true"></canvas>
+<svg id="boxes" aria-hidden="true"></svg>
+</div>
+</figure>"""
+_PICTURE = """\
+<figure>
+<div class="frame">
+<img src="$photo" width="$width" height="$height" alt="$label" draggable="false">
+<canvas hidden aria-hidden="true"></canvas>
+<svg class="boxes" aria-hidden="true"></svg>
+</div>
+<figcaption><span class="name" lang="" dir="auto">$label</span>\
+<span class="bar"><i></i></span><span class="number"></span></figcaption>
+</figure>
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class PagePicture:
+    """One of several pictures of a page: a photo of a prompt, or a frame of a video.
+
+    Args:
+        image: RGB, of any size and proportions.
+        label: Name of the photo, or time of the frame.
+        grid: Rows and columns of the maps on it.
+        geometry: Geometry of these maps, from `Geometry.to_dict`.
+    """
+
+    image: UInt8[np.ndarray, "y x 3"]
+    label: str
+    grid: tuple[int, int]
+    geometry: Mapping[str, Any]
 
 
 def page_geometry(geometry: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,6 +77,7 @@ def photo_page(
     style: str,
     longest: int,
     index: str | None,
+    pictures: Sequence["PagePicture"] = (),
 ) -> str:
     """Return a self-contained HTML page with an image on which a script draws maps.
 
@@ -53,21 +95,33 @@ def photo_page(
         style: Initial style, `heat` or `light`.
         longest: Maximum side of the embedded image in pixels.
         index: File name of the index page to link to.
+        pictures: Pictures that the page shows side by side instead of the image alone, the image
+            first.
 
     Raises:
         ValueError: If the geometry belongs to another image, or an option is invalid.
     """
-    if tuple(geometry["image_size"]) != image.shape[:2]:
-        raise ValueError(
-            f"the maps belong to an image of size {tuple(geometry['image_size'])} (height, width), "
-            f"got {image.shape[:2]}; pass the original image"
-        )
+    for size, place in [(image.shape[:2], geometry)] + [
+        (each.image.shape[:2], each.geometry) for each in pictures
+    ]:
+        if tuple(place["image_size"]) != size:
+            raise ValueError(
+                f"the maps belong to an image of size {tuple(place['image_size'])} (height, "
+                f"width), got {size}; pass the original image"
+            )
     if not 0 <= opacity <= 1 or style not in ("heat", "light"):
         raise ValueError(
             f"opacity must be between 0 and 1 and style heat or light, got {opacity} and {style!r}"
         )
     address, (height, width) = image_data_url(image, longest=longest)
     back = "" if index is None else _BACK_LINK.format(file_url(index))
+    figures, css, shown = _FIGURE, "", list[dict[str, Any]]()
+    if pictures:
+        figures, css, shown = _strip(pictures, longest)
+    figures = Template(figures).safe_substitute(
+        photo=address, width=width, height=height,
+        caption=escape_text(texts.get("caption", "")),
+    )  # fmt: skip
     return render_page(
         template,
         styles=styles,
@@ -79,19 +133,47 @@ def photo_page(
             "opacity": opacity,
             "style": style,
             **data,
+            **({"pictures": shown} if pictures else {}),
         },
-        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
+        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}{css}",
         texts={
             "name": sanitize_text(name, 200),
-            "size": f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}",
+            "size": _sizes([each.image for each in pictures] or [image]),
             "photo": address,
             "width": str(width),
             "height": str(height),
             "opacity": str(round(100 * opacity)),
             **texts,
         },
-        markup={"back": back},
+        markup={"back": back, "pictures": figures},
     )
+
+
+def _sizes(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> str:
+    """Return width and height of the pictures, if these are the same for all."""
+    sizes = {(image.shape[1], image.shape[0]) for image in images}
+    size = "{} \N{MULTIPLICATION SIGN} {}".format(*min(sizes)) if len(sizes) == 1 else ""
+    count = f"{len(images)} pictures" if len(images) > 1 else ""
+    return ", ".join(filter(None, (count, size)))
+
+
+def _strip(
+    pictures: Sequence["PagePicture"], longest: int
+) -> tuple[str, str, list[dict[str, Any]]]:
+    """Return pictures side by side as HTML, its styles, and the data of each picture."""
+    most = min(longest, _LONGEST_OF_TWO if len(pictures) <= _MANY else _LONGEST_OF_MANY)
+    figures, data = list[str](), list[dict[str, Any]]()
+    css = f"\n.strip {{ --high: {'15rem' if len(pictures) <= _MANY else '8rem'} }}"
+    for number, each in enumerate(pictures, start=1):
+        address, (height, width) = image_data_url(each.image, longest=most)
+        label = escape_text(sanitize_text(each.label, 200))
+        values = {"photo": address, "width": width, "height": height, "label": label}
+        figures.append(Template(_PICTURE).substitute(values))
+        data.append({"size": [height, width], "grid": list(each.grid),
+                     "geometry": page_geometry(each.geometry)})  # fmt: skip
+        css += f"\n.strip figure:nth-child({number}) {{ --ratio: {width / height:.6f}; "
+        css += f"--natural: {width}px }}"
+    return f'<div class="strip">\n{"".join(figures)}</div>', css, data
 
 
 _BACK_LINK = '<a class="back" href="{}">&lsaquo; All photos</a>'

@@ -56,7 +56,7 @@ function showDetails(caption, maps, at) {
   const rows = [], count = caption.words.length, words = caption.phrases.length ? "known" : "";
   const mean = at === MEAN || at === null;
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
-  $("word").textContent = at === null ? "Photo alone" : mean ? "Mean of all maps" : caption.words[at];
+  $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
   if (!mean && caption.gates.length) rows.push(...barRow(gateLabel().replace(/^./, (letter) => letter.toUpperCase()), caption.gates[at], caption.gates[at].toFixed(2)));
   if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at]));
@@ -74,7 +74,7 @@ function phraseOf(caption, at) {
   return caption.phrases.find(({ first, words }) => at >= first && at < first + words);
 }
 
-let stage, words, candidates, maps;
+let stages, words, candidates, maps;
 const state = {
   candidate: 0, pinned: null, hovered: null, playing: 0,
   opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth, boxes: true,
@@ -88,9 +88,13 @@ function show() {
   const at = current(), count = caption().words.length;
   const [low, high] = pageData.scale;
   const options = { ...state, low: low + state.threshold * (high - low), high };
-  stage.show(at === null ? null : maps[at === MEAN ? count : at], options);
+  const map = at === null ? null : maps[at === MEAN ? count : at];
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
-  stage.outline(phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
+  for (const { stage, part } of stages) {
+    stage.show(map && part(map), options);
+    stage.outline(phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
+  }
+  showShares(map);
   words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
   words.mark(typeof state.pinned === "number" ? state.pinned : -1);
   candidates.mark(state.candidate);
@@ -98,6 +102,32 @@ function show() {
   $("alone").setAttribute("aria-pressed", String(at === null));
   showDetails(caption(), maps, at);
   drawLegend(options);
+}
+
+/** Below each of several pictures: its share of the map that is shown. */
+function showShares(map) {
+  if (stages.length < 2) return;
+  const sum = (values) => values.reduce((all, value) => all + Math.max(value, 0), 0);
+  const shares = map ? stages.map(({ part }) => sum(part(map))) : stages.map(() => 0);
+  const total = Math.max(shares.reduce((all, share) => all + share, 0), 1e-12), most = Math.max(...shares, 1e-12);
+  stages.forEach(({ figure }, index) => {
+    figure.querySelector(".bar i").style.width = `${100 * shares[index] / most}%`;
+    figure.querySelector(".number").textContent = map ? percent(shares[index] / total) : "";
+    figure.classList.toggle("most", Boolean(map) && shares[index] === most);
+  });
+}
+
+/** The pictures of the page, and the part of a map that lies on each. */
+function pictureStages() {
+  let begin = 0;
+  return [...document.querySelectorAll(".seen figure")].map((figure, index) => {
+    const picture = pageData.pictures?.[index] ?? pageData, from = begin;
+    const to = begin += picture.grid[0] * picture.grid[1];
+    const [image, canvas, boxes] = figure.querySelector(".frame").children;
+    const stage = new Stage({ ...picture, image, canvas, boxes });
+    const alone = !pageData.pictures;
+    return { figure, stage, part: (map) => (alone ? map : map.subarray(from, to)) };
+  });
 }
 
 function pin(at) {
@@ -133,12 +163,12 @@ function forward() {
 function drawLegend(options) {
   const [bottom, top] = pageData.scale;
   paintRamp(pageData.scale, pageData.clipped, options);
-  $("even").style.left = `${(100 * (1 / (pageData.grid[0] * pageData.grid[1]) - bottom)) / (top - bottom)}%`;
+  $("even").style.left = `${(100 * (1 / maps[0].length - bottom)) / (top - bottom)}%`;
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
-function pointAt(event) {
-  const values = event && stage.under(event, maps.slice(0, -1), state.smooth);
+function pointAt(event, { stage, part } = {}) {
+  const values = event && stage.under(event, maps.slice(0, -1).map(part), state.smooth);
   words.group.classList.toggle("pointed", Boolean(values));
   words.buttons.forEach((button, index) => {
     const share = values ? Math.min(1, Math.max(0, values[index] / pageData.scale[1])) : 0;
@@ -159,10 +189,12 @@ function listen() {
     state.hovered = null;
     show();
   });
-  const frame = $("frame");
-  frame.addEventListener("pointermove", pointAt);
-  frame.addEventListener("pointerdown", pointAt);
-  frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
+  for (const each of stages) {
+    const frame = each.figure.querySelector(".frame");
+    frame.addEventListener("pointermove", (event) => pointAt(event, each));
+    frame.addEventListener("pointerdown", (event) => pointAt(event, each));
+    frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
+  }
   $("play").addEventListener("click", () => play(!state.playing));
   $("mean").addEventListener("click", () => { play(false); pin(MEAN); });
   $("alone").addEventListener("click", () => { play(false); pin(null); });
@@ -207,8 +239,8 @@ function initialWord({ words: said, phrases, ...rest }) {
 }
 
 async function start() {
-  await $("photo").decode();
-  stage = new Stage();
+  await Promise.all([...document.querySelectorAll(".frame img")].map((image) => image.decode()));
+  stages = pictureStages();
   words = new Choice($("words"), (index) => { play(false); pin(index); });
   candidates = new Choice($("candidates"), (index) => { play(false); chooseCandidate(index); });
   candidates.fill(candidateButtons(pageData.captions));
@@ -216,9 +248,10 @@ async function start() {
   segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
   state.pinned = initialWord(caption());
   $("others").hidden = pageData.captions.length < 2;
-  $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
+  $("unseen").hidden = stages.every(({ stage }) => !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0));
   $("gated").hidden = !caption().gates.length;
   $("gated").lastChild.textContent = gateLabel();
+  if (stages.length > 1) $("alone").textContent = "Pictures alone";
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);

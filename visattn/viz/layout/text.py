@@ -100,3 +100,14 @@ def wrap_text(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int)
         wrapped.append(truncate_text(" ".join(words[:count]), font, width))
         words = words[count:]
     return [*wrapped, truncate_text(" ".join(words), font, width)] if words else wrapped
+
+
+def format_time(seconds: float) -> str:
+    """Return a time of a video as minutes and seconds.
+
+    Example:
+        >>> format_time(83.5)
+        '1:23.50'
+    """
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes)}:{rest:05.2f}"
