@@ -66,9 +66,9 @@ def test_other_numbers_of_prompts_are_refused(count: int) -> None:
     [
         ("qwen2_vl", [say("user", "w1")], "add {'type': 'image'}"),
         ("qwen2_vl", [{"role": "user", "content": "w1"}], "add {'type': 'image'}"),
-        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "one photo, got 2"),
+        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "got 2 photos in the messages for 1: pass the"),
         ("qwen2_vl", [say("user", {"type": "image", "url": "a.jpg"})], "'url' of their own"),
-        ("qwen2_vl", [say("user", {"type": "video"})], "videos are not supported"),
+        ("qwen2_vl", [say("user", {"type": "video"})], "show a video, but a photo is passed"),
         ("llava", [say("user", PHOTO, "w1")], "chat template"),
     ],
 )
@@ -108,7 +108,7 @@ def test_steps_that_integers_lack_get_floating_point_photos() -> None:
 
     process = PhotoProcessor(model, (Images(), processor.tokenizer))
     image = Image.fromarray(photo().pixels)
-    own = process.unnormalized(image)["pixel_values"]
+    own = process.unnormalized([image])["pixel_values"]
     torch.testing.assert_close(
         own, inner(images=[image], do_normalize=False, return_tensors="pt")["pixel_values"],
         atol=2 / 255, rtol=0,

@@ -11,6 +11,7 @@ from visattn.commands.caption.run import CaptionRun
 from visattn.commands.options.arguments import real_number, whole_number
 from visattn.commands.options.boxes import BOX_OPTIONS
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
+from visattn.commands.options.folders import check_no_overwrite
 from visattn.commands.options.models import move_to_device
 from visattn.commands.options.provenance import file_digest, weights_origin
 from visattn.commands.options.videos import has_videos
@@ -251,6 +252,8 @@ class TransformersRun(CaptionRun):
         self.videos = has_videos(args)
         self.photos: list[Path] = []
         super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
+        if self.out is not None and args.together:
+            check_no_overwrite(self.out, self.files, self.photos)
 
     def find(self) -> list[Path]:
         """Return the photos or videos of the command line; of photos together the first.

@@ -37,8 +37,8 @@ def caption_with_transformers(
 
     Args:
         model: A model of transformers that generates text from images.
-        images: One image or several, as for `visattn.caption`. A list among them holds the photos of
-            one prompt: `[[first, second]]` gives one caption of both. A video file gives one
+        images: One image or several, as for `visattn.caption`. A list among them holds the photos
+            of one prompt: `[[first, second]]` gives one caption of both. A video file gives one
             caption of its frames.
         processor: Its processor, or a pair of image processor and tokenizer.
         prompt: An instruction for chat models, the beginning of the caption for others; chat

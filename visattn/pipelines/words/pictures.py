@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def read_prompts(
         VideoError: If a video cannot be read.
         ValueError: If a list of photos is empty, or holds a video.
     """
-    listed = list_images(images)  # pyright: ignore[reportArgumentType] (lists of photos, too)
+    listed: list[Any] = list_images(cast("Any", images))
     if not any(isinstance(each, (list, tuple, Pictures)) or _is_video(each) for each in listed):
         yield from (Pictures((image,)) for image in read_images(listed))
         return
@@ -95,7 +95,7 @@ def as_pictures(pictures: "Pictures | LoadedImage") -> Pictures:
     return pictures if isinstance(pictures, Pictures) else Pictures((pictures,))
 
 
-def _is_video(item: Any) -> bool:
+def _is_video(item: Any) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(item, (str, os.PathLike)) and is_video(item)
 
 

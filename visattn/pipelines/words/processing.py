@@ -118,7 +118,9 @@ class PhotoProcessor:
             texts: The complete prompt of each; by default that of this object.
             images_kwargs: Options of the image processor, or of that of videos.
         """
-        prompts = [list(each) if isinstance(each, (list, tuple)) else [each] for each in images]
+        prompts = [
+            [each] if isinstance(each, (Image.Image, Tensor)) else [*each] for each in images
+        ]
         if self.clip is not None:
             inputs = dict(self._video(prompts[0], self.clip, images_kwargs))
         elif self.joint is None or self.text is None:
@@ -134,7 +136,7 @@ class PhotoProcessor:
         return {name: self._to_model(value) for name, value in inputs.items()}
 
     def unnormalized(self, images: Sequence[Image.Image]) -> dict[str, Any]:
-        """Return the inputs of a prompt with these photos or frames, whose pixels are not normalized.
+        """Return the inputs of a prompt whose pixels are not normalized.
 
         Args:
             images: The photos, or the frames of a video.
@@ -165,8 +167,8 @@ class PhotoProcessor:
         ]
         if "videos" not in inspect.signature(self.joint.__call__).parameters:
             raise ValueError(
-                f"{type(self.joint).__name__} takes no videos= with options for them, which finding "
-                "the places of frames needs"
+                f"{type(self.joint).__name__} takes no videos= with options for them, which "
+                "finding the places of frames needs"
             )
         height, width = pixels[0].shape[:2]
         metadata = video_metadata(clip.num_frames, clip.fps, (height, width), clip.indices)
@@ -244,7 +246,7 @@ class PhotoProcessor:
         return self.num_photos if self.clip is None else 1
 
     def _placeholder(self) -> str:
-        """Return the token that stands for a photo in a prompt, or for the video; "" if none does."""
+        """Return the token that stands for a photo or the video in a prompt; "" if none does."""
         names = ("image_placeholder_token", "image_token")
         if self.clip is not None:
             names = ("video_token",)

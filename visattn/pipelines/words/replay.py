@@ -257,7 +257,7 @@ class WordReplay:
         )
 
     def placed_caption(
-        self, values: Sequence[Float[Tensor, "w *maps y x"]], details: Mapping[str, Any]
+        self, values: Sequence[Float[Tensor, "w ..."]], details: Mapping[str, Any]
     ) -> Caption:
         """Return the caption with maps that lie on the photos, or on the video.
 
@@ -377,8 +377,8 @@ def generate_and_replay(
         for index, (pictures, inputs) in enumerate(zip(batch, singles, strict=True)):
             results.append([])
             for text in texts[index * each : (index + 1) * each]:
-                own = without_padding(text, joint, inputs)
-                replay = replay_text(model, processes[index], pictures, inputs, own,
+                single = without_padding(text, joint, inputs)
+                replay = replay_text(model, processes[index], pictures, inputs, single,
                                      keep_heads=keep_heads, towers=towers,
                                      per_token=per_token)  # fmt: skip
                 results[-1].append(replay)

@@ -175,8 +175,10 @@ def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
     return image_data_url(image, longest=_THUMBNAIL, quality=72)[0]
 
 
-def tile_images(images: Sequence[UInt8[np.ndarray, "y x 3"]]) -> UInt8[np.ndarray, "y2 x2 3"]:
-    """Return up to four images of one size as a 2 x 2 mosaic of about the same size.
+def tile_images(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> UInt8[np.ndarray, "_y2 _x2 3"]:
+    """Return up to four images as a 2 x 2 mosaic of about the size of the first.
+
+    Images of other proportions have a margin.
 
     Example:
         >>> white = np.full((4, 6, 3), 255, np.uint8)
@@ -190,8 +192,12 @@ def tile_images(images: Sequence[UInt8[np.ndarray, "y x 3"]]) -> UInt8[np.ndarra
     mosaic = np.empty((2 * half[0], 2 * half[1], 3), np.uint8)
     mosaic[:] = TRACK
     for index, image in enumerate(images[:4]):
-        top, left = index // 2 * half[0], index % 2 * half[1]
-        mosaic[top : top + half[0], left : left + half[1]] = resize_image(image, half)
+        share = min(half[0] / image.shape[0], half[1] / image.shape[1])
+        fitted = (max(1, round(share * image.shape[0])), max(1, round(share * image.shape[1])))
+        size = half if image.shape == images[0].shape else fitted
+        top = index // 2 * half[0] + (half[0] - size[0]) // 2
+        left = index % 2 * half[1] + (half[1] - size[1]) // 2
+        mosaic[top : top + size[0], left : left + size[1]] = resize_image(image, size)
     return mosaic
 
 
