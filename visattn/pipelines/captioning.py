@@ -4,11 +4,11 @@ import itertools
 import os
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -158,7 +158,7 @@ class Caption:
 @torch.no_grad()
 def caption(
     model: nn.Module | LoadedModel,
-    images: Iterable[ImageLike] | ImageLike,
+    images: Iterable[ImageLike | Sequence[ImageLike]] | ImageLike,
     *,
     beam_size: int = 5,
     num_captions: int = 1,
@@ -185,7 +185,8 @@ def caption(
             that generates text from images, with its `processor`.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
             folders, searched as `visattn caption` does. With a folder, files that cannot be read
-            are skipped with a warning.
+            are skipped with a warning. For models of transformers also video files, and lists of
+            photos that one prompt shows together: `[[first, second]]`.
         beam_size: Number of beams.
         num_captions: Captions per image; those after the first are its `alternatives`.
         max_length: Maximum number of words.
@@ -203,7 +204,7 @@ def caption(
             messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
             `num_beams`, ...) and arguments of `caption_with_transformers` (`layers`, `heads`,
-            `relative`, `without_sinks`, `per_token`).
+            `relative`, `without_sinks`, `per_token`, `num_frames`).
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.
@@ -245,7 +246,7 @@ def caption(
     _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
     batch_size = batch_size or 16
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
-    loaded = read_images(images)
+    loaded = read_images(cast("Iterable[ImageLike]", images))
     inputs = ((each.name, make_thumbnail(each), *resize_to_input(each, spec)) for each in loaded)
     metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
     device, captions = next(model.parameters()).device, list[Caption]()
