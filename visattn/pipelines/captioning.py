@@ -98,7 +98,7 @@ class Caption:
         return "frames" in self.maps.metadata
 
     @property
-    def picture_maps(self) -> tuple[AttentionMap, ...]:
+    def image_maps(self) -> tuple[AttentionMap, ...]:
         """The maps of the words on each photo of the prompt, or on each frame of the video."""
         if not self.is_video:
             return (self.maps, *self.further_maps)
@@ -114,10 +114,10 @@ class Caption:
         That of `AttentionMap.display_range`; of several photos or frames, a word's peak is that of
         all of them, and uniform attention is spread over all of them.
         """
-        pictures = self.picture_maps
-        if len(pictures) == 1:
+        images = self.image_maps
+        if len(images) == 1:
             return self.maps.display_range()
-        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in pictures], 1)
+        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in images], 1)
         joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
         return joined.display_range()
 

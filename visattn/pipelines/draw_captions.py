@@ -21,8 +21,8 @@ from visattn.pipelines.scale import map_scale
 from visattn.recording.attention_map import AttentionMap
 from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
+from visattn.viz.captions.image_panel import image_panel, image_tile_sizes
 from visattn.viz.captions.panel import caption_panel
-from visattn.viz.captions.picture_panel import picture_panel, picture_tile_sizes
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.layout.text import format_time
 from visattn.viz.maps.contours import draw_contours
@@ -113,11 +113,11 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnPicture:
+class DrawnImage:
     """A photo of a prompt or a frame of a video, with the maps of the words on it.
 
     Args:
-        pixels: The picture.
+        pixels: The image.
         label: Name of the photo, or time of the frame.
         maps: Maps of the words.
     """
@@ -127,8 +127,8 @@ class DrawnPicture:
     maps: AttentionMap
 
 
-def drawn_pictures(images: ImageLike | Sequence[ImageLike], caption: Caption) -> list[DrawnPicture]:
-    """Return the pictures of a caption with the maps that lie on them.
+def drawn_images(images: ImageLike | Sequence[ImageLike], caption: Caption) -> list[DrawnImage]:
+    """Return the images of a caption with the maps that lie on them.
 
     Args:
         images: The original image; of several photos in a prompt a list of them, in their order; of
@@ -141,11 +141,11 @@ def drawn_pictures(images: ImageLike | Sequence[ImageLike], caption: Caption) ->
     Example:
         >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words", Geometry.identity((3, 9)))
         >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
-        >>> [picture] = drawn_pictures(np.zeros((3, 9, 3), np.uint8), result)
-        >>> picture.label, picture.maps.values.shape
+        >>> [image] = drawn_images(np.zeros((3, 9, 3), np.uint8), result)
+        >>> image.label, image.maps.values.shape
         ('image', torch.Size([1, 1, 2]))
     """
-    placed, metadata = caption.picture_maps, caption.maps.metadata
+    placed, metadata = caption.image_maps, caption.maps.metadata
     if caption.is_video and isinstance(images, (str, os.PathLike)):
         clip = read_clip(images, metadata["frames"], max(metadata["frames"]) + 1)
         images = [frame.pixels for frame in clip.frames]
@@ -153,7 +153,7 @@ def drawn_pictures(images: ImageLike | Sequence[ImageLike], caption: Caption) ->
     if len(loaded) != len(placed):
         kind = "frames of its video, or the file" if caption.is_video else "photos of its prompt"
         raise ValueError(
-            f"the caption has maps on {len(placed)} pictures, got {len(loaded)}: pass all {kind}"
+            f"the caption has maps on {len(placed)} images, got {len(loaded)}: pass all {kind}"
         )
     labels = (
         [format_time(second) for second in metadata["seconds"]]
@@ -161,12 +161,12 @@ def drawn_pictures(images: ImageLike | Sequence[ImageLike], caption: Caption) ->
         else [Path(image.name).name for image in loaded]
     )
     return [
-        DrawnPicture(image.pixels, label, maps)
+        DrawnImage(image.pixels, label, maps)
         for image, label, maps in zip(loaded, labels, placed, strict=True)
     ]
 
 
-def picture_shares(caption: Caption) -> Float[np.ndarray, "t p"]:
+def image_shares(caption: Caption) -> Float[np.ndarray, "t p"]:
     """Return the sum of the map of each word on each photo or frame.
 
     For attention this is the share of the word's attention that lies on it.
@@ -174,7 +174,7 @@ def picture_shares(caption: Caption) -> Float[np.ndarray, "t p"]:
     Args:
         caption: A caption.
     """
-    sums = [each.values.flatten(1).sum(1) for each in caption.picture_maps]
+    sums = [each.values.flatten(1).sum(1) for each in caption.image_maps]
     return torch.stack(sums, 1).numpy()
 
 
@@ -212,15 +212,15 @@ def caption_figure(
         600
     """
     caption = caption.drawable()
-    pictures = drawn_pictures(image, caption)
+    images = drawn_images(image, caption)
     options.setdefault("vmax", caption.display_range()[1])
-    if len(pictures) > 1 or caption.is_video:
+    if len(images) > 1 or caption.is_video:
         if boxes is not None:
-            raise ValueError("boxes are those of one photo; the caption has several pictures")
-        return _picture_figure(pictures, caption, width=width, **options)
+            raise ValueError("boxes are those of one photo; the caption has several images")
+        return _image_figure(images, caption, width=width, **options)
     if boxes is not None:
         options["boxes"] = boxes.per_map()
-    pixels = pictures[0].pixels
+    pixels = images[0].pixels
     shown = compute_tile_size(pixels.shape[:2], len(caption.words), width=width)
     return caption_panel(
         pixels,
@@ -234,18 +234,18 @@ def caption_figure(
     )
 
 
-def _picture_figure(
-    pictures: Sequence[DrawnPicture], caption: Caption, *, width: int, **options: Any
+def _image_figure(
+    images: Sequence[DrawnImage], caption: Caption, *, width: int, **options: Any
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure with a row per word."""
-    sizes = [(each.pixels.shape[0], each.pixels.shape[1]) for each in pictures]
-    drawn = zip(pictures, picture_tile_sizes(sizes, width=width), strict=True)
-    return picture_panel(
-        [each.pixels for each in pictures],
-        [each.label for each in pictures],
+    sizes = [(each.pixels.shape[0], each.pixels.shape[1]) for each in images]
+    drawn = zip(images, image_tile_sizes(sizes, width=width), strict=True)
+    return image_panel(
+        [each.pixels for each in images],
+        [each.label for each in images],
         caption.words,
         [each.maps.resize_to_image(size, smooth=caption.smooth).numpy() for each, size in drawn],
-        picture_shares(caption),
+        image_shares(caption),
         log_probs=caption.log_probs,
         gates=caption.gates if caption.has_gates else None,
         gate_symbol=caption.gate_symbol,
@@ -254,7 +254,7 @@ def _picture_figure(
     )
 
 
-def check_one_picture(caption: Caption, what: str) -> None:
+def check_one_image(caption: Caption, what: str) -> None:
     """Refuse a caption of several photos or of a video where one photo is drawn.
 
     Args:
@@ -262,11 +262,11 @@ def check_one_picture(caption: Caption, what: str) -> None:
         what: What is drawn.
 
     Raises:
-        ValueError: If the caption has maps on several pictures.
+        ValueError: If the caption has maps on several images.
     """
-    if (count := len(caption.picture_maps)) > 1 or caption.is_video:
+    if (count := len(caption.image_maps)) > 1 or caption.is_video:
         raise ValueError(
-            f"{what} shows one photo, but the caption has maps on {count} pictures: draw a "
+            f"{what} shows one photo, but the caption has maps on {count} images: draw a "
             "caption_figure or a caption_html"
         )
 
@@ -295,7 +295,7 @@ def alignment_figure(
         >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).shape[1]
         600
     """
-    check_one_picture(caption, "an alignment matrix")
+    check_one_image(caption, "an alignment matrix")
     original, caption = read_image(image), caption.drawable()
     size = alignment_image_size(original.size, width=width)
     maps = caption.maps

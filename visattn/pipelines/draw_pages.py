@@ -11,11 +11,11 @@ from visattn.data.phrases.grounding import score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
 from visattn.pipelines.captioning import Caption
-from visattn.pipelines.draw_captions import DrawnPicture, check_one_picture, drawn_pictures
-from visattn.recording.map_boxes import MapBoxes
+from visattn.pipelines.draw_captions import (DrawnPicture, check_one_picture, drawn_pictures, DrawnImage, check_one_image, drawn_images)
+from visattn.recording.map_boxes import (MapBoxes)
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
-from visattn.viz.html.photo_page import PagePicture
+from visattn.viz.html.photo_page import PageImage
 
 
 def caption_html(
@@ -60,22 +60,22 @@ def caption_html(
         raise ValueError(
             "the maps of the caption have no geometry; `visattn.caption` returns placed maps"
         )
-    pictures = drawn_pictures(image, caption)
-    several = caption.is_video or len(pictures) > 1
+    images = drawn_images(image, caption)
+    several = caption.is_video or len(images) > 1
     if several and phrase_boxes:
-        raise ValueError("phrase_boxes are those of one photo; the caption has several pictures")
+        raise ValueError("phrase_boxes are those of one photo; the caption has several images")
     if several and boxes is not None:
-        raise ValueError("boxes are those of one photo; the caption has several pictures")
+        raise ValueError("boxes are those of one photo; the caption has several images")
     options.setdefault("vmax", caption.display_range()[1])
     return caption_page(
-        pictures[0].pixels,
+        images[0].pixels,
         [
             _page_caption(caption.drawable(), phrase_boxes, boxes),
             *(_page_caption(each.drawable(), phrase_boxes, None) for each in caption.alternatives),
         ],
         geometry.to_dict(),
-        name=_page_name(caption, pictures) if name is None else name,
-        pictures=[_page_picture(each) for each in pictures] if several else (),
+        name=_page_name(caption, images) if name is None else name,
+        images=[_page_image(each) for each in images] if several else (),
         smooth=caption.smooth,
         gate_symbol=caption.gate_symbol,
         notes=caption.notes,
@@ -104,7 +104,7 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
         >>> caption_gif(np.zeros((30, 40, 3), np.uint8), result)[:6]
         b'GIF89a'
     """
-    check_one_picture(caption, "a GIF")
+    check_one_image(caption, "a GIF")
     pixels, caption = read_image(image).pixels, caption.drawable()
     options.setdefault("vmax", caption.maps.display_range()[1])
     shown = animation_frame_size(pixels.shape[:2], width)
@@ -135,16 +135,16 @@ def ground_phrases(caption: Caption, phrase_boxes: Sequence[Phrase]) -> tuple[Pa
     )
 
 
-def _page_name(caption: Caption, pictures: Sequence[DrawnPicture]) -> str:
+def _page_name(caption: Caption, images: Sequence[DrawnImage]) -> str:
     """Return the name of the photo or of the video, or the names of the photos."""
     if caption.is_video:
         return Path(caption.image).name
-    return ", ".join(picture.label for picture in pictures)
+    return ", ".join(image.label for image in images)
 
 
-def _page_picture(picture: DrawnPicture) -> PagePicture:
-    geometry, (rows, columns) = picture.maps.geometry, picture.maps.values.shape[1:]
-    return PagePicture(picture.pixels, picture.label, (rows, columns),
+def _page_image(image: DrawnImage) -> PageImage:
+    geometry, (rows, columns) = image.maps.geometry, image.maps.values.shape[1:]
+    return PageImage(image.pixels, image.label, (rows, columns),
                        {} if geometry is None else geometry.to_dict())  # fmt: skip
 
 
@@ -152,8 +152,8 @@ def _page_caption(
     caption: Caption, regions: Sequence[Phrase], boxes: MapBoxes | None
 ) -> PageCaption:
     maps = caption.maps.values
-    if len(pictures := caption.picture_maps) > 1 or caption.is_video:
-        maps = torch.cat([each.values.flatten(1) for each in pictures], 1)[:, None]
+    if len(images := caption.image_maps) > 1 or caption.is_video:
+        maps = torch.cat([each.values.flatten(1) for each in images], 1)[:, None]
     return PageCaption(
         words=caption.words,
         maps=maps.numpy(),

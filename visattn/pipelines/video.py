@@ -209,7 +209,7 @@ def caption_video(
     scale = MapScale("global", *caption.display_range())
 
     def placed() -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
-        for frame, maps in zip(clip.frames, caption.picture_maps, strict=True):
+        for frame, maps in zip(clip.frames, caption.image_maps, strict=True):
             values = maps.values.mean(0) if word is None else maps.values[word]
             metadata = {**maps.metadata, "subtitle": text}
             drawn = replace(maps, values=values, labels=(), metadata=metadata)

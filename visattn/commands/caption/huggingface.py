@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.captioning import Caption
-    from visattn.pipelines.words.pictures import Pictures
+    from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.pipelines.words.replay import WordReplay
 
 PREFIX = "hf:"
@@ -175,12 +175,12 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         parser.error("--prompt must be a text, got ''; leave it out for a caption without one")
     if {"device", "device_map"} <= passed:
         parser.error("--device-map cannot be combined with --device: pass one of them")
-    _check_pictures(parser, args, passed)
+    _check_images(parser, args, passed)
     _check_generation(parser, args, passed)
     _check_controls(parser, args, passed)
 
 
-def _check_pictures(
+def _check_images(
     parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
 ) -> None:
     """Exit with a usage error if options do not fit photos, photos together, or a video."""
@@ -269,15 +269,15 @@ class TransformersRun(CaptionRun):
         self.photos = super().find()
         return self.photos[:1] if self.args.together else self.photos
 
-    def read(self, path: Path) -> "LoadedImage | Pictures":
+    def read(self, path: Path) -> "LoadedImage | PromptImages":
         """Read a photo, all photos, or the frames of a video."""
         from visattn.data.images.reader import read_image
-        from visattn.pipelines.words.pictures import Pictures, read_video
+        from visattn.pipelines.words.prompt_images import PromptImages, read_video
 
         if self.videos:
             return read_video(path, self.processor, self.args.num_frames)
         if self.args.together:
-            return Pictures(tuple(map(read_image, self.photos)))
+            return PromptImages(tuple(map(read_image, self.photos)))
         return read_image(path)
 
     def digest(self, path: Path) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class TransformersRun(CaptionRun):
         return {"image_sha256": [file_digest(photo) for photo in self.photos]}
 
     def write(
-        self, name: str, image: "LoadedImage | Pictures", result: "Caption"
+        self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
     ) -> "Sequence[np.ndarray]":
         """Write the files of photos, or of a video."""
         from visattn.pipelines.video import caption_video
@@ -331,7 +331,9 @@ class TransformersRun(CaptionRun):
         options = {name: getattr(self.args, name) for name in names}
         return {"weights": weights_origin(directory), **options, **super().settings()}
 
-    def infer(self, images: "Sequence[LoadedImage | Pictures]") -> "Sequence[Caption | Exception]":
+    def infer(
+        self, images: "Sequence[LoadedImage | PromptImages]"
+    ) -> "Sequence[Caption | Exception]":
         """Return the captions of images; after the first batch, errors of the model skip images.
 
         Raises:
@@ -374,7 +376,7 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
 def _captions(
     model: "nn.Module",
     processor: Any,
-    images: "list[LoadedImage | Pictures]",
+    images: "list[LoadedImage | PromptImages]",
     args: argparse.Namespace,
 ) -> "list[Caption]":
     """Return the caption of each image, with its alternatives."""
@@ -430,21 +432,24 @@ def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _memory(
-    model: "nn.Module", processor: Any, image: "LoadedImage | Pictures", args: argparse.Namespace
+    model: "nn.Module",
+    processor: Any,
+    image: "LoadedImage | PromptImages",
+    args: argparse.Namespace,
 ) -> Mapping[str, int]:
     """Return the bytes of attention for one image: those that are kept, and those in a graph."""
     from PIL import Image
 
     from visattn.pipelines.words.checks import check_prompt_length, replay_memory
-    from visattn.pipelines.words.pictures import as_pictures
     from visattn.pipelines.words.processing import PhotoProcessor
+    from visattn.pipelines.words.prompt_images import as_prompt_images
 
     options = _generate_kwargs(args)
-    pictures = as_pictures(image)
+    shown = as_prompt_images(image)
     process = PhotoProcessor(
-        model, processor, args.prompt, num_photos=len(pictures.images), clip=pictures.clip
+        model, processor, args.prompt, num_photos=len(shown.images), clip=shown.clip
     )
-    inputs = process([[Image.fromarray(each.pixels) for each in pictures.images]])
+    inputs = process([[Image.fromarray(each.pixels) for each in shown.images]])
     check_prompt_length(model, [inputs], options)
     count = int(options["max_new_tokens"])
     memory = replay_memory(model, inputs, count, heads=args.heads is not None)
@@ -452,7 +457,7 @@ def _memory(
     return {"kept": memory["eager"] if complete else memory["kept"], "eager": memory["eager"]}
 
 
-def _describe_memory(memory: Mapping[str, int], image: "LoadedImage | Pictures") -> str:
+def _describe_memory(memory: Mapping[str, int], image: "LoadedImage | PromptImages") -> str:
     return (
         f"attention of {Path(image.name).name}: at most {memory['kept'] / 10**6:,.1f} MB per "
         f"caption; all weights have {memory['eager'] / 10**6:,.1f} MB"
@@ -460,7 +465,10 @@ def _describe_memory(memory: Mapping[str, int], image: "LoadedImage | Pictures")
 
 
 def _report_memory(
-    model: "nn.Module", processor: Any, image: "LoadedImage | Pictures", args: argparse.Namespace
+    model: "nn.Module",
+    processor: Any,
+    image: "LoadedImage | PromptImages",
+    args: argparse.Namespace,
 ) -> None:
     """Print the memory of attention on stderr if it is large."""
     memory = _memory(model, processor, image, args)

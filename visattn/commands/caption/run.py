@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.data.phrases.phrases import Phrase
     from visattn.models.captioner import Captioner
     from visattn.pipelines.captioning import Caption
-    from visattn.pipelines.words.pictures import Pictures
+    from visattn.pipelines.words.prompt_images import PromptImages
 
 _OF_VIDEO = ("frames", "seconds")
-_CARD_PICTURES = 4  # on the index, of several photos or frames
+_CARD_IMAGES = 4  # on the index, of several photos or frames
 _OPTIONS = ("method", "length_penalty", "seed")
 
 
@@ -74,7 +74,7 @@ class CaptionRun(ImageRun["Caption"]):
             **box_settings(self.args),
         }
 
-    def record(self, image: "LoadedImage | Pictures", result: "Caption") -> dict[str, Any]:
+    def record(self, image: "LoadedImage | PromptImages", result: "Caption") -> dict[str, Any]:
         """Return a caption and its alternatives as values of JSON."""
         boxes = boxes_of(result.maps, self.args)
         entries = {} if boxes is None else {"boxes": boxes.to_dict()}
@@ -98,7 +98,7 @@ class CaptionRun(ImageRun["Caption"]):
         return code
 
     def write(
-        self, name: str, image: "LoadedImage | Pictures", result: "Caption"
+        self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
     ) -> "Sequence[np.ndarray]":
         """Write panel, arrays and page of an image; return the mean map of its words."""
         from visattn.pipelines.draw_captions import alignment_figure, caption_figure
@@ -121,7 +121,7 @@ class CaptionRun(ImageRun["Caption"]):
         atomic_write(Path(f"{file}.html"), html.encode())
         return _mean_overlays(images, result)
 
-    def _phrases(self, image: "LoadedImage | Pictures") -> "Sequence[Phrase]":
+    def _phrases(self, image: "LoadedImage | PromptImages") -> "Sequence[Phrase]":
         return self.phrase_boxes.get(Path(image.name).name, ())
 
 
@@ -229,7 +229,7 @@ def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, t
     return {name: tuple(chain.from_iterable(each.values())) for name, each in matches.items()}
 
 
-def _images(image: "LoadedImage | Pictures") -> "list[LoadedImage]":
+def _images(image: "LoadedImage | PromptImages") -> "list[LoadedImage]":
     """Return the photo, the photos of a prompt, or the frames of a video."""
     from visattn.data.images.reader import LoadedImage
 
@@ -244,8 +244,8 @@ def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.
 
     top = None if len(images) == 1 else caption.display_range()[1]
     drawn: list[np.ndarray] = []
-    pairs = list(zip(images, caption.picture_maps, strict=True))
-    for image, maps in pairs[:: -(-len(pairs) // _CARD_PICTURES)]:
+    pairs = list(zip(images, caption.image_maps, strict=True))
+    for image, maps in pairs[:: -(-len(pairs) // _CARD_IMAGES)]:
         if not len(maps):
             drawn.append(image.pixels)
             continue
@@ -255,7 +255,7 @@ def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.
 
 
 def _json_record(
-    image: "LoadedImage | Pictures", caption: "Caption", phrases: "Sequence[Phrase]"
+    image: "LoadedImage | PromptImages", caption: "Caption", phrases: "Sequence[Phrase]"
 ) -> dict[str, Any]:
     """Return a caption with its maps; of several photos each map and geometry is a list of them."""
     places = [

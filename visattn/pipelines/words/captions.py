@@ -9,13 +9,13 @@ from torch import nn
 from visattn.data.images.reader import ImageLike
 from visattn.pipelines.captioning import Caption
 from visattn.pipelines.words.controls import Controls
-from visattn.pipelines.words.pictures import Pictures, PromptLike
+from visattn.pipelines.words.prompt_images import PromptImages, PromptLike
 from visattn.pipelines.words.replay import generate_and_replay
 
 
 def caption_with_transformers(
     model: nn.Module,
-    images: Iterable[PromptLike | Pictures] | ImageLike,
+    images: Iterable[PromptLike | PromptImages] | ImageLike,
     *,
     processor: Any,
     prompt: Any = None,

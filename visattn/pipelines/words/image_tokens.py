@@ -15,19 +15,19 @@ from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
-from visattn.pipelines.words.pictures import Pictures, as_pictures
 from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
     NO_TOKEN,
     Placement,
+    image_shares,
     owned_pixel_moments,
-    picture_shares,
     place_tokens,
     shared_pixel_moments,
     token_owners,
 )
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
-from visattn.recording.attention_kernels import recordable_attention
+from visattn.recording.attention_kernels import (recordable_attention)
+from visattn.pipelines.words.prompt_images import (PromptImages, as_prompt_images)
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySource, KeySources
 from visattn.recording.reused_outputs import vision_towers
@@ -99,7 +99,7 @@ class ImageTokens:
 def find_image_tokens(
     model: nn.Module,
     process: PhotoProcessor,
-    photo: LoadedImage | Pictures,
+    photo: LoadedImage | PromptImages,
     inputs: dict[str, Any],
     text: GeneratedText,
 ) -> ImageTokens:
@@ -118,13 +118,13 @@ def find_image_tokens(
     Raises:
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
     """
-    name, pictures = pixel_name(inputs), as_pictures(photo)
+    name, shown = pixel_name(inputs), as_prompt_images(photo)
     integers = [
         (key, value.cpu().numpy().tobytes())
         for key, value in inputs.items()
         if isinstance(value, Tensor) and not value.is_floating_point()
     ]
-    key = (pictures.sizes, pictures.orientations, pictures.is_video, tuple(inputs[name].shape),
+    key = (shown.sizes, shown.orientations, shown.is_video, tuple(inputs[name].shape),
            process.fingerprint(), tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
 
@@ -135,14 +135,14 @@ def find_image_tokens(
         return process([images])[name]
 
     if key not in cache:
-        places = find_pixel_places(plain, normalized, pictures.sizes, inputs[name].shape)
+        places = find_pixel_places(plain, normalized, shown.sizes, inputs[name].shape)
         with recordable_attention(model):
-            image_tokens = _locate(model, inputs, text, places, pictures)
+            image_tokens = _locate(model, inputs, text, places, shown)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
         cache[key] = image_tokens, places
     image_tokens, places = cache[key]
-    photos = [image.pixels for image in pictures.images]
+    photos = [image.pixels for image in shown.images]
     check_places(places, photos, inputs[name], process=plain, normalized=normalized)
     return image_tokens.for_words(text.num_generated)
 
@@ -311,16 +311,16 @@ def _locate(
     inputs: dict[str, Any],
     text: GeneratedText,
     places: PixelPlaces,
-    pictures: Pictures,
+    shown: PromptImages,
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
     config: Any = model.config
     if str(config.model_type) not in RESAMPLERS:
         probe = _probe(model, inputs, text, whole_towers=False)
-        if (tokens := _placed(probe, probe.text_sites, places, pictures)) is not None:
+        if (tokens := _placed(probe, probe.text_sites, places, shown)) is not None:
             return replace(tokens, text_sites=probe.text_sites)
     probe = _probe(model, inputs, text, whole_towers=True)
-    tokens = _placed(probe, probe.text_sites, places, pictures)
+    tokens = _placed(probe, probe.text_sites, places, shown)
     if tokens is not None:
         return replace(tokens, text_sites=probe.text_sites)
     module = RESAMPLERS.get(str(config.model_type))
@@ -332,7 +332,7 @@ def _locate(
         for site, source in probe.sources.items()
         if module in site and source.num_queries * source.num_groups == len(columns)
     )
-    tokens = _placed(probe, between, places, pictures)
+    tokens = _placed(probe, between, places, shown)
     if tokens is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs[1]["input_ids"].shape[1]
@@ -360,7 +360,7 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
 
 
 def _placed(
-    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, pictures: Pictures
+    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, shown: PromptImages
 ) -> ImageTokens | None:
     """Return the image tokens among the keys of some layers; None if there are none."""
     for first in candidates:
@@ -371,16 +371,16 @@ def _placed(
         if not bool((owners != NO_TOKEN).any()):
             continue
         if float(shared) <= _MAX_SHARED:
-            placements, notes = _owned_placements(owners, places, pictures), ()
+            placements, notes = _owned_placements(owners, places, shown), ()
             expected = owners[owners >= 0].unique().cpu()
         elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
                 f"image tokens of {type(probe.model).__name__} share pixels, and {len(keys)} of "
                 f"them are more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
-                + ("; take fewer frames (num_frames)" if pictures.is_video else "")
+                + ("; take fewer frames (num_frames)" if shown.is_video else "")
             )
         else:
-            placements = _shared_placements(keys, probe.pixels, places, pictures)
+            placements = _shared_placements(keys, probe.pixels, places, shown)
             expected = None
             notes = (
                 "image tokens share pixels: each is drawn on the mean and spread of its gradient",
@@ -390,31 +390,31 @@ def _placed(
     return None
 
 
-def _geometries(pictures: Pictures) -> list[Geometry]:
-    return [Geometry.identity(each.size, each.orientation) for each in pictures.images]
+def _geometries(shown: PromptImages) -> list[Geometry]:
+    return [Geometry.identity(each.size, each.orientation) for each in shown.images]
 
 
 def _owned_placements(
-    owners: Int[Tensor, " e"], places: PixelPlaces, pictures: Pictures
+    owners: Int[Tensor, " e"], places: PixelPlaces, shown: PromptImages
 ) -> tuple[Placement, ...]:
     """Return the places of tokens with pixels of their own on each photo.
 
     The frames of a video are seen alike: its tokens are placed as if all were of one frame, and
     then divided among the frames that they cover.
     """
-    count = len(pictures.images)
-    geometries = _geometries(pictures)
-    if count == 1 or pictures.is_video:
+    count = len(shown.images)
+    geometries = _geometries(shown)
+    if count == 1 or shown.is_video:
         moments = owned_pixel_moments(owners, places.points, places.shown)
         placement = place_tokens(moments, geometries[0])
-        if not pictures.is_video:
+        if not shown.is_video:
             return (placement,)
-        shares = picture_shares(owners, places.pictures, count)
+        shares = image_shares(owners, places.numbers, count)
         return (placement.over_frames(shares[placement.columns]),)
-    shares = picture_shares(owners, places.pictures, count)
+    shares = image_shares(owners, places.numbers, count)
     placements: list[Placement] = []
     for number, geometry in enumerate(geometries):
-        alone = torch.where(places.pictures == number, owners, NO_TOKEN)
+        alone = torch.where(places.numbers == number, owners, NO_TOKEN)
         padding = ~places.shown & (owners >= 0)  # of tokens that show this photo elsewhere
         on_photo = shares[:, number].to(owners.device) > 0
         alone[padding] = torch.where(on_photo[owners[padding]], owners[padding], NO_TOKEN)
@@ -424,19 +424,19 @@ def _owned_placements(
 
 
 def _shared_placements(
-    keys: Tensor, pixels: Tensor, places: PixelPlaces, pictures: Pictures
+    keys: Tensor, pixels: Tensor, places: PixelPlaces, shown: PromptImages
 ) -> tuple[Placement, ...]:
     """Return the same of tokens that share pixels, placed by their gradients."""
-    geometries = _geometries(pictures)
-    if pictures.is_video or len(geometries) == 1:
+    geometries = _geometries(shown)
+    if shown.is_video or len(geometries) == 1:
         moments, shares = shared_pixel_moments(
-            keys, pixels, places.points, places.shown, places.pictures
+            keys, pixels, places.points, places.shown, places.numbers
         )
         placement = place_tokens(moments, geometries[0], shared=True)
-        return (placement.over_frames(shares) if pictures.is_video else placement,)
+        return (placement.over_frames(shares) if shown.is_video else placement,)
     placements: list[Placement] = []
     for number, geometry in enumerate(geometries):
-        on_photo = places.pictures == number
+        on_photo = places.numbers == number
         moments, _ = shared_pixel_moments(keys, pixels, places.points, on_photo)
         placements.append(place_tokens(moments, geometry, shared=True))
     return _joined(placements, [torch.ones(len(each.columns)) for each in placements])

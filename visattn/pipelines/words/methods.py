@@ -130,9 +130,9 @@ def _replay_grids(
     if "occlusion" in methods:
         if processor is None:
             raise ValueError("occlusion processes photos with hidden windows: pass processor=")
-        if replay.pictures.is_video or len(replay.pictures.images) > 1:
+        if replay.shown.is_video or len(replay.shown.images) > 1:
             raise ValueError(
-                "occlusion hides windows of one photo, but the prompt shows several pictures; use "
+                "occlusion hides windows of one photo, but the prompt shows several images; use "
                 "the methods attention, gradient_attention, relevance, gradient_embedding or "
                 "gradcam"
             )

@@ -11,37 +11,37 @@ from PIL import Image
 from torch import Tensor
 
 Process = Callable[[Sequence[Image.Image]], Tensor]
-"""Returns the pixels of a prompt with these pictures."""
+"""Returns the pixels of a prompt with these images."""
 
 _MAX_PERIODS = 48  # of a wave along a side; a ramp of 256 levels tells periods apart
 _PERIOD = 16  # pixels, at least, of the photo and of the input
 _SHOWN = 0.5  # an element shows the photo if this share of it does; the rest is padding
 _SAMPLES = 1 << 16
 _MEDIAN, _MEAN = 3.0, 9.0  # gray levels of 255: rounding, and clipped overshoots of resampling
-_BIT = 0.25  # largest distance of a level from black or white, which tell pictures apart
+_BIT = 0.25  # largest distance of a level from black or white, which tell images apart
 
 _Pattern = Callable[[int], np.ndarray]
-"""Gray levels of the picture with this number, along x, along y, or of all its pixels."""
+"""Gray levels of the image with this number, along x, along y, or of all its pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class PixelPlaces:
-    """Places of the elements of processed pictures: one photo, several, or the frames of a video.
+    """Places of the elements of processed images: one photo, several, or the frames of a video.
 
     Args:
-        points: x and y of each element in pixels of its picture. NaN where it shows none, and for
+        points: x and y of each element in pixels of its image. NaN where it shows none, and for
             the axis that its color channel does not tell.
-        shown: Whether the element shows a picture; others are padding.
-        pictures: Number of the picture that each element shows; -1 for padding.
-        waves: The test pictures that later ones are mixed with.
-        samples: Indices of elements that show a picture.
-        processed: Their values in the test pictures, as normalized for the model, and without that.
+        shown: Whether the element shows an image; others are padding.
+        numbers: Number of the image that each element shows; -1 for padding.
+        waves: The test images that later ones are mixed with.
+        samples: Indices of elements that show an image.
+        processed: Their values in the test images, as normalized for the model, and without that.
         levels: Values per gray level, for both.
     """
 
     points: Float[Tensor, "e 2"]
     shown: Bool[Tensor, " e"]
-    pictures: Int[Tensor, " e"]
+    numbers: Int[Tensor, " e"]
     waves: tuple[UInt8[np.ndarray, "_y _x 3"], ...]
     samples: Int[Tensor, " s"]
     processed: tuple[Float[Tensor, " s"], Float[Tensor, " s"]]
@@ -49,7 +49,7 @@ class PixelPlaces:
 
 
 class _TestPhotos:
-    """Processes test pictures of the sizes of a prompt, and compares the shapes of the results."""
+    """Processes test images of the sizes of a prompt, and compares the shapes of the results."""
 
     def __init__(
         self, process: Process, sizes: Sequence[tuple[int, int]], shape: torch.Size
@@ -57,7 +57,7 @@ class _TestPhotos:
         self.process, self.sizes, self.shape = process, sizes, shape
 
     def photos(self, red: _Pattern, green: _Pattern, blue: _Pattern) -> list[np.ndarray]:
-        """Return pictures of gray levels that are given per channel: rows, columns or levels."""
+        """Return images of gray levels that are given per channel: rows, columns or levels."""
         photos: list[np.ndarray] = []
         for number, size in enumerate(self.sizes):
             channels = [np.broadcast_to(each(number), size) for each in (red, green, blue)]
@@ -82,22 +82,22 @@ def find_pixel_places(
     sizes: Sequence[tuple[int, int]],
     shape: torch.Size,
 ) -> PixelPlaces:
-    """Return the place of each pixel element on the pictures, by processing test pictures.
+    """Return the place of each pixel element on the images, by processing test images.
 
     Two photos of one color each tell which elements show the photo, and by which channel. A ramp
     gives their places roughly, and a wave precisely: resampling lowers its contrast but keeps its
     phase. Red and blue vary along x, green along y; processors that mix the channels get gray
-    photos for one axis after the other. Of several pictures, all are test pictures at once; black
+    photos for one axis after the other. Of several images, all are test images at once; black
     and white ones spell the number of each in binary digits.
 
     Args:
-        process: Returns the pixels of pictures, not normalized.
+        process: Returns the pixels of images, not normalized.
         normalized: Returns them as the model gets them.
-        sizes: Height and width of each picture.
+        sizes: Height and width of each image.
         shape: Shape of the pixels.
 
     Raises:
-        ValueError: If the shape of the pixels depends on the content of the pictures, or an element
+        ValueError: If the shape of the pixels depends on the content of the images, or an element
             shows several of them.
 
     Source:
@@ -123,7 +123,7 @@ def find_pixel_places(
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
     shown_by_axis = [shown & (change > 0), shown & (change < 0)] if colored else [shown, shown]
-    pictures = _numbers(probe, zero, span, shown)
+    numbers = _numbers(probe, zero, span, shown)
 
     def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " _e"]]:
         """Return the level of each element, from 0 to 1, of photos that vary along x and y."""
@@ -134,7 +134,7 @@ def find_pixel_places(
         return [((probe(photo) - zero) / span)[shown] for photo in photos]
 
     ramps = levels(*_along([[_ramp(side) for side in size[::-1]] for size in sizes]))
-    owners = [pictures[each] for each in shown_by_axis]
+    owners = [numbers[each] for each in shown_by_axis]
     periods = [
         [_periods(side, ramp[of == number], shape.numel() * _share(of, number))
          for side, ramp, of in zip(size[::-1], ramps, owners, strict=True)]
@@ -157,23 +157,23 @@ def find_pixel_places(
     x, y = waves(0.0)
     wave = probe.photos(x, y, x)
     sampled = _sampled(probe, normalized, wave, shown_by_axis)
-    return PixelPlaces(points, shown, pictures, tuple(wave), *sampled)
+    return PixelPlaces(points, shown, numbers, tuple(wave), *sampled)
 
 
 def _along(lines: Sequence[Sequence[np.ndarray]]) -> tuple[_Pattern, _Pattern]:
-    """Return the lines of each picture along x and along y as patterns."""
+    """Return the lines of each image along x and along y as patterns."""
     return lambda number: lines[number][0], lambda number: lines[number][1][:, None]
 
 
-def _share(pictures: Int[Tensor, " e"], number: int) -> float:
-    """Return the share of the elements that show a picture."""
-    return float((pictures == number).float().mean()) if len(pictures) else 1.0
+def _share(numbers: Int[Tensor, " e"], number: int) -> float:
+    """Return the share of the elements that show an image."""
+    return float((numbers == number).float().mean()) if len(numbers) else 1.0
 
 
 def _numbers(
     probe: _TestPhotos, zero: Tensor, span: Tensor, shown: Bool[Tensor, " e"]
 ) -> Int[Tensor, " e"]:
-    """Return the number of the picture that each element shows, -1 for padding."""
+    """Return the number of the image that each element shows, -1 for padding."""
     count = len(probe.sizes)
     numbers = torch.zeros_like(shown, dtype=torch.long)
     for digit in range((count - 1).bit_length()):
@@ -185,12 +185,12 @@ def _numbers(
         bit = level.round().clamp(0, 1)
         if bool(((level - bit).abs() > _BIT)[shown].any()):
             raise ValueError(
-                "each pixel of the model must show one picture, but the processor mixes several: "
+                "each pixel of the model must show one image, but the processor mixes several: "
                 "such prompts are not supported; pass one photo"
             )
         numbers += bit.long() << digit
     if int(numbers[shown].max() if bool(shown.any()) else 0) >= count:
-        raise ValueError("the processor must keep the order of the pictures of a prompt")
+        raise ValueError("the processor must keep the order of the images of a prompt")
     return torch.where(shown, numbers, -1)
 
 
@@ -242,21 +242,21 @@ def check_places(
     process: Process,
     normalized: Process,
 ) -> None:
-    """Refuse pictures whose pixels lie elsewhere than those of the test pictures.
+    """Refuse images whose pixels lie elsewhere than those of the test images.
 
     A processor that treats every pixel by its place alone is linear: the mean of photo and wave
     must give the mean of both results. If it crops or moves photos by their content, the wave
     arrives elsewhere.
 
     Args:
-        places: Places found with test pictures of these sizes.
-        photos: The pictures.
+        places: Places found with test images of these sizes.
+        photos: The images.
         pixels: Their pixels, as normalized for the model.
-        process: Returns the pixels of pictures, not normalized.
+        process: Returns the pixels of images, not normalized.
         normalized: Returns them as the model gets them.
 
     Raises:
-        ValueError: If the places depend on the content of the pictures.
+        ValueError: If the places depend on the content of the images.
     """
     if not len(places.samples):
         return

@@ -187,24 +187,24 @@ def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
     return owned & (gradient < _WEAK * mean.to(gradient)[owners.clamp(min=0)])
 
 
-def picture_shares(
-    owners: Int[Tensor, " e"], pictures: Int[Tensor, " e"], count: int
+def image_shares(
+    owners: Int[Tensor, " e"], numbers: Int[Tensor, " e"], count: int
 ) -> Float[Tensor, "m p"]:
-    """Return the share of each token in each picture, of the pixels that show any.
+    """Return the share of each token in each image, of the pixels that show any.
 
     Args:
         owners: Token of each pixel element.
-        pictures: Number of the picture that each element shows; -1 for padding.
-        count: Number of pictures.
+        numbers: Number of the image that each element shows; -1 for padding.
+        count: Number of images.
 
     Example:
-        >>> picture_shares(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, -1]), 2)
+        >>> image_shares(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, -1]), 2)
         tensor([[0.5000, 0.5000],
                 [0.0000, 1.0000]])
     """
-    counted = (owners >= 0) & (pictures >= 0)
+    counted = (owners >= 0) & (numbers >= 0)
     total = int(owners.max()) + 1 if len(owners) else 0
-    pairs = owners[counted] * count + pictures[counted]
+    pairs = owners[counted] * count + numbers[counted]
     numbers = torch.bincount(pairs, minlength=total * count).view(total, count).float().cpu()
     return numbers / numbers.sum(1, keepdim=True).clamp(min=1)
 
@@ -271,7 +271,7 @@ def shared_pixel_moments(
     pixels: Tensor,
     points: Float[Tensor, "e 2"],
     shows_photo: Tensor,
-    pictures: Int[Tensor, " e"] | None = None,
+    numbers: Int[Tensor, " e"] | None = None,
 ) -> tuple[TokenMoments, Float[Tensor, "i p"]]:
     """Return position and extent of tokens that share pixels: moments of their gradients.
 
@@ -282,15 +282,15 @@ def shared_pixel_moments(
         pixels: The pixels that they were computed from.
         points: Position of each pixel element on the photo, in pixels; NaN as above.
         shows_photo: Whether the element shows the photo.
-        pictures: Number of the frame of a video that each element shows; None if there is one.
+        numbers: Number of the frame of a video that each element shows; None if there is one.
 
     Returns:
         The moments, and the share of the gradient of each token in each frame.
     """
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
-    pictures = torch.zeros_like(shows_photo, dtype=torch.long) if pictures is None else pictures
-    shown = pictures[shows_photo]
+    numbers = torch.zeros_like(shows_photo, dtype=torch.long) if numbers is None else numbers
+    shown = numbers[shows_photo]
     shares: list[Tensor] = []
     counted = points.isfinite() & shows_photo[:, None]
     places = points.double().nan_to_num(0.0)
@@ -312,7 +312,7 @@ def shared_pixel_moments(
         mean = (weights * places).sum(0) / total
         variance = (weights * (places - mean) ** 2).sum(0) / total
         placed.append((index, on_photo, mean.cpu(), (12 * variance).sqrt().cpu()))
-        each = torch.bincount(shown, weight[shows_photo], minlength=int(pictures.max()) + 1)
+        each = torch.bincount(shown, weight[shows_photo], minlength=int(numbers.max()) + 1)
         shares.append((each / each.sum()).float().cpu())
     columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)

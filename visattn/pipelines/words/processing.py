@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.video import VideoClip
-from visattn.pipelines.words.pictures import video_metadata
+from visattn.pipelines.words.prompt_images import video_metadata
 from visattn.pipelines.words.spans import same_length
 
 PIXEL_NAMES = (
@@ -88,7 +88,7 @@ class PhotoProcessor:
             )
 
     def _check(self, processor: Any) -> None:
-        """Refuse what is no processor, or not one of these pictures."""
+        """Refuse what is no processor, or not one of these images."""
         kind = type(processor).__name__
         if self.clip is not None and self.video_processor is None:
             raise ValueError(

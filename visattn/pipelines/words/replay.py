@@ -28,15 +28,10 @@ from visattn.pipelines.words.generation import (
     without_padding,
 )
 from visattn.pipelines.words.image_tokens import find_image_tokens
-from visattn.pipelines.words.pictures import Pictures, PromptLike, as_pictures, read_prompts
 from visattn.pipelines.words.placement import Placement
 from visattn.pipelines.words.processing import PhotoProcessor, list_prompts, pixel_name
-from visattn.pipelines.words.recorded_pass import (
-    check_log_probs,
-    computing_dtype,
-    forward_logits,
-    record_rows,
-    token_log_probs,
+from visattn.pipelines.words.recorded_pass import (()
+from visattn.pipelines.words.prompt_images import (()
 )
 from visattn.pipelines.words.spans import Words, split_words
 from visattn.recording.attention_kernels import recordable_attention
@@ -78,7 +73,7 @@ class WordReplay:
     Args:
         model: The model.
         inputs: Arguments of its forward pass over prompt and words, without cache.
-        pictures: The photos of the prompt, upright, or the frames of its video.
+        shown: The photos of the prompt, upright, or the frames of its video.
         token_ids: Generated tokens, the end token included.
         words: Words of the caption.
         spans: First token of each word, and the one after its last.
@@ -98,7 +93,7 @@ class WordReplay:
 
     model: nn.Module
     inputs: dict[str, Any]
-    pictures: Pictures
+    shown: PromptImages
     token_ids: Int[Tensor, " t"]
     words: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
@@ -118,7 +113,7 @@ class WordReplay:
     @property
     def image(self) -> LoadedImage:
         """The photo, or the first one."""
-        return self.pictures.images[0]
+        return self.shown.images[0]
 
     @property
     def placement(self) -> Placement:
@@ -267,13 +262,13 @@ class WordReplay:
         """
         mass = torch.stack([each.flatten(1).sum(1) for each in values])
         shares = tuple(mass.sum(0).tolist())
-        pictures = self.pictures
+        shown = self.shown
         metadata = {
-            "model": type(self.model).__name__, "image": pictures.name, **details,
+            "model": type(self.model).__name__, "image": shown.name, **details,
             "image_shares": shares, "placement": list(self.notes),
         }  # fmt: skip
-        if pictures.clip is not None:
-            metadata |= {"frames": pictures.clip.indices, "seconds": pictures.clip.seconds}
+        if shown.clip is not None:
+            metadata |= {"frames": shown.clip.indices, "seconds": shown.clip.seconds}
         elif len(values) > 1:
             metadata["photo_shares"] = mass.T.tolist()
         first, *others = (
@@ -282,17 +277,17 @@ class WordReplay:
             for each, placement, name in zip(values, self.placements, self._names(), strict=True)
         )  # fmt: skip
         log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
-        kind = "video" if pictures.is_video else "photo" if len(values) == 1 else "photos"
+        kind = "video" if shown.is_video else "photo" if len(values) == 1 else "photos"
         return Caption(
             words=self.words, log_probs=log_probs, gates=shares, maps=first,
             further_maps=tuple(others), score=float(self.log_probs.sum()),
-            finished=self.finished, image=pictures.name, gate_symbol=f"on {kind}",
+            finished=self.finished, image=shown.name, gate_symbol=f"on {kind}",
             notes=self.describe(metadata), spaces=self.spaces,
             thumbnail=make_thumbnail(self.image) if kind == "photo" else None,
         )  # fmt: skip
 
     def _names(self) -> list[str]:
-        images = self.pictures.images
+        images = self.shown.images
         return [each.name for each in images[: len(self.placements)]]
 
     def describe(self, details: Mapping[str, Any]) -> str:
@@ -321,7 +316,7 @@ class WordReplay:
 
 def generate_and_replay(
     model: nn.Module,
-    images: Iterable[PromptLike | Pictures] | ImageLike,
+    images: Iterable[PromptLike | PromptImages] | ImageLike,
     *,
     processor: Any,
     prompt: Any = None,
@@ -354,9 +349,8 @@ def generate_and_replay(
     """
     check_captioner(model)
     prompts = list_prompts(prompt)
-    shown = read_prompts(images, processor, num_frames)
     results: list[list[WordReplay]] = []
-    for batch in _batches(shown, batch_size):
+    for batch in _batches(read_prompts(images, processor, num_frames), batch_size):
         own: list[Any] = [prompt] * len(batch)
         if prompts is not None:
             own = prompts[len(results) : len(results) + len(batch)]
@@ -374,11 +368,11 @@ def generate_and_replay(
             with eval_mode(model), towers.collecting():  # random numbers are drawn as in `generate`
                 texts = generate(model, joint, processes[0].special_ids, generate_kwargs)
         each = len(texts) // len(batch)
-        for index, (pictures, inputs) in enumerate(zip(batch, singles, strict=True)):
+        for index, (shown, inputs) in enumerate(zip(batch, singles, strict=True)):
             results.append([])
             for text in texts[index * each : (index + 1) * each]:
                 single = without_padding(text, joint, inputs)
-                replay = replay_text(model, processes[index], pictures, inputs, single,
+                replay = replay_text(model, processes[index], shown, inputs, single,
                                      keep_heads=keep_heads, towers=towers,
                                      per_token=per_token)  # fmt: skip
                 results[-1].append(replay)
@@ -388,29 +382,29 @@ def generate_and_replay(
 
 
 @contextmanager
-def _explained(model: nn.Module, pictures: Pictures) -> Iterator[None]:
+def _explained(model: nn.Module, shown: PromptImages) -> Iterator[None]:
     """Name the model if its own code fails for several photos or a video."""
     try:
         yield
     except (RuntimeError, ValueError, IndexError, TypeError, KeyError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or len(pictures.images) == 1:
+        if isinstance(error, torch.OutOfMemoryError) or len(shown.images) == 1:
             raise
-        what = "a video" if pictures.is_video else f"{len(pictures.images)} photos in one prompt"
+        what = "a video" if shown.is_video else f"{len(shown.images)} photos in one prompt"
         raise ValueError(
             f"{type(model).__name__} and its processor must take {what}, but they fail: "
             f"{str(error).strip() or type(error).__name__}"
         ) from error
 
 
-def _batches(prompts: Iterable[Pictures], size: int) -> Iterator[list[Pictures]]:
+def _batches(prompts: Iterable[PromptImages], size: int) -> Iterator[list[PromptImages]]:
     """Yield batches of photos; several photos of a prompt, or a video, are one of their own."""
-    batch: list[Pictures] = []
-    for pictures in prompts:
-        alone = pictures.is_video or len(pictures.images) > 1
+    batch: list[PromptImages] = []
+    for shown in prompts:
+        alone = shown.is_video or len(shown.images) > 1
         if batch and (alone or len(batch) == size):
             yield batch
             batch = []
-        batch.append(pictures)
+        batch.append(shown)
         if alone:
             yield batch
             batch = []
@@ -427,7 +421,7 @@ def _check_count(prompts: Sequence[Any], photos: int, *, exactly: bool) -> None:
 
 
 def _batch_inputs(
-    processes: list[PhotoProcessor], batch: list[Pictures]
+    processes: list[PhotoProcessor], batch: list[PromptImages]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the inputs of each prompt, and of all together, padded at the left."""
     images = [[Image.fromarray(photo.pixels) for photo in each.images] for each in batch]
@@ -449,7 +443,7 @@ def _batch_inputs(
 def replay_text(
     model: nn.Module,
     process: PhotoProcessor,
-    photo: LoadedImage | Pictures,
+    photo: LoadedImage | PromptImages,
     inputs: dict[str, Any],
     text: GeneratedText,
     *,
@@ -474,8 +468,8 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    pictures = as_pictures(photo)
-    located = find_image_tokens(model, process, pictures, inputs, text)
+    shown = as_prompt_images(photo)
+    located = find_image_tokens(model, process, shown, inputs, text)
     recorded = record_rows(model, replayed, text, located, keep_heads=keep_heads, towers=towers)
     tokens = text.sequence[len(text.sequence) - text.num_generated :]
     words = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids,
@@ -484,9 +478,9 @@ def replay_text(
     if (mixing := recorded.mixing) is not None:
         placements = tuple(each.through(located.columns, mixing) for each in placements)
     return WordReplay(
-        model, replayed, pictures, tokens, words.words, words.spans, text.log_probs,
+        model, replayed, shown, tokens, words.words, words.spans, text.log_probs,
         located.sites, located.text_sites, placements, recorded.rows,
-        located.notes + _word_notes(words, per_token) + _frame_notes(pictures, placements),
+        located.notes + _word_notes(words, per_token) + _frame_notes(shown, placements),
         int(tokens[-1]) in process.special_ids, recorded.heads, located.states, words.spaces,
         recorded.whole, recorded.kernel,
     )  # fmt: skip
@@ -500,11 +494,11 @@ def _word_notes(words: Words, per_token: bool) -> tuple[str, ...]:
     return ()
 
 
-def _frame_notes(pictures: Pictures, placements: Sequence[Placement]) -> tuple[str, ...]:
+def _frame_notes(shown: PromptImages, placements: Sequence[Placement]) -> tuple[str, ...]:
     """Return how many frames a token covers, if these are more than one."""
-    if not pictures.is_video:
+    if not shown.is_video:
         return ()
-    count, cells = len(pictures.images), math.prod(placements[0].grid_size)
+    count, cells = len(shown.images), math.prod(placements[0].grid_size)
     indices = placements[0].weights.coalesce().indices()
     pairs = torch.stack([indices[0] // cells, indices[1]]).unique(dim=1)
     covered = torch.bincount(pairs[1])[pairs[1].unique()]

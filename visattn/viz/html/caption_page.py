@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from visattn.viz.html.photo_page import LONGEST, PagePicture, photo_page
+from visattn.viz.html.photo_page import LONGEST, PageImage, photo_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.heatmap import Style
 
@@ -93,7 +93,7 @@ def caption_page(
     smooth: bool = True,
     gate_symbol: str = "β",
     notes: str = "",
-    pictures: Sequence[PagePicture] = (),
+    images: Sequence[PageImage] = (),
 ) -> str:
     """Return a self-contained HTML page that shows the attention map of each word.
 
@@ -115,8 +115,8 @@ def caption_page(
         smooth: Whether the maps are interpolated at first, or drawn as cells.
         gate_symbol: Symbol of the gates, or words that name them.
         notes: How the maps were made.
-        pictures: Several pictures that are shown side by side, `image` first. The maps of a word
-            have the cells of all of them, `[t, 1, cells]`, one picture after the other.
+        images: Several images that are shown side by side, `image` first. The maps of a word
+            have the cells of all of them, `[t, 1, cells]`, one image after the other.
 
     Raises:
         ValueError: If there is no caption, the grids differ, the geometry belongs to another
@@ -132,10 +132,10 @@ def caption_page(
     """
     _check_captions(captions)
     first = captions[0]
-    cells = sum(each.grid[0] * each.grid[1] for each in pictures)
-    if pictures and first.maps.shape[1:] != (1, cells):
+    cells = sum(each.grid[0] * each.grid[1] for each in images)
+    if images and first.maps.shape[1:] != (1, cells):
         raise ValueError(
-            f"the maps of {len(pictures)} pictures must have {cells} cells, got maps of shape "
+            f"the maps of {len(images)} images must have {cells} cells, got maps of shape "
             f"{first.maps.shape}"
         )
     peaks = [float(values.max()) for values in first.maps]
@@ -157,7 +157,7 @@ def caption_page(
             "gateSymbol": gate_symbol,
             "notes": sanitize_text(notes, _CAPTION),
         },
-        pictures=pictures,
+        images=images,
         texts={"caption": sanitize_text(" ".join(first.words), _CAPTION)},
         name=name,
         colormap=colormap,

@@ -28,10 +28,10 @@ function unpacked(caption) {
 
 /** The photo, what is drawn on it, and what is pointed at on it. */
 class Stage {
-  /** @param picture Its image, what is drawn on it, and its size, grid and geometry; by default those of the page. */
-  constructor(picture = {}) {
+  /** @param own Its image, what is drawn on it, and its size, grid and geometry; by default those of the page. */
+  constructor(own = {}) {
     const { image, canvas, boxes, size, grid, geometry } = {
-      image: $("photo"), canvas: $("overlay"), boxes: $("boxes"), ...pageData, ...picture };
+      image: $("photo"), canvas: $("overlay"), boxes: $("boxes"), ...pageData, ...own };
     const [height, width] = size;
     Object.assign(this, { boxes, grid, geometry });
     // A small photo is drawn larger, so that cells have sharp edges and lines are thin.

@@ -27,7 +27,7 @@ _FIGURE = """\
 <svg id="boxes" aria-hidden="true"></svg>
 </div>
 </figure>"""
-_PICTURE = """\
+_STRIP_IMAGE = """\
 <figure>
 <div class="frame">
 <img src="$photo" width="$width" height="$height" alt="$label" draggable="false">
@@ -41,8 +41,8 @@ _PICTURE = """\
 
 
 @dataclass(frozen=True, eq=False)
-class PagePicture:
-    """One of several pictures of a page: a photo of a prompt, or a frame of a video.
+class PageImage:
+    """One of several images of a page: a photo of a prompt, or a frame of a video.
 
     Args:
         image: RGB, of any size and proportions.
@@ -77,7 +77,7 @@ def photo_page(
     style: str,
     longest: int,
     index: str | None,
-    pictures: Sequence["PagePicture"] = (),
+    images: Sequence["PageImage"] = (),
 ) -> str:
     """Return a self-contained HTML page with an image on which a script draws maps.
 
@@ -95,14 +95,14 @@ def photo_page(
         style: Initial style, `heat` or `light`.
         longest: Maximum side of the embedded image in pixels.
         index: File name of the index page to link to.
-        pictures: Pictures that the page shows side by side instead of the image alone, the image
+        images: Images that the page shows side by side instead of the image alone, the image
             first.
 
     Raises:
         ValueError: If the geometry belongs to another image, or an option is invalid.
     """
     for size, place in [(image.shape[:2], geometry)] + [
-        (each.image.shape[:2], each.geometry) for each in pictures
+        (each.image.shape[:2], each.geometry) for each in images
     ]:
         if tuple(place["image_size"]) != size:
             raise ValueError(
@@ -116,8 +116,8 @@ def photo_page(
     address, (height, width) = image_data_url(image, longest=longest)
     back = "" if index is None else _BACK_LINK.format(file_url(index))
     figures, css, shown = _FIGURE, "", list[dict[str, Any]]()
-    if pictures:
-        figures, css, shown = _strip(pictures, longest)
+    if images:
+        figures, css, shown = _strip(images, longest)
     figures = Template(figures).safe_substitute(
         photo=address, width=width, height=height,
         caption=escape_text(texts.get("caption", "")),
@@ -133,42 +133,40 @@ def photo_page(
             "opacity": opacity,
             "style": style,
             **data,
-            **({"pictures": shown} if pictures else {}),
+            **({"images": shown} if images else {}),
         },
         css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}{css}",
         texts={
             "name": sanitize_text(name, 200),
-            "size": _sizes([each.image for each in pictures] or [image]),
+            "size": _sizes([each.image for each in images] or [image]),
             "photo": address,
             "width": str(width),
             "height": str(height),
             "opacity": str(round(100 * opacity)),
             **texts,
         },
-        markup={"back": back, "pictures": figures},
+        markup={"back": back, "figures": figures},
     )
 
 
 def _sizes(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> str:
-    """Return width and height of the pictures, if these are the same for all."""
+    """Return width and height of the images, if these are the same for all."""
     sizes = {(image.shape[1], image.shape[0]) for image in images}
     size = "{} \N{MULTIPLICATION SIGN} {}".format(*min(sizes)) if len(sizes) == 1 else ""
-    count = f"{len(images)} pictures" if len(images) > 1 else ""
+    count = f"{len(images)} images" if len(images) > 1 else ""
     return ", ".join(filter(None, (count, size)))
 
 
-def _strip(
-    pictures: Sequence["PagePicture"], longest: int
-) -> tuple[str, str, list[dict[str, Any]]]:
-    """Return pictures side by side as HTML, its styles, and the data of each picture."""
-    most = min(longest, _LONGEST_OF_TWO if len(pictures) <= _MANY else _LONGEST_OF_MANY)
+def _strip(images: Sequence["PageImage"], longest: int) -> tuple[str, str, list[dict[str, Any]]]:
+    """Return images side by side as HTML, its styles, and the data of each image."""
+    most = min(longest, _LONGEST_OF_TWO if len(images) <= _MANY else _LONGEST_OF_MANY)
     figures, data = list[str](), list[dict[str, Any]]()
-    css = f"\n.strip {{ --high: {'15rem' if len(pictures) <= _MANY else '8rem'} }}"
-    for number, each in enumerate(pictures, start=1):
+    css = f"\n.strip {{ --high: {'15rem' if len(images) <= _MANY else '8rem'} }}"
+    for number, each in enumerate(images, start=1):
         address, (height, width) = image_data_url(each.image, longest=most)
         label = escape_text(sanitize_text(each.label, 200))
         values = {"photo": address, "width": width, "height": height, "label": label}
-        figures.append(Template(_PICTURE).substitute(values))
+        figures.append(Template(_STRIP_IMAGE).substitute(values))
         data.append({"size": [height, width], "grid": list(each.grid),
                      "geometry": page_geometry(each.geometry)})  # fmt: skip
         css += f"\n.strip figure:nth-child({number}) {{ --ratio: {width / height:.6f}; "

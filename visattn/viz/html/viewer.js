@@ -104,7 +104,7 @@ function show() {
   drawLegend(options);
 }
 
-/** Below each of several pictures: its share of the map that is shown. */
+/** Below each of several images: its share of the map that is shown. */
 function showShares(map) {
   if (stages.length < 2) return;
   const sum = (values) => values.reduce((all, value) => all + Math.max(value, 0), 0);
@@ -117,15 +117,15 @@ function showShares(map) {
   });
 }
 
-/** The pictures of the page, and the part of a map that lies on each. */
-function pictureStages() {
+/** The images of the page, and the part of a map that lies on each. */
+function imageStages() {
   let begin = 0;
   return [...document.querySelectorAll(".seen figure")].map((figure, index) => {
-    const picture = pageData.pictures?.[index] ?? pageData, from = begin;
-    const to = begin += picture.grid[0] * picture.grid[1];
+    const own = pageData.images?.[index] ?? pageData, from = begin;
+    const to = begin += own.grid[0] * own.grid[1];
     const [image, canvas, boxes] = figure.querySelector(".frame").children;
-    const stage = new Stage({ ...picture, image, canvas, boxes });
-    const alone = !pageData.pictures;
+    const stage = new Stage({ ...own, image, canvas, boxes });
+    const alone = !pageData.images;
     return { figure, stage, part: (map) => (alone ? map : map.subarray(from, to)) };
   });
 }
@@ -240,7 +240,7 @@ function initialWord({ words: said, phrases, ...rest }) {
 
 async function start() {
   await Promise.all([...document.querySelectorAll(".frame img")].map((image) => image.decode()));
-  stages = pictureStages();
+  stages = imageStages();
   words = new Choice($("words"), (index) => { play(false); pin(index); });
   candidates = new Choice($("candidates"), (index) => { play(false); chooseCandidate(index); });
   candidates.fill(candidateButtons(pageData.captions));
@@ -251,7 +251,7 @@ async function start() {
   $("unseen").hidden = stages.every(({ stage }) => !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0));
   $("gated").hidden = !caption().gates.length;
   $("gated").lastChild.textContent = gateLabel();
-  if (stages.length > 1) $("alone").textContent = "Pictures alone";
+  if (stages.length > 1) $("alone").textContent = "Images alone";
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);

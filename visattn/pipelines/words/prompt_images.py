@@ -1,4 +1,4 @@
-"""What a prompt shows: one photo, several photos, or the sampled frames of a video."""
+"""Photos that a prompt shows: one, several, or the sampled frames of a video."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ _NOT_OF_SAMPLING = ("do_sample_frames", "video_metadata", "device", "return_meta
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
+class PromptImages:
     """The photos of a prompt, or the frames of its video.
 
     Args:
@@ -32,22 +32,22 @@ class Pictures:
 
     @property
     def is_video(self) -> bool:
-        """Whether the pictures are frames of a video."""
+        """Whether the images are frames of a video."""
         return self.clip is not None
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """Height and width of each picture."""
+        """Height and width of each image."""
         return tuple(each.size for each in self.images)
 
     @property
     def orientations(self) -> tuple[int, ...]:
-        """EXIF orientation of each picture."""
+        """EXIF orientation of each image."""
         return tuple(each.orientation for each in self.images)
 
     @property
     def num_pixels(self) -> int:
-        """Number of pixels of all pictures."""
+        """Number of pixels of all images."""
         return sum(each.num_pixels for each in self.images)
 
     @property
@@ -57,10 +57,10 @@ class Pictures:
 
 
 def read_prompts(
-    images: "Iterable[PromptLike | Pictures] | ImageLike",
+    images: "Iterable[PromptLike | PromptImages] | ImageLike",
     processor: Any = None,
     num_frames: int | None = None,
-) -> Iterator[Pictures]:
+) -> Iterator[PromptImages]:
     """Read what each prompt shows, one after the other.
 
     Args:
@@ -76,30 +76,30 @@ def read_prompts(
         ValueError: If a list of photos is empty, or holds a video.
     """
     listed: list[Any] = list_images(cast("Any", images))
-    if not any(isinstance(each, (list, tuple, Pictures)) or _is_video(each) for each in listed):
-        yield from (Pictures((image,)) for image in read_images(listed))
+    if not any(isinstance(each, (list, tuple, PromptImages)) or _is_video(each) for each in listed):
+        yield from (PromptImages((image,)) for image in read_images(listed))
         return
     for item in listed:
-        if isinstance(item, Pictures):
+        if isinstance(item, PromptImages):
             yield item
         elif isinstance(item, (list, tuple)):
             yield _photos_together(item)
         elif _is_video(item):
             yield read_video(item, processor, num_frames)
         else:
-            yield from (Pictures((image,)) for image in read_images(item))
+            yield from (PromptImages((image,)) for image in read_images(item))
 
 
-def as_pictures(pictures: "Pictures | LoadedImage") -> Pictures:
+def as_prompt_images(shown: "PromptImages | LoadedImage") -> PromptImages:
     """Return a photo as what a prompt shows."""
-    return pictures if isinstance(pictures, Pictures) else Pictures((pictures,))
+    return shown if isinstance(shown, PromptImages) else PromptImages((shown,))
 
 
 def _is_video(item: Any) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(item, (str, os.PathLike)) and is_video(item)
 
 
-def _photos_together(photos: Sequence[ImageLike]) -> Pictures:
+def _photos_together(photos: Sequence[ImageLike]) -> PromptImages:
     if not len(photos):
         raise ValueError("a list of photos of one prompt must have at least one, got none")
     for photo in photos:
@@ -108,12 +108,12 @@ def _photos_together(photos: Sequence[ImageLike]) -> Pictures:
                 f"a prompt shows photos or one video, got {photo} in a list of photos: pass the "
                 "video alone"
             )
-    return Pictures(tuple(map(read_image, photos)))
+    return PromptImages(tuple(map(read_image, photos)))
 
 
 def read_video(
     path: str | os.PathLike[str], processor: Any = None, num_frames: int | None = None
-) -> Pictures:
+) -> PromptImages:
     """Read the frames of a video that a model gets.
 
     Args:
@@ -138,7 +138,7 @@ def read_video(
         indices = [number * total // count for number in range(count)]
     clip = read_clip(path, indices, total)
     frames = (LoadedImage(each.pixels, name=clip.name) for each in clip.frames)
-    return Pictures(tuple(frames), clip)
+    return PromptImages(tuple(frames), clip)
 
 
 def _sampled_by(processor: Any, total: int, fps: float, size: tuple[int, int]) -> list[int] | None:

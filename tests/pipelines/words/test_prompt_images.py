@@ -1,4 +1,4 @@
-"""Several photos in one prompt, and videos: rows, places on each picture, frames, refusals."""
+"""Several photos in one prompt, and videos: rows, places on each image, frames, refusals."""
 
 import math
 from pathlib import Path
@@ -17,15 +17,15 @@ from visattn.data.images.reader import LoadedImage
 from visattn.data.images.video import VideoClip, VideoError, VideoFrame
 from visattn.pipelines.words.captions import caption_with_transformers
 from visattn.pipelines.words.methods import explain_replay, replay_maps
-from visattn.pipelines.words.pictures import Pictures, read_prompts, read_video
 from visattn.pipelines.words.pixel_places import find_pixel_places
 from visattn.pipelines.words.placement import shared_pixel_moments
 from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.prompt_images import PromptImages, read_prompts, read_video
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySources
 
-PHOTOS = Pictures((photo((180, 300)), photo((120, 90), seed=1), photo((90, 200), seed=2)))
+PHOTOS = PromptImages((photo((180, 300)), photo((120, 90), seed=1), photo((90, 200), seed=2)))
 TOGETHER = [
     "llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "gemma3", "idefics3",
     "smolvlm", "internvl", "mllama",
@@ -39,17 +39,17 @@ PAIRS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 LEAST = 0.75  # change of the marked token, relative to the largest
 
 
-def clip(count: int = 5, size: tuple[int, int] = (90, 150), *, still: bool = False) -> Pictures:
+def clip(count: int = 5, size: tuple[int, int] = (90, 150), *, still: bool = False) -> PromptImages:
     """Return every third frame of a video of noise."""
     pixels = [photo(size, seed=0 if still else number).pixels for number in range(count)]
     frames = [VideoFrame(3 * n, 0.3 * n, each) for n, each in enumerate(pixels)]
     video = VideoClip("clip.mp4", tuple(frames), 10.0, 3 * count)
-    return Pictures(tuple(LoadedImage(each, name="clip.mp4") for each in pixels), video)
+    return PromptImages(tuple(LoadedImage(each, name="clip.mp4") for each in pixels), video)
 
 
-def replayed(family: str, pictures: Pictures, **more: Any) -> WordReplay:
+def replayed(family: str, shown: PromptImages, **more: Any) -> WordReplay:
     model, processor = sharp(family)
-    [[replay]] = generate_and_replay(model, [pictures], processor=processor,
+    [[replay]] = generate_and_replay(model, [shown], processor=processor,
                                      **options(family, **more))  # fmt: skip
     return replay
 
@@ -57,7 +57,7 @@ def replayed(family: str, pictures: Pictures, **more: Any) -> WordReplay:
 def key_states(replay: WordReplay, family: str, images: list[np.ndarray]) -> Tensor:
     """Return what the keys of the image tokens are made from, without attention."""
     model, processor = build(family)  # sharper layers carry small changes on to neighbors
-    shown = replay.pictures
+    shown = replay.shown
     process = PhotoProcessor(model, processor, num_photos=len(shown.images), clip=shown.clip)
     name = replay.pixel_name
     pixels = process([[Image.fromarray(each) for each in images]])[name]
@@ -70,20 +70,20 @@ def key_states(replay: WordReplay, family: str, images: list[np.ndarray]) -> Ten
     return states[replay.states]
 
 
-def assert_marks(family: str, replay: WordReplay, picture: int, tokens: Tensor) -> None:
-    """Paint inside the boxes of tokens on one picture: these change most, and no others."""
-    placement = replay.placements[0 if replay.pictures.is_video else picture]
-    originals = [each.pixels for each in replay.pictures.images]
+def assert_marks(family: str, replay: WordReplay, image: int, tokens: Tensor) -> None:
+    """Paint inside the boxes of tokens on one image: these change most, and no others."""
+    placement = replay.placements[0 if replay.shown.is_video else image]
+    originals = [each.pixels for each in replay.shown.images]
     before = key_states(replay, family, originals)
     for token in tokens[:: max(1, len(tokens) // 2)].tolist():
         left, top, right, bottom = placement.boxes[token].round().int().tolist()
         images = [each.copy() for each in originals]
-        images[picture][max(0, top) : bottom, max(0, left) : right] = 255
+        images[image][max(0, top) : bottom, max(0, left) : right] = 255
         change = (key_states(replay, family, images) - before).norm(dim=1)
         assert float(change[token]) >= LEAST * float(change[tokens].max())
         others = torch.ones_like(change, dtype=torch.bool)
         others[tokens] = False
-        near = placement.visible > 0 if not replay.pictures.is_video else torch.zeros_like(others)
+        near = placement.visible > 0 if not replay.shown.is_video else torch.zeros_like(others)
         assert float((change * (others & ~near)).max()) <= 1e-5 * float(change.max())
 
 
@@ -92,12 +92,12 @@ def test_rows_and_maps_of_several_photos(family: str) -> None:
     replay = replayed(family, PHOTOS)
     torch.testing.assert_close(replay.rows, eager_rows(family, replay), atol=2e-6, rtol=0)
     caption = replay.caption()
-    assert len(caption.picture_maps) == 3
-    sums = torch.stack([each.values.flatten(1).sum(1) for each in caption.picture_maps], 1)
+    assert len(caption.image_maps) == 3
+    sums = torch.stack([each.values.flatten(1).sum(1) for each in caption.image_maps], 1)
     torch.testing.assert_close(sums.sum(1), torch.tensor(caption.gates), atol=1e-5, rtol=0)
     shares = torch.tensor(caption.maps.metadata["photo_shares"])
     torch.testing.assert_close(sums, shares, atol=1e-6, rtol=0)
-    for maps, image in zip(caption.picture_maps, PHOTOS.images, strict=True):
+    for maps, image in zip(caption.image_maps, PHOTOS.images, strict=True):
         assert maps.geometry is not None
         assert maps.geometry.image_size == image.size
     visible = torch.stack([each.visible for each in replay.placements])
@@ -160,7 +160,7 @@ def test_gradients_of_shared_pixels_tell_the_frame() -> None:
     assert shares.tolist() == [[1.0, 0.0], [0.5, 0.5]]
 
 
-def test_pixels_of_several_pictures_are_refused() -> None:
+def test_pixels_of_several_images_are_refused() -> None:
     def average(images: Any) -> Tensor:
         return torch.from_numpy(np.mean([np.asarray(each) for each in images], 0))
 
@@ -172,8 +172,8 @@ def test_gradient_maps_lie_on_all_photos() -> None:
     replay = replayed("qwen2_vl", PHOTOS)
     for method in ("gradient_attention", "gradcam"):
         result = explain_replay(replay, method)
-        shapes = [each.values.shape for each in result.picture_maps]
-        assert shapes == [each.values.shape for each in replay.caption().picture_maps]
+        shapes = [each.values.shape for each in result.image_maps]
+        assert shapes == [each.values.shape for each in replay.caption().image_maps]
         assert result.maps.kind == "gradient"
         assert sum(float(each.values.abs().sum()) for each in result.further_maps) > 0
     processor = sharp("qwen2_vl")[1]
@@ -211,15 +211,15 @@ def test_prompts_say_where_photos_and_videos_stand() -> None:
         model, [list(PHOTOS.images[:2])], processor=processor,
         prompt=[{"role": "user", "content": parts}], **options("qwen2_vl"),
     )  # fmt: skip
-    assert len(together.picture_maps) == 2
-    for pictures, prompt, match in (
+    assert len(together.image_maps) == 2
+    for shown, prompt, match in (
         (PHOTOS, [{"role": "user", "content": parts}], "got 2 photos in the messages for 3"),
         (PHOTOS, "<|image_pad|> w1", "got 1 times <|image_pad|> for 3"),
         (clip(2), [{"role": "user", "content": parts}], "show a photo, but a video is passed"),
         (clip(2), [{"role": "user", "content": parts[1:2]}], "where the video stands"),
     ):
         with pytest.raises(ValueError, match=match.replace("|", r"\|")):
-            generate_and_replay(model, [pictures], processor=processor, prompt=prompt,
+            generate_and_replay(model, [shown], processor=processor, prompt=prompt,
                                 **options("qwen2_vl"))  # fmt: skip
     with pytest.raises(ValueError, match="LlavaProcessor processes no videos"):
         replayed("llava", clip(2))
@@ -254,14 +254,14 @@ def test_frames_are_those_that_the_processor_samples(video: Path) -> None:
 
 
 def test_lists_of_photos_are_prompts(video: Path) -> None:
-    one = photo((30, 50))
-    shown = list(read_prompts([one, [one, one], video], num_frames=2))
+    single = photo((30, 50))
+    shown = list(read_prompts([single, [single, single], video], num_frames=2))
     assert [len(each.images) for each in shown] == [1, 2, 2]
     assert [each.is_video for each in shown] == [False, False, True]
-    with pytest.raises(ValueError, match="at least one, got none"):
+    with pytest.raises(ValueError, match="at least single, got none"):
         list(read_prompts([[]]))
-    with pytest.raises(ValueError, match="photos or one video"):
-        list(read_prompts([[one, video]]))
+    with pytest.raises(ValueError, match="photos or single video"):
+        list(read_prompts([[single, video]]))
 
 
 def test_a_batch_keeps_photos_of_one_prompt_apart() -> None:
@@ -269,7 +269,7 @@ def test_a_batch_keeps_photos_of_one_prompt_apart() -> None:
     mixed = [PHOTOS.images[0], PHOTOS.images[1], PHOTOS, PHOTOS.images[2]]
     captions = caption_with_transformers(model, mixed, processor=processor, batch_size=2,
                                          **options("llava"))  # fmt: skip
-    assert [len(each.picture_maps) for each in captions] == [1, 1, 3, 1]
+    assert [len(each.image_maps) for each in captions] == [1, 1, 3, 1]
     [alone] = caption_with_transformers(model, [PHOTOS], processor=processor, **options("llava"))
     assert captions[2].words == alone.words
     torch.testing.assert_close(captions[2].further_maps[1].values, alone.further_maps[1].values)

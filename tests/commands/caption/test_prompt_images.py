@@ -16,11 +16,11 @@ from visattn.data.images.video import VideoReader
 from visattn.data.regions.saved_maps import read_saved_maps
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption
-from visattn.pipelines.draw_captions import alignment_figure, caption_figure, drawn_pictures
+from visattn.pipelines.draw_captions import alignment_figure, caption_figure, drawn_images
 from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.pipelines.video import caption_video
 from visattn.recording.attention_map import AttentionMap
-from visattn.viz.captions.picture_panel import picture_panel
+from visattn.viz.captions.image_panel import image_panel
 
 pytest.importorskip("transformers")
 
@@ -130,7 +130,7 @@ def of_video() -> Caption:
 
 def test_a_word_of_a_video_is_drawn_on_its_frame(clip: Path, tmp_path: Path) -> None:
     caption = of_video()
-    frames = drawn_pictures(clip, caption)
+    frames = drawn_images(clip, caption)
     assert [each.label for each in frames] == ["0:00.00", "0:00.20"]
     movie = caption_video(clip, caption, tmp_path / "word", word=1)
     with VideoReader(movie.movie) as video:
@@ -143,11 +143,11 @@ def test_a_word_of_a_video_is_drawn_on_its_frame(clip: Path, tmp_path: Path) -> 
             caption_video(clip, caption, tmp_path / "none", word=word)
 
 
-def test_all_pictures_share_one_scale() -> None:
+def test_all_images_share_one_scale() -> None:
     caption = of_video()
     assert caption.display_range() == (0.0, pytest.approx(4 / 30))  # four times even attention
     assert caption.is_video
-    assert [each.values.shape for each in caption.picture_maps] == [(2, 3, 5)] * 2
+    assert [each.values.shape for each in caption.image_maps] == [(2, 3, 5)] * 2
 
 
 def test_drawings_of_one_photo_refuse_several(clip: Path) -> None:
@@ -159,7 +159,7 @@ def test_drawings_of_one_photo_refuse_several(clip: Path) -> None:
             draw_any(frame, caption)
     for draw in (caption_figure, caption_html):
         draw_any = draw
-        with pytest.raises(ValueError, match="maps on 2 pictures, got 1: pass all frames"):
+        with pytest.raises(ValueError, match="maps on 2 images, got 1: pass all frames"):
             draw_any(frame, caption)
         assert len(draw_any(clip, caption)) > 100
         assert len(draw_any([frame, frame], caption)) > 100
@@ -169,9 +169,9 @@ def test_a_panel_of_many_frames_draws_some_and_bars_of_all() -> None:
     frames = [np.full((6, 8, 3), 10 * n, np.uint8) for n in range(14)]
     maps, shares = [np.zeros((1, 2, 2))] * 14, np.zeros((1, 14))
     shares[0, 13] = 1.0
-    figure = picture_panel(frames, ["t"] * 14, ["dog"], maps, shares, width=700)
+    figure = image_panel(frames, ["t"] * 14, ["dog"], maps, shares, width=700)
     assert figure.shape[1] == 700
-    with pytest.raises(ValueError, match="each of 14 pictures needs a label"):
-        picture_panel(frames, ["t"] * 13, ["dog"], maps, shares)
+    with pytest.raises(ValueError, match="each of 14 images needs a label"):
+        image_panel(frames, ["t"] * 13, ["dog"], maps, shares)
     with pytest.raises(ValueError, match="at least 480"):
-        picture_panel(frames, ["t"] * 14, ["dog"], maps, shares, width=300)
+        image_panel(frames, ["t"] * 14, ["dog"], maps, shares, width=300)

@@ -29,8 +29,8 @@ _WORD_SIZE, _BARS, _TEXT_HEIGHT = 17, 30, 24
 _MAX_COLUMNS, _MAX_HEIGHT = 12, 260
 
 
-def picture_panel(
-    pictures: Sequence[UInt8[np.ndarray, "_y _x 3"]],
+def image_panel(
+    images: Sequence[UInt8[np.ndarray, "_y _x 3"]],
     labels: Sequence[str],
     words: Sequence[str],
     maps: Sequence[Float[np.ndarray, "t _y2 _x2"]],
@@ -46,18 +46,18 @@ def picture_panel(
     style: Style = "heat",
     width: int = 1200,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure with a row per word: its maps on all pictures, on one color scale.
+    """Return a figure with a row per word: its maps on all images, on one color scale.
 
-    Below each word bars show its share in every picture, the highest bar that of the whole figure.
-    Of more than 12 pictures, 12 are drawn, evenly spaced; the bars are those of all.
+    Below each word bars show its share in every image, the highest bar that of the whole figure.
+    Of more than 12 images, 12 are drawn, evenly spaced; the bars are those of all.
 
     Args:
-        pictures: RGB, of any sizes: the photos of a prompt, or frames of a video.
+        images: RGB, of any sizes: the photos of a prompt, or frames of a video.
         labels: Name or time of each.
         words: At least one.
-        maps: For each picture one map per word, over the whole picture, at any size; NaN outside
+        maps: For each image one map per word, over the whole image, at any size; NaN outside
             the model's input.
-        shares: Share of each word in each picture.
+        shares: Share of each word in each image.
         log_probs: Log-probability of each word, shown as a percentage.
         gates: Gate of each word, between 0 and 1, shown as a bar.
         gate_symbol: Symbol of the gates.
@@ -70,23 +70,23 @@ def picture_panel(
         width: Width of the figure in pixels, at least 480.
 
     Raises:
-        ValueError: If there is no word, an argument does not have one entry per word or picture, or
+        ValueError: If there is no word, an argument does not have one entry per word or image, or
             the figure is too narrow.
 
     Example:
         >>> photo, values = np.zeros((30, 40, 3), np.uint8), np.zeros((1, 3, 5))
-        >>> figure = picture_panel([photo] * 2, ["a", "b"], ["dog"], [values] * 2, np.ones((1, 2)))
+        >>> figure = image_panel([photo] * 2, ["a", "b"], ["dog"], [values] * 2, np.ones((1, 2)))
         >>> figure.shape[1]
         1200
     """
-    _check(pictures, labels, words, maps, shares, width)
+    _check(images, labels, words, maps, shares, width)
     peaks = [max(each) for each in zip(*(map_peaks(m, vmin) for m in maps), strict=True)]
     vmax = default_vmax(peaks, vmin) if vmax is None else vmax
     draw = partial(overlay, vmin=vmin, vmax=vmax, colormap=colormap, opacity=opacity, style=style)
-    count = min(len(pictures), _MAX_COLUMNS)
-    chosen = [number * len(pictures) // count for number in range(count)]
-    subtitle = "" if count == len(pictures) else f"{count} of {len(pictures)} frames are drawn"
-    left, places, sizes = _columns([pictures[number].shape[:2] for number in chosen], width)
+    count = min(len(images), _MAX_COLUMNS)
+    chosen = [number * len(images) // count for number in range(count)]
+    subtitle = "" if count == len(images) else f"{count} of {len(images)} frames are drawn"
+    left, places, sizes = _columns([images[number].shape[:2] for number in chosen], width)
     row = max([_TEXT_HEIGHT + _BARS + 36, *(size[0] for size in sizes)]) + _ROW_GAP
     title = " ".join(words)
     first = title_bottom(title, width, subtitle=subtitle)
@@ -95,10 +95,10 @@ def picture_panel(
     draw_title(page, title, subtitle)
     pen = ImageDraw.Draw(page)
     for number, x, size in zip(chosen, places, sizes, strict=True):
-        page.paste(Image.fromarray(resize_image(pictures[number], size)), (x, first))
+        page.paste(Image.fromarray(resize_image(images[number], size)), (x, first))
         label = truncate_text(labels[number], load_font(SMALL), size[1])
         pen.text((x, first + size[0] + 6), label, MUTED, load_font(SMALL))
-        small = resize_image(pictures[number], size)
+        small = resize_image(images[number], size)
         for word in range(len(words)):
             drawn = draw(small, resize_map(maps[number][word], size))
             page.paste(Image.fromarray(drawn), (x, top + word * row))
@@ -122,17 +122,17 @@ def picture_panel(
     return np.array(page)
 
 
-def picture_tile_sizes(
+def image_tile_sizes(
     sizes: Sequence[tuple[int, int]], *, width: int = 1200
 ) -> list[tuple[int, int]]:
-    """Return the height and width at which `picture_panel` draws each picture.
+    """Return the height and width at which `image_panel` draws each image.
 
     Args:
-        sizes: Height and width of each picture.
+        sizes: Height and width of each image.
         width: Width of the panel in pixels.
 
     Example:
-        >>> picture_tile_sizes([(30, 40), (40, 30)])
+        >>> image_tile_sizes([(30, 40), (40, 30)])
         [(260, 347), (260, 195)]
     """
     count = min(len(sizes), _MAX_COLUMNS)
@@ -145,7 +145,7 @@ def picture_tile_sizes(
 def _columns(
     sizes: Sequence[tuple[int, int]], width: int
 ) -> tuple[int, list[int], list[tuple[int, int]]]:
-    """Return where the pictures of a row begin, the left of each, and their sizes of one height."""
+    """Return where the images of a row begin, the left of each, and their sizes of one height."""
     left = MARGIN + max(130, round(_LABELS * width))
     aspects = [size[1] / size[0] for size in sizes]
     space = width - MARGIN - left - _GAP * (len(sizes) - 1)
@@ -158,22 +158,22 @@ def _columns(
 
 
 def _check(
-    pictures: Sequence[np.ndarray],
+    images: Sequence[np.ndarray],
     labels: Sequence[str],
     words: Sequence[str],
     maps: Sequence[np.ndarray],
     shares: np.ndarray,
     width: int,
 ) -> None:
-    if not words or not len(pictures):
-        raise ValueError("a panel needs at least one word and one picture")
-    if {len(labels), len(maps), shares.shape[1]} != {len(pictures)}:
+    if not words or not len(images):
+        raise ValueError("a panel needs at least one word and one image")
+    if {len(labels), len(maps), shares.shape[1]} != {len(images)}:
         raise ValueError(
-            f"each of {len(pictures)} pictures needs a label, maps and a share, got {len(labels)}, "
+            f"each of {len(images)} images needs a label, maps and a share, got {len(labels)}, "
             f"{len(maps)} and {shares.shape[1]}"
         )
     if any(len(each) != len(words) for each in (*maps, shares)):
-        raise ValueError(f"each picture needs a map and a share for each of {len(words)} words")
+        raise ValueError(f"each image needs a map and a share for each of {len(words)} words")
     if width < _MIN_WIDTH:
         raise ValueError(f"a panel must be at least {_MIN_WIDTH} pixels wide, got {width}")
 
@@ -190,7 +190,7 @@ def _write_word(
 def _draw_bars(
     pen: ImageDraw.ImageDraw, place: tuple[int, int, int], shares: Float[np.ndarray, " p"]
 ) -> None:
-    """Draw a bar per picture: its height is the share of the word in it."""
+    """Draw a bar per image: its height is the share of the word in it."""
     x, y, width = place
     pen.line((x, y + _BARS, x + width, y + _BARS), TRACK)
     step = width / len(shares)
