@@ -187,6 +187,18 @@ def caption_video(
     Raises:
         VideoError: If the video cannot be read or written.
         ValueError: If the caption is not one of a video, or has no such word.
+
+    Example:
+        >>> import torch
+        >>> from video_data import block_frame, write_clip
+        >>> from visattn.geometry import Geometry
+        >>> clip = write_clip(getfixture("tmp_path") / "clip.avi", [block_frame(8, 8)] * 3)
+        >>> frames = {"frames": [0, 2], "seconds": [0.0, 0.2]}
+        >>> maps = AttentionMap(torch.full((1, 2, 3, 4), 0.04), "attend", "words", metadata=frames)
+        >>> maps = maps.with_geometry(Geometry.identity((48, 64)))
+        >>> caption = Caption(("dog",), (-0.1,), (1.0,), maps, -0.1, finished=True)
+        >>> caption_video(clip, caption, clip.with_name("maps")).indices
+        [0, 2]
     """
     count = len(caption.words)
     if not caption.is_video:

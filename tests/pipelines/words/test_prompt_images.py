@@ -258,9 +258,9 @@ def test_lists_of_photos_are_prompts(video: Path) -> None:
     shown = list(read_prompts([single, [single, single], video], num_frames=2))
     assert [len(each.images) for each in shown] == [1, 2, 2]
     assert [each.is_video for each in shown] == [False, False, True]
-    with pytest.raises(ValueError, match="at least single, got none"):
+    with pytest.raises(ValueError, match="at least one, got none"):
         list(read_prompts([[]]))
-    with pytest.raises(ValueError, match="photos or single video"):
+    with pytest.raises(ValueError, match="photos or one video"):
         list(read_prompts([[single, video]]))
 
 
