@@ -95,6 +95,9 @@ def test_rows_and_maps_of_several_photos(family: str) -> None:
     assert len(caption.image_maps) == 3
     sums = torch.stack([each.values.flatten(1).sum(1) for each in caption.image_maps], 1)
     torch.testing.assert_close(sums.sum(1), torch.tensor(caption.gates), atol=1e-5, rtol=0)
+    rows = replay.word_rows()[0]
+    on_photos = torch.stack([rows @ each.visible for each in replay.placements], 1)
+    torch.testing.assert_close(sums, on_photos, atol=1e-5, rtol=0)
     shares = torch.tensor(caption.maps.metadata["photo_shares"])
     torch.testing.assert_close(sums, shares, atol=1e-6, rtol=0)
     for maps, image in zip(caption.image_maps, PHOTOS.images, strict=True):
