@@ -97,8 +97,8 @@ def reshape_maps(
         maps = maps.reshape(*maps.shape[:-1], *grid)
     if maps.ndim == 4:
         raise ValueError(
-            f"maps must be [y, x] or [t, y, x], got {maps.shape}: maps of a video [t, frames, y, x] "
-            "lie on its frames, for example maps[:, 0] on the first"
+            f"maps must be [y, x] or [t, y, x], got {maps.shape}: maps of a video "
+            "[t, frames, y, x] lie on its frames, for example maps[:, 0] on the first"
         )
     if maps.ndim not in (2, 3):
         raise ValueError(
