@@ -244,8 +244,10 @@ def split_output(output: Any, count: int) -> Iterator[Any]:
         return
     if not hasattr(output, "items"):
         raise TypeError(
-            f"the model must return tensors, in a mapping or a tuple if several, got {type(output).__name__}"
+            "the model must return tensors, in a mapping or a tuple if several, got "
+            f"{type(output).__name__}"
         )
-    tensors = {key: value for key, value in output.items() if isinstance(value, Tensor)}
+    mapping: Any = output
+    tensors = {key: value for key, value in mapping.items() if isinstance(value, Tensor)}
     for parts in zip(*(value.chunk(count) for value in tensors.values()), strict=True):
         yield type(output)(**dict(zip(tensors, parts, strict=True)))

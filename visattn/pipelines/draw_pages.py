@@ -11,8 +11,8 @@ from visattn.data.phrases.grounding import score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
 from visattn.pipelines.captioning import Caption
-from visattn.pipelines.draw_captions import (DrawnPicture, check_one_picture, drawn_pictures, DrawnImage, check_one_image, drawn_images)
-from visattn.recording.map_boxes import (MapBoxes)
+from visattn.pipelines.draw_captions import DrawnImage, check_one_image, drawn_images
+from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
 from visattn.viz.html.photo_page import PageImage

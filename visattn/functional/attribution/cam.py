@@ -98,8 +98,8 @@ def hires_cam(
     """Return the HiResCAM map: activations weighted elementwise by their gradients.
 
     If a linear layer follows, the signed map sums to the score without its bias. If a normalization
-    over channels follows at once, the products of a position cancel, as the score does not depend on
-    their common size; of the rounding that is left, zeros are made.
+    over channels follows at once, the score does not depend on the size of a position, and its
+    products cancel; the rounding that is left becomes zero.
 
     Args:
         activations: Activations of a layer.

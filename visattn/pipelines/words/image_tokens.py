@@ -26,8 +26,8 @@ from visattn.pipelines.words.placement import (
     token_owners,
 )
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
-from visattn.recording.attention_kernels import (recordable_attention)
-from visattn.pipelines.words.prompt_images import (PromptImages, as_prompt_images)
+from visattn.pipelines.words.prompt_images import PromptImages, as_prompt_images
+from visattn.recording.attention_kernels import recordable_attention
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySource, KeySources
 from visattn.recording.reused_outputs import vision_towers

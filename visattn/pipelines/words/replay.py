@@ -30,8 +30,18 @@ from visattn.pipelines.words.generation import (
 from visattn.pipelines.words.image_tokens import find_image_tokens
 from visattn.pipelines.words.placement import Placement
 from visattn.pipelines.words.processing import PhotoProcessor, list_prompts, pixel_name
-from visattn.pipelines.words.recorded_pass import (()
-from visattn.pipelines.words.prompt_images import (()
+from visattn.pipelines.words.prompt_images import (
+    PromptImages,
+    PromptLike,
+    as_prompt_images,
+    read_prompts,
+)
+from visattn.pipelines.words.recorded_pass import (
+    check_log_probs,
+    computing_dtype,
+    forward_logits,
+    record_rows,
+    token_log_probs,
 )
 from visattn.pipelines.words.spans import Words, split_words
 from visattn.recording.attention_kernels import recordable_attention
