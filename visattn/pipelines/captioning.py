@@ -35,6 +35,8 @@ from visattn.models.captioning.hard_attention import Places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
+from visattn.recording.head_overview import HeadOverview
+from visattn.recording.text_attention import TextAttention
 from visattn.viz.html.index_page import is_result_folder
 from visattn.viz.html.notebook_caption import notebook_caption
 
@@ -76,6 +78,10 @@ class Caption:
     """Whether white space stands before each word; () if it does before all."""
     further_maps: tuple[AttentionMap, ...] = ()
     """Maps of the words on the second and later photos, if the prompt shows several."""
+    text_attention: TextAttention | None = None
+    """Attention of the words to the prompt and to earlier words, if it was asked for."""
+    head_overview: HeadOverview | None = None
+    """Statistics of each layer and head that reads the photo, if they were asked for."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
@@ -125,6 +131,11 @@ class Caption:
     def smooth(self) -> bool:
         """Whether figures interpolate the maps; those of hard attention are single cells."""
         return self.maps.metadata.get("places") not in ("argmax", "sample")
+
+    @property
+    def quantity(self) -> str:
+        """What the values of the maps are, for legends."""
+        return str(self.maps.metadata.get("quantity", "attention"))
 
     @property
     def text(self) -> str:
@@ -204,7 +215,8 @@ def caption(
             messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
             `num_beams`, ...) and arguments of `caption_with_transformers` (`layers`, `heads`,
-            `relative`, `without_sinks`, `per_token`, `num_frames`).
+            `relative`, `without_sinks`, `per_token`, `num_frames`, `method`, `contrast`,
+            `text_attention`, `head_overview`).
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.

@@ -214,6 +214,7 @@ def caption_figure(
     caption = caption.drawable()
     images = drawn_images(image, caption)
     options.setdefault("vmax", caption.display_range()[1])
+    options.setdefault("label", caption.quantity)
     if len(images) > 1 or caption.is_video:
         if boxes is not None:
             raise ValueError("boxes are those of one photo; the caption has several images")

@@ -12,10 +12,13 @@ from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
 from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_captions import DrawnImage, check_one_image, drawn_images
+from visattn.pipelines.draw_word_statistics import statistics_figures
 from visattn.recording.map_boxes import MapBoxes
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
-from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
+from visattn.viz.html.caption_page import PageCaption, PageFigure, PagePhrase, caption_page
 from visattn.viz.html.photo_page import PageImage
+
+_STRONGEST = 6  # words of the text that the page names for each word
 
 
 def caption_html(
@@ -79,8 +82,27 @@ def caption_html(
         smooth=caption.smooth,
         gate_symbol=caption.gate_symbol,
         notes=caption.notes,
+        quantity=caption.quantity,
+        even=_even(caption),
+        figures=_page_figures(caption),
         **options,
     )
+
+
+def _even(caption: Caption) -> tuple[float, str] | None:
+    """Return the value that the scale marks: that of a map without preference."""
+    if (even := caption.maps.metadata.get("even")) is not None:
+        return float(even[0]), str(even[1])
+    if caption.quantity != "attention":
+        return None
+    return 1 / caption.maps.values.shape[-2:].numel(), "uniform attention"
+
+
+def _page_figures(caption: Caption) -> list[PageFigure]:
+    titles = {"text": "Attention to the prompt and to earlier words",
+              "heads": "Layers and heads that read the photo"}  # fmt: skip
+    return [PageFigure(titles[kind], pixels)
+            for kind, pixels in statistics_figures(caption).items()]  # fmt: skip
 
 
 def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **options: Any) -> bytes:
@@ -163,7 +185,11 @@ def _page_caption(
         finished=caption.finished,
         phrases=ground_phrases(caption, regions),
         boxes=relative_boxes(boxes),
-    )
+        texts=() if caption.text_attention is None else tuple(
+            tuple(caption.text_attention.strongest(word, _STRONGEST))
+            for word in range(len(caption.words))
+        ),
+    )  # fmt: skip
 
 
 def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, cast, get_args
 
@@ -25,6 +25,8 @@ Control = Literal["none", "swapped", "untrained"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 WORD_BASELINES = ("uniform", "center")
 """Maps that do not depend on the model."""
+CONTRAST = "contrast"
+"""Name of the contrast with another prompt among the methods, for models of transformers."""
 _CENTER_SIGMA = 0.25  # of the side
 
 
@@ -36,10 +38,14 @@ class WordExplainer(ABC):
         """Return the words of the caption that the model generates."""
 
     @abstractmethod
+    def check(self, method: str) -> None:
+        """Refuse a method that does not fit the model."""
+
+    @abstractmethod
     def maps(
         self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
-    ) -> tuple[dict[str, Float[Tensor, "t gy gx"]], Geometry]:
-        """Return a map per word of a given caption by several methods, and their geometry."""
+    ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
+        """Return a map per word of a given caption by several methods, each with its geometry."""
 
     @abstractmethod
     def untrained(self) -> "WordExplainer":
@@ -63,9 +69,13 @@ class CaptionerExplainer(WordExplainer):
         [result] = caption(self.model, [image], resize_mode=self.resize_mode)
         return result.words
 
+    def check(self, method: str) -> None:
+        """Refuse an unknown method, and those for models of transformers."""
+        check_word_method(method)
+
     def maps(
         self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
-    ) -> tuple[dict[str, Float[Tensor, "t gy gx"]], Geometry]:
+    ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
         """Return a map per word; words outside of the vocabulary are read as unknown."""
         ids = {word: token for token, word in enumerate(self.model.words)}
         tokens = [ids.get(word, UNKNOWN) for word in words]
@@ -75,7 +85,11 @@ class CaptionerExplainer(WordExplainer):
         maps = caption_maps(self.model, batch, tokens, cast("Sequence[WordMethod]", methods))
         if (placement := self.model.encoder.placement) is not None:
             geometry = geometry.with_placement(placement)
-        return {name: values.cpu() for name, values in maps.items()}, geometry
+        # windows of occlusion divide the image, wherever the features look
+        return {
+            name: (values.cpu(), geometry.from_edges() if name == "occlusion" else geometry)
+            for name, values in maps.items()
+        }
 
     def untrained(self) -> "CaptionerExplainer":
         """Return the same architecture with random weights."""
@@ -94,12 +108,14 @@ class ReplayExplainer(WordExplainer):
         processor: Its processor, as for `generate_and_replay`.
         prompt: Text before the caption.
         max_new_tokens: Maximum number of generated tokens.
+        contrast: Another prompt, for the method `contrast`.
     """
 
     model: nn.Module
     processor: Any
     prompt: str | None = None
     max_new_tokens: int = 40
+    contrast: str | None = None
 
     def generate(self, image: LoadedImage) -> tuple[str, ...]:
         """Return the words of the greedy caption."""
@@ -115,17 +131,31 @@ class ReplayExplainer(WordExplainer):
         )
         return replay.words
 
+    def check(self, method: str) -> None:
+        """Refuse an unknown method."""
+        from visattn.pipelines.words.methods import check_replay_method
+
+        if method != CONTRAST:
+            check_replay_method(method)
+        elif self.contrast is None:
+            raise ValueError("contrast compares two prompts: pass the other one as contrast=")
+
     def maps(
         self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
-    ) -> tuple[dict[str, Float[Tensor, "t gy gx"]], Geometry]:
+    ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
         """Return a map per word."""
-        from visattn.pipelines.words.methods import replay_given, replay_maps
+        from visattn.pipelines.words.contrast import contrast_maps
+        from visattn.pipelines.words.methods import placed_maps, replay_given
         from visattn.pipelines.words.processing import PhotoProcessor
 
         process = PhotoProcessor(self.model, self.processor, self.prompt)
         replay = replay_given(self.model, image, words, process)
-        maps = replay_maps(replay, methods, processor=self.processor, prompt=self.prompt)
-        return maps, replay.placement.geometry
+        plain = [name for name in methods if name != CONTRAST]
+        maps = placed_maps(replay, plain, processor=self.processor, prompt=self.prompt)
+        if CONTRAST in methods:
+            other = PhotoProcessor(self.model, self.processor, self.contrast)
+            maps[CONTRAST] = contrast_maps(replay, other), replay.placement.geometry
+        return maps
 
     def untrained(self) -> "ReplayExplainer":
         """Return the same architecture with random weights."""
@@ -134,7 +164,7 @@ class ReplayExplainer(WordExplainer):
             model = type(self.model)(self.model.config)
         own: Any = self.model
         cast("Any", model).generation_config = own.generation_config
-        return ReplayExplainer(model.eval(), self.processor, self.prompt, self.max_new_tokens)
+        return replace(self, model=model.eval())
 
 
 def evaluate_words(
@@ -166,7 +196,7 @@ def evaluate_words(
         ValueError: If a method is unknown.
     """
     for method in methods:
-        check_word_method(method)
+        explainer.check(method)
     untrained = explainer.untrained() if "untrained" in controls else explainer
     before: LoadedImage | None = None
     count = 0
@@ -186,10 +216,8 @@ def evaluate_words(
             if shown is None:
                 continue
             source = untrained if control == "untrained" else explainer
-            maps, geometry = source.maps(shown, words, methods)
-            for name, values in _with_baselines(maps, control).items():
-                # windows of occlusion divide the image, wherever the features look
-                cells = geometry.from_edges() if name == "occlusion" else geometry
+            maps = source.maps(shown, words, methods)
+            for name, (values, cells) in _with_baselines(maps, control).items():
                 for row in _phrase_rows(values, phrases, cells):
                     yield {"kind": "phrase", "image": photo.name, "method": name,
                            "control": control, **row}  # fmt: skip
@@ -205,14 +233,17 @@ def _caption_of(
     return next((pair for pair in photo.captions if pair[1]), ((), ()))
 
 
-def _with_baselines(maps: dict[str, Tensor], control: Control) -> dict[str, Tensor]:
+Placed = dict[str, tuple[Tensor, Geometry]]
+
+
+def _with_baselines(maps: Placed, control: Control) -> Placed:
     """Return the maps, with those that need no model beside the model's own."""
     if control != "none":
         return maps
-    like = next(iter(maps.values()))
+    like, geometry = next(iter(maps.values()))
     y, x = (torch.linspace(-0.5, 0.5, side) for side in like.shape[-2:])
-    center = (-(y[:, None] ** 2 + x**2) / (2 * _CENTER_SIGMA**2)).exp()
-    return {**maps, "uniform": torch.ones_like(like), "center": center.expand_as(like)}
+    center = (-(y[:, None] ** 2 + x**2) / (2 * _CENTER_SIGMA**2)).exp().expand_as(like)
+    return {**maps, "uniform": (torch.ones_like(like), geometry), "center": (center, geometry)}
 
 
 def _phrase_rows(

@@ -13,6 +13,7 @@ from visattn.commands.caption.huggingface import (
 )
 from visattn.commands.caption.run import BeamSearchRun, load_captioner
 from visattn.commands.options.arguments import (
+    TRANSFORMERS_WORD_METHODS,
     WORD_METHODS,
     CommandParser,
     add_bulk,
@@ -49,6 +50,8 @@ Prints a line per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.json   words, log-probabilities, gates, maps, and their geometry on the image
   DIR/NAME.npz    the same as NumPy arrays
   DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
+  DIR/NAME.text.png  (with --text-attention) words by the words before them
+  DIR/NAME.heads.png  (with --head-overview) layers by heads: share, entropy, spread
   DIR/index.html  index of all pages
 With --boxes FILE, FILE holds the boxes of each word: COCO JSON, whose categories are the words.
 Each page is self-contained and works offline. An interrupted run resumes: files that exist and were
@@ -134,10 +137,11 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     """Add the choice of what the maps of words show."""
     parser.add_argument(
         "--method",
-        choices=WORD_METHODS,
+        choices=(*WORD_METHODS, *TRANSFORMERS_WORD_METHODS),
         default="attention",
         metavar="METHOD",
-        help=f"what the maps of words show: {', '.join(WORD_METHODS)} (default: attention)",
+        help=f"what the maps of words show: {', '.join(WORD_METHODS)} (default: attention); with "
+        f"--model also {', '.join(TRANSFORMERS_WORD_METHODS)}",
     )
 
 

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.caption.run import CaptionRun
-from visattn.commands.options.arguments import real_number, whole_number
+from visattn.commands.options.arguments import (
+    TRANSFORMERS_WORD_METHODS,
+    real_number,
+    whole_number,
+)
 from visattn.commands.options.boxes import BOX_OPTIONS
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite
@@ -23,23 +27,26 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.captioning import Caption
+    from visattn.pipelines.words.captions import WordOptions
     from visattn.pipelines.words.prompt_images import PromptImages
-    from visattn.pipelines.words.replay import WordReplay
 
 PREFIX = "hf:"
 _GENERATION = (
     "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
     "num_return_sequences",
 )  # fmt: skip
-_CONTROLS = ("layers", "heads", "relative", "without_sinks")
+_CONTROLS = ("layers", "heads", "relative", "without_sinks", "contrast")
+_STATISTICS = ("text_attention", "head_overview")
 ONLY_TRANSFORMERS = (
-    "prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token", "together",
-    "num_frames",
+    "prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
+    "together", "num_frames",
 )  # fmt: skip
 """Options that only models of transformers have."""
-_OF_ONE_PHOTO = ("gif", "alignment", "phrase_boxes", *BOX_OPTIONS)
+_OF_ONE_PHOTO = ("gif", "alignment", "phrase_boxes", "contrast", "head_overview", *BOX_OPTIONS)
 _OF_EACH_FRAME = ("every", "max_frames", "smoothing", "clip_scale", "camera")
 """Options of videos that are captioned frame by frame."""
+_OF_SEVERAL = ("attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam")
+"""Methods for several photos in one prompt, and for videos."""
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -141,6 +148,22 @@ def _add_controls(group: "argparse._ArgumentGroup") -> None:
         help="remove image tokens that draw much attention for every word",
     )
     group.add_argument(
+        "--contrast",
+        metavar="TEXT",
+        help="divide the attention of each word by that of the same word behind another prompt, "
+        "such as 'Write a general description of the image.'",
+    )
+    group.add_argument(
+        "--text-attention",
+        action="store_true",
+        help="also show which words of the prompt and of the caption each word attends to",
+    )
+    group.add_argument(
+        "--head-overview",
+        action="store_true",
+        help="also show for each layer and head how it reads the photo, and rank the heads",
+    )
+    group.add_argument(
         "--per-token",
         action="store_true",
         help="a map for each token instead of each word (always so in scripts without spaces)",
@@ -159,6 +182,11 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         for name in ONLY_TRANSFORMERS:
             if name in passed:
                 parser.error(f"{_option(name)} needs a model of transformers, --model hf:DIRECTORY")
+        if args.method in TRANSFORMERS_WORD_METHODS:
+            parser.error(
+                f"--method {args.method} needs a model of transformers, --model hf:DIRECTORY; for "
+                "captioners of visattn, gradcam reads the features of the encoder"
+            )
         return
     if args.weights is not None or args.run is not None:
         parser.error("--model cannot be combined with --weights or --run: pass one model")
@@ -201,8 +229,10 @@ def _check_images(
         if name in passed and (video or args.together):
             other = "a video" if video else "--together"
             parser.error(f"{_option(name)} is for single photos, not for {other}")
-    if args.method == "occlusion" and (video or args.together):
-        parser.error("--method occlusion is for single photos; choose another method")
+    if args.method not in _OF_SEVERAL and (video or args.together):
+        parser.error(
+            f"--method {args.method} is for single photos; choose {', '.join(_OF_SEVERAL)}"
+        )
     if video and args.out is None:
         parser.error("a video needs an output folder, --out DIR")
 
@@ -226,12 +256,16 @@ def _check_controls(
     parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
 ) -> None:
     controls = [name for name in _CONTROLS if name in passed]
-    if args.out is None and controls:
-        parser.error(f"{_option(controls[0])} needs an output folder, --out DIR")
+    shown = [*controls, *(name for name in _STATISTICS if name in passed)]
+    if args.out is None and shown:
+        parser.error(f"{_option(shown[0])} needs an output folder, --out DIR")
     for name in controls:
-        methods = _SELECTABLE if name in ("layers", "heads") else _SELECTABLE[:1]
-        if args.method not in methods:
+        selects = name in ("layers", "heads")
+        methods = _SELECTABLE if selects else _SELECTABLE[:1]
+        if args.method not in methods and not (selects and args.text_attention):
             parser.error(f"{_option(name)} needs --method {' or '.join(methods)}")
+        if args.contrast is not None and name in ("relative", "without_sinks"):
+            parser.error(f"{_option(name)} cannot be combined with --contrast: pass one of them")
 
 
 def _option(name: str) -> str:
@@ -327,7 +361,8 @@ class TransformersRun(CaptionRun):
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
         directory = str(Path(self.args.model.removeprefix(PREFIX)).expanduser())
-        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, "per_token", "together", "num_frames")
+        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
+                 "together", "num_frames")  # fmt: skip
         options = {name: getattr(self.args, name) for name in names}
         return {"weights": weights_origin(directory), **options, **super().settings()}
 
@@ -343,7 +378,7 @@ class TransformersRun(CaptionRun):
         try:
             if first:
                 _report_memory(self.model, self.processor, images[0], self.args)
-            return _captions(self.model, self.processor, list(images), self.args)
+            return self._captions(list(images))
         except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
             reason = str(error)
             if not isinstance(error, ValueError):
@@ -351,6 +386,36 @@ class TransformersRun(CaptionRun):
             if first or self.args.strict:
                 raise ValueError(f"{images[0].name}: {reason}") from error
             return [ValueError(f"{image.name}: {reason}") for image in images]
+
+    def _captions(self, images: "list[LoadedImage | PromptImages]") -> "list[Caption]":
+        """Return the caption of each image, with its alternatives."""
+        import torch
+
+        from visattn.pipelines.words.captions import caption_replay
+        from visattn.pipelines.words.replay import generate_and_replay
+
+        args = self.args
+        if args.do_sample:
+            torch.manual_seed(args.seed)
+        replays = generate_and_replay(
+            self.model,
+            images,
+            processor=self.processor,
+            prompt=args.prompt,
+            batch_size=len(images),
+            keep_heads=args.heads is not None and args.method == "attention",
+            per_token=args.per_token,
+            **_generate_kwargs(args),
+        )
+        captions: list[Caption] = []
+        for image, each in zip(images, replays, strict=True):
+            best, *others = (
+                caption_replay(replay, self.processor, prompt=args.prompt,
+                               options=_word_options(args), phrases=self._phrases(image))
+                for replay in each
+            )  # fmt: skip
+            captions.append(replace(best, alternatives=tuple(others)))
+        return captions
 
 
 def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
@@ -373,53 +438,14 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
     return model, processor
 
 
-def _captions(
-    model: "nn.Module",
-    processor: Any,
-    images: "list[LoadedImage | PromptImages]",
-    args: argparse.Namespace,
-) -> "list[Caption]":
-    """Return the caption of each image, with its alternatives."""
-    import torch
-
-    from visattn.pipelines.words.replay import generate_and_replay
-
-    if args.do_sample:
-        torch.manual_seed(args.seed)
-    replays = generate_and_replay(
-        model,
-        images,
-        processor=processor,
-        prompt=args.prompt,
-        batch_size=len(images),
-        keep_heads=args.heads is not None and args.method == "attention",
-        per_token=args.per_token,
-        **_generate_kwargs(args),
-    )
-    captions: list[Caption] = []
-    for each in replays:
-        best, *others = (_with_maps(replay, processor, args) for replay in each)
-        captions.append(replace(best, alternatives=tuple(others)))
-    return captions
-
-
-def _with_maps(replay: "WordReplay", processor: Any, args: argparse.Namespace) -> "Caption":
+def _word_options(args: argparse.Namespace) -> "WordOptions":
+    from visattn.pipelines.words.captions import WordOptions
     from visattn.pipelines.words.controls import Controls
-    from visattn.pipelines.words.methods import explain_replay
 
-    if args.method == "attention":
-        layers, heads = (
-            None if each is None else tuple(each) for each in (args.layers, args.heads)
-        )
-        controls = Controls(layers, heads, relative=args.relative, without_sinks=args.without_sinks)
-        return replay.caption(controls=controls)
-    return explain_replay(
-        replay,
-        args.method,
-        processor=processor,
-        prompt=args.prompt,
-        layers=args.layers,
-        heads=args.heads,
+    layers, heads = (None if each is None else tuple(each) for each in (args.layers, args.heads))
+    controls = Controls(layers, heads, relative=args.relative, without_sinks=args.without_sinks)
+    return WordOptions(
+        args.method, controls, args.contrast, args.text_attention, args.head_overview
     )
 
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 _OF_VIDEO = ("frames", "seconds")
 _CARD_IMAGES = 4  # on the index, of several photos or frames
 _OPTIONS = ("method", "length_penalty", "seed")
+_FIGURES = {
+    ".alignment": "--alignment", ".text": "--text-attention", ".heads": "--head-overview",
+}  # fmt: skip
+"""Endings of the names of further figures, and the options that make them."""
 
 
 class CaptionRun(ImageRun["Caption"]):
@@ -51,12 +55,18 @@ class CaptionRun(ImageRun["Caption"]):
     index_of_one = True
 
     def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:
-        optional = {".gif": args.gif, ".alignment.png": args.alignment}
+        optional = {
+            ".gif": args.gif,
+            ".alignment.png": args.alignment,
+            ".text.png": args.text_attention,
+            ".heads.png": args.head_overview,
+        }
         suffixes = (".png", ".html", ".json", ".npz", *more,
                     *(key for key in optional if optional[key]))  # fmt: skip
         super().__init__(args, [f"{{}}{suffix}" for suffix in suffixes])
-        if args.alignment:
-            _check_alignment_names(self.all_names)
+        for suffix, passed in optional.items():
+            if passed and suffix.endswith(".png"):
+                _check_figure_names(self.all_names, suffix.removesuffix(".png"))
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
         self.box_file = BoxFile(args, self.all_names)
         self.files += [] if args.boxes is None else [str(args.boxes.absolute())]
@@ -103,6 +113,7 @@ class CaptionRun(ImageRun["Caption"]):
         """Write panel, arrays and page of an image; return the mean map of its words."""
         from visattn.pipelines.draw_captions import alignment_figure, caption_figure
         from visattn.pipelines.draw_pages import caption_gif, caption_html
+        from visattn.pipelines.draw_word_statistics import statistics_figures
 
         file, images = str(self.out / name), _images(image)
         outlined = boxes_of(result.maps, self.args)
@@ -114,6 +125,8 @@ class CaptionRun(ImageRun["Caption"]):
         if self.args.alignment:
             figure = encode_png(alignment_figure(images[0], result))
             atomic_write(Path(f"{file}.alignment.png"), figure)
+        for kind, figure in statistics_figures(result).items():
+            atomic_write(Path(f"{file}.{kind}.png"), encode_png(figure))
         phrases = self._phrases(image)
         html = caption_html(
             images, result, phrase_boxes=phrases, boxes=outlined, name=name, index=INDEX
@@ -203,13 +216,13 @@ class BeamSearchRun(CaptionRun):
         return explain_captions(self.model, images, captions, args.method, **options)
 
 
-def _check_alignment_names(names: dict[Path, str]) -> None:
-    """Refuse an alignment matrix that would have the name of the panel of another image."""
+def _check_figure_names(names: dict[Path, str], suffix: str) -> None:
+    """Refuse a further figure that would have the name of the panel of another image."""
     for path, name in names.items():
-        if name.endswith(".alignment") and name.removesuffix(".alignment") in names.values():
+        if name.endswith(suffix) and name.removesuffix(suffix) in names.values():
             raise ValueError(
-                f"the panel of {path} and an alignment matrix would both be {name}.png; rename "
-                f"{path.name}, or leave out --alignment"
+                f"the panel of {path} and a figure of another image would both be {name}.png; "
+                f"rename {path.name}, or leave out {_FIGURES[suffix]}"
             )
 
 
@@ -292,6 +305,11 @@ def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str
         "finished": caption.finished,
         "score": caption.score,
         **({"notes": caption.notes, "made": made} if caption.notes else {}),
+        **{
+            name: value.to_dict()
+            for name in ("text_attention", "head_overview")
+            if (value := getattr(caption, name)) is not None
+        },
         "maps": maps if caption.further_maps else maps[0],
         "phrases": [
             {

@@ -22,6 +22,8 @@ WORD_METHODS = (
     "occlusion",
 )
 """Methods for the words of captions; `visattn.pipelines.explain_words` computes them."""
+TRANSFORMERS_WORD_METHODS = ("tam", "tower_gradcam", "input_gradient", "smoothgrad")
+"""Further methods for the words of vision-language models of transformers."""
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
+    TRANSFORMERS_WORD_METHODS,
     WORD_METHODS,
     CommandParser,
     add_resize_mode,
@@ -69,10 +70,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--methods",
         nargs="+",
-        choices=WORD_METHODS,
+        choices=(*WORD_METHODS, *TRANSFORMERS_WORD_METHODS),
         default=["attention"],
         metavar="METHOD",
-        help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention)",
+        help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention); with --model "
+        f"also {', '.join(TRANSFORMERS_WORD_METHODS)}",
+    )
+    parser.add_argument(
+        "--contrast",
+        metavar="TEXT",
+        help="with --model: also score the attention divided by that behind this other prompt, as "
+        "the method contrast",
     )
     parser.add_argument(
         "--captions",
@@ -104,7 +112,7 @@ def score(args: argparse.Namespace) -> int:
         ValueError: If options do not fit together, or no caption has a phrase with a box.
         OSError: If `--out` cannot be written.
     """
-    from visattn.pipelines.evaluate_words import evaluate_words, mean_word_scores
+    from visattn.pipelines.evaluate_words import CONTRAST, evaluate_words, mean_word_scores
 
     if sum(bool(source) for source in (args.weights, args.run, args.model)) != 1:
         raise ValueError("pass one model: --weights FILE, --run FOLDER or --model hf:DIRECTORY")
@@ -122,7 +130,7 @@ def score(args: argparse.Namespace) -> int:
         rows += evaluate_words(
             explainer,
             tracked,
-            list(dict.fromkeys(args.methods)),
+            list(dict.fromkeys([*args.methods, *([CONTRAST] if args.contrast else [])])),
             generated=args.captions == "generated",
             max_controls=args.control_limit,
         )
@@ -150,11 +158,12 @@ def _explainer(args: argparse.Namespace) -> "WordExplainer":
             raise ValueError(f"--model must be hf:DIRECTORY, got {args.model!r}")
         model, processor, _ = load_word_model(Path(directory))
         move_to_device(model, args.device)
-        return ReplayExplainer(model, processor, args.prompt)
-    if args.prompt is not None:
-        raise ValueError(
-            "--prompt belongs to --model hf:DIRECTORY; captioners of visattn take none"
-        )
+        return ReplayExplainer(model, processor, args.prompt, contrast=args.contrast)
+    for name in ("prompt", "contrast"):
+        if getattr(args, name) is not None:
+            raise ValueError(
+                f"--{name} belongs to --model hf:DIRECTORY; captioners of visattn take no prompt"
+            )
     model, _ = load_trained_model(args, Captioner, "a captioner")
     return CaptionerExplainer(model, args.resize_mode)
 

@@ -1,16 +1,113 @@
 """Captions of vision-language models of transformers, with one attention map per word."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from visattn.data.images.reader import ImageLike
+from visattn.data.phrases.phrases import Phrase
 from visattn.pipelines.captioning import Caption
+from visattn.pipelines.words.contrast import contrast_replay
 from visattn.pipelines.words.controls import Controls
+from visattn.pipelines.words.methods import explain_replay
+from visattn.pipelines.words.processing import PhotoProcessor, list_prompts
 from visattn.pipelines.words.prompt_images import PromptImages, PromptLike
-from visattn.pipelines.words.replay import generate_and_replay
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+from visattn.pipelines.words.row_statistics import head_overview, text_attention
+
+_SELECTABLE = ("attention", "gradient_attention")
+
+
+@dataclass(frozen=True)
+class WordOptions:
+    """What is shown of each word of a caption.
+
+    Args:
+        method: Method of the maps, as for `replay_maps`.
+        controls: Selected layers and heads, and corrections of attention.
+        contrast: Another prompt by whose attention that of each word is divided; None for none.
+        text_attention: Whether captions say which words of the text each word attends to.
+        head_overview: Whether captions have statistics of each layer and head.
+
+    Raises:
+        ValueError: If a control or contrast is combined with a method that it does not apply to.
+    """
+
+    method: str = "attention"
+    controls: Controls = field(default_factory=Controls)
+    contrast: Any = None
+    text_attention: bool = False
+    head_overview: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that options fit together."""
+        own = self.controls
+        selected = (own.layers, own.heads) != (None, None)
+        if self.method not in _SELECTABLE and selected and not self.text_attention:
+            raise ValueError(
+                f"layers and heads select attention weights, which {self.method} does not read one "
+                f"by one; use {' or '.join(_SELECTABLE)}, or leave them out"
+            )
+        for name in ("relative", "without_sinks"):
+            if getattr(own, name) and self.method != "attention":
+                raise ValueError(f"{name} corrects attention, not the maps of {self.method}")
+            if getattr(own, name) and self.contrast is not None:
+                raise ValueError(
+                    f"{name} cannot be combined with contrast, which divides by the attention with "
+                    "another prompt: leave out one of them"
+                )
+        if self.contrast is not None and self.method != "attention":
+            raise ValueError(f"contrast divides attention, not the maps of {self.method}")
+        if self.contrast is not None and list_prompts(self.contrast) is not None:
+            raise ValueError("contrast must be one prompt for all photos, got a list")
+
+
+def caption_replay(
+    replay: WordReplay,
+    processor: Any,
+    *,
+    prompt: Any = None,
+    options: WordOptions | None = None,
+    phrases: Sequence[Phrase] = (),
+) -> Caption:
+    """Return a caption with the maps and statistics of its words.
+
+    Args:
+        replay: The caption.
+        processor: Processor of the model, as for `generate_and_replay`.
+        prompt: Its prompt.
+        options: What is shown; by default the attention.
+        phrases: Phrases with boxes, for the overview of heads.
+
+    Raises:
+        ValueError: If the model does not allow it.
+    """
+    options = options or WordOptions()
+    own, several = options.controls, replay.shown.is_video or len(replay.shown.images) > 1
+    if several and (options.contrast is not None or options.head_overview):
+        name = "head_overview" if options.contrast is None else "contrast"
+        raise ValueError(f"{name} is for one photo, but the prompt shows several images")
+    if options.contrast is not None:
+        other = PhotoProcessor(replay.model, processor, options.contrast)
+        result = contrast_replay(replay, other, own)
+    elif options.method == "attention":
+        result = replay.caption(controls=own)
+    else:
+        chosen = options.method in _SELECTABLE
+        result = explain_replay(
+            replay, options.method, processor=processor, prompt=prompt,
+            layers=own.layers if chosen else None, heads=own.heads if chosen else None,
+        )  # fmt: skip
+    if options.text_attention:
+        process = PhotoProcessor(replay.model, processor, prompt, clip=replay.shown.clip,
+                                 num_photos=len(replay.shown.images))  # fmt: skip
+        text = text_attention(replay, process, layers=own.layers, heads=own.heads)
+        result = replace(result, text_attention=text)
+    if options.head_overview and replay.words:
+        result = replace(result, head_overview=head_overview(replay, phrases))
+    return result
 
 
 def caption_with_transformers(
@@ -26,6 +123,10 @@ def caption_with_transformers(
     without_sinks: bool = False,
     per_token: bool = False,
     num_frames: int | None = None,
+    method: str = "attention",
+    contrast: Any = None,
+    text_attention: bool = False,
+    head_overview: bool = False,
     **generate_kwargs: Any,
 ) -> list[Caption]:
     """Caption images with a model of transformers, with the attention map of each word.
@@ -56,6 +157,15 @@ def caption_with_transformers(
             words, such as Chinese and Thai, are always split at tokens.
         num_frames: Number of frames of a video, evenly spaced. By default those that the processor
             samples, or 8 if it samples none.
+        method: What the maps show: `attention`, `gradient_attention`, `relevance`,
+            `gradient_embedding`, `gradcam`, `occlusion`, `tam`, `tower_gradcam`, `input_gradient`
+            or `smoothgrad`.
+        contrast: Another prompt: maps are the attention of each word divided by that of the same
+            word behind this prompt.
+        text_attention: Whether each caption has the attention of its words to the prompt and to
+            earlier words, as `text_attention`.
+        head_overview: Whether each caption has the statistics of each layer and head, as
+            `head_overview`.
         generate_kwargs: Options of `generate`: `max_new_tokens`, `num_beams`, `do_sample`, ...
 
     Returns:
@@ -77,19 +187,23 @@ def caption_with_transformers(
     """
     as_tuple = (None if each is None else tuple(each) for each in (layers, heads))
     controls = Controls(*as_tuple, relative=relative, without_sinks=without_sinks)
+    shown = WordOptions(method, controls, contrast, text_attention, head_overview)
     replays = generate_and_replay(
         model,
         images,
         processor=processor,
         prompt=prompt,
         batch_size=batch_size,
-        keep_heads=heads is not None,
+        keep_heads=heads is not None and method == "attention",
         per_token=per_token,
         num_frames=num_frames,
         **generate_kwargs,
     )
+    prompts = list_prompts(prompt) or [prompt] * len(replays)
     captions: list[Caption] = []
-    for best, *others in replays:
-        alternatives = tuple(replay.caption(controls=controls) for replay in others)
-        captions.append(replace(best.caption(controls=controls), alternatives=alternatives))
+    for each, own in zip(replays, prompts, strict=True):
+        best, *others = (
+            caption_replay(replay, processor, prompt=own, options=shown) for replay in each
+        )
+        captions.append(replace(best, alternatives=tuple(others)))
     return captions

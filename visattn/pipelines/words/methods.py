@@ -1,16 +1,17 @@
-"""Methods for the words of a vision-language model: gradients, relevance, Grad-CAM, occlusion."""
+"""Methods for the words of a vision-language model: gradients, occlusion, token activation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
 from visattn.attribution.words import (
+    WORD_GRADIENT_METHODS,
     TokenVectors,
     WordLayer,
     WordRun,
@@ -19,7 +20,9 @@ from visattn.attribution.words import (
 )
 from visattn.data.images.reader import LoadedImage
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
+from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import Caption
+from visattn.pipelines.explain_words import QUANTITIES, TRANSFORMERS_METHODS, WordMethod
 from visattn.pipelines.words.generation import (
     GeneratedText,
     is_encoder_decoder,
@@ -27,6 +30,8 @@ from visattn.pipelines.words.generation import (
 )
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, forward_logits, replay_text
+from visattn.pipelines.words.token_activation import replay_token_activation
+from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.recording.frozen_model import frozen
 
 _WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
@@ -82,10 +87,10 @@ def replay_maps(
 
     Args:
         replay: The caption.
-        methods: `attention`, `gradient_attention`, `relevance`, `gradient_embedding`, `gradcam` or
-            `occlusion`.
-        processor: For occlusion: the processor of the model, as for `generate_and_replay`.
-        prompt: For occlusion: its prompt.
+        methods: `attention`, `gradient_attention`, `relevance`, `gradient_embedding`, `gradcam`,
+            `occlusion`, `tam`, `tower_gradcam`, `input_gradient` or `smoothgrad`.
+        processor: For the last five: the processor of the model, as for `generate_and_replay`.
+        prompt: For these: its prompt.
         layers: For `attention` and `gradient_attention`: indices of layers that attend to the
             image.
         heads: For these: indices of heads.
@@ -93,19 +98,15 @@ def replay_maps(
             longer side, at least 2.
 
     Raises:
-        ValueError: If a method does not fit the model, its arguments are missing, or the prompt
-            shows several photos.
+        ValueError: If a method is unknown, does not fit the model, its arguments are missing, or
+            the prompt shows several photos.
     """
-    if len(replay.placements) > 1:
-        raise ValueError("the caption is one of several photos: pass it to explain_replay")
-    grids = _replay_grids(
-        replay, methods, processor=processor, prompt=prompt, layers=layers, heads=heads,
-        window_cells=window_cells,
-    )  # fmt: skip
-    return {name: values for name, (values,) in grids.items()}
+    options = {"processor": processor, "prompt": prompt, "layers": layers, "heads": heads,
+               "window_cells": window_cells}  # fmt: skip
+    return {name: values for name, (values, _) in placed_maps(replay, methods, **options).items()}
 
 
-def _replay_grids(
+def placed_maps(
     replay: WordReplay,
     methods: Sequence[str],
     *,
@@ -114,10 +115,40 @@ def _replay_grids(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     window_cells: int | None = None,
-) -> dict[str, tuple[Tensor, ...]]:
-    """Return the maps of several methods on each photo."""
+) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
+    """Return the maps of `replay_maps`, each with the geometry of its grid.
+
+    Args:
+        replay: As for `replay_maps`.
+        methods: As for `replay_maps`.
+        processor: As for `replay_maps`.
+        prompt: As for `replay_maps`.
+        layers: As for `replay_maps`.
+        heads: As for `replay_maps`.
+        window_cells: As for `replay_maps`.
+    """
+    if len(replay.placements) > 1:
+        raise ValueError("the caption is one of several photos: pass it to explain_replay")
+    options = {"processor": processor, "prompt": prompt, "layers": layers, "heads": heads,
+               "window_cells": window_cells}  # fmt: skip
+    return {name: one for name, (one,) in _maps_on_images(replay, methods, **options).items()}
+
+
+def _maps_on_images(
+    replay: WordReplay,
+    methods: Sequence[str],
+    *,
+    processor: Any = None,
+    prompt: str | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    window_cells: int | None = None,
+) -> dict[str, tuple[tuple[Tensor, Geometry], ...]]:
+    """Return the maps of several methods on each photo, with the geometry of their grids."""
+    for method in methods:
+        check_replay_method(method)
     maps: dict[str, tuple[Tensor, ...]] = {}
-    by_gradient = [name for name in methods if name not in ("attention", "occlusion")]
+    by_gradient = [name for name in methods if name in WORD_GRADIENT_METHODS]
     if by_gradient or ((layers, heads) != (None, None) and "attention" in methods):
         with frozen(replay.model):
             run = replay_run(replay)
@@ -127,18 +158,40 @@ def _replay_grids(
         maps |= {name: _word_grids(replay, values) for name, values in rows.items()}
     elif "attention" in methods:
         maps["attention"] = _word_grids(replay, replay.rows.mean(0))
-    if "occlusion" in methods:
-        if processor is None:
-            raise ValueError("occlusion processes photos with hidden windows: pass processor=")
+    geometries = [each.geometry for each in replay.placements]
+    placed = {name: tuple(zip(grids, geometries, strict=True)) for name, grids in maps.items()}
+    if rest := [name for name in methods if name not in placed]:
         if replay.shown.is_video or len(replay.shown.images) > 1:
             raise ValueError(
-                "occlusion hides windows of one photo, but the prompt shows several images; use "
-                "the methods attention, gradient_attention, relevance, gradient_embedding or "
-                "gradcam"
+                f"{rest[0]} is for one photo, but the prompt shows several images; use the methods "
+                "attention, gradient_attention, relevance, gradient_embedding or gradcam"
             )
+        if processor is None:
+            raise ValueError(f"{rest[0]} needs the processor of the model: pass processor=")
         process = PhotoProcessor(replay.model, processor, prompt)
-        maps["occlusion"] = (replay_occlusion(replay, process, window_cells=window_cells),)
-    return {name: maps[name] for name in methods}
+        if "occlusion" in methods:
+            hidden = replay_occlusion(replay, process, window_cells=window_cells)
+            placed["occlusion"] = ((hidden, geometries[0]),)
+        if "tam" in methods:
+            placed["tam"] = ((replay_token_activation(replay, process), geometries[0]),)
+        if of_tower := [name for name in methods if name in TOWER_METHODS]:
+            values, finer = tower_maps(replay, of_tower, process)
+            placed |= {name: ((each, finer),) for name, each in values.items()}
+    return {name: placed[name] for name in methods}
+
+
+def check_replay_method(method: str) -> None:
+    """Refuse an unknown method for the words of models of transformers.
+
+    Args:
+        method: Its name.
+
+    Raises:
+        ValueError: With the known ones.
+    """
+    known = (*get_args(WordMethod), *TRANSFORMERS_METHODS)
+    if method not in known:
+        raise ValueError(f"methods for words are {', '.join(known)}; got {method!r}")
 
 
 def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
@@ -148,20 +201,34 @@ def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
         replay: The caption.
         method: As for `replay_maps`.
         options: Arguments of `replay_maps`.
+
+    Raises:
+        ValueError: If the method is unknown, does not fit the model, or selects no layers and
+            heads although some are passed.
     """
+    check_replay_method(method)
+    selected = [name for name in ("layers", "heads") if options.get(name)]
+    if selected and method not in ("attention", "gradient_attention"):
+        raise ValueError(
+            f"{selected[0]} select attention weights, which {method} does not read one by one; use "
+            "attention or gradient_attention, or leave them out"
+        )
     result = replay.caption()
     if method == "attention" and not options.get("layers") and not options.get("heads"):
         return result
-    [grids] = _replay_grids(replay, [method], **options).values()
+    [on_images] = _maps_on_images(replay, [method], **options).values()
     chosen = {name: list(options[name]) for name in ("layers", "heads") if options.get(name)}
-    metadata = {**result.maps.metadata, "method": method, **chosen}
-    if method not in ("attention", "gradient_attention"):  # these select no layers and heads
+    quantity = {} if method == "attention" else {"quantity": QUANTITIES[method]}
+    metadata = {**result.maps.metadata, "method": method, **chosen, **quantity}
+    if method not in ("attention", "gradient_attention"):  # others read no layers and heads
         metadata = {name: metadata[name] for name in metadata if name not in ("layers", "heads")}
     kind = "words" if method == "attention" else "gradient"
     maps, *others = (
-        replace(each, values=values, kind=kind,
+        replace(each, values=values, kind=kind, geometry=geometry,
                 metadata={**metadata, "image": each.metadata["image"]})
-        for each, values in zip((result.maps, *result.further_maps), grids, strict=True)
+        for each, (values, geometry) in zip(
+            (result.maps, *result.further_maps), on_images, strict=True
+        )
     )  # fmt: skip
     return replace(result, maps=maps, further_maps=tuple(others), notes=replay.describe(metadata))
 
@@ -217,19 +284,39 @@ def replay_given(
     Raises:
         ValueError: If the tokenizer does not give the words back.
     """
-    inputs = process([Image.fromarray(photo.pixels)])
     tokenizer: Any = process.tokenizer
     ids = tokenizer(" ".join(words), add_special_tokens=False).input_ids
-    tokens = torch.tensor([*ids, tokenizer.eos_token_id])
-    sequence = torch.cat([_prompt(model, inputs), tokens])
-    text = GeneratedText(sequence, len(tokens), torch.zeros(len(tokens)))
-    replayed = replay_text(model, process, photo, inputs, _with_log_probs(model, inputs, text))
+    replayed = replay_tokens(model, photo, torch.tensor([*ids, tokenizer.eos_token_id]), process)
     if replayed.words != tuple(words):
         raise ValueError(
             f"the tokenizer must give the words {' '.join(words)!r} back, got "
             f"{' '.join(replayed.words)!r}"
         )
     return replayed
+
+
+@torch.no_grad()
+def replay_tokens(
+    model: nn.Module,
+    photo: LoadedImage,
+    tokens: Int[Tensor, " t"],
+    process: PhotoProcessor,
+    **options: Any,
+) -> WordReplay:
+    """Return the replay of given tokens, as if the model had generated them behind its prompt.
+
+    Args:
+        model: Model of transformers.
+        photo: The upright photo.
+        tokens: Ids of the caption.
+        process: Preprocessing of the model, with the prompt.
+        options: Arguments of `replay_text`: `keep_heads`, `per_token`.
+    """
+    inputs = process([Image.fromarray(photo.pixels)])
+    sequence = torch.cat([_prompt(model, inputs), tokens])
+    text = GeneratedText(sequence, len(tokens), torch.zeros(len(tokens)))
+    forced = _with_log_probs(model, inputs, text)
+    return replay_text(model, process, photo, inputs, forced, **options)
 
 
 def _with_log_probs(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> GeneratedText:

@@ -75,7 +75,7 @@ def alignment_panel(
     page.paste(Image.fromarray(small), (MARGIN + _LABELS_WIDTH, top))
     finite = columns[np.isfinite(columns)]
     vmax = float(finite.max(initial=0.0)) or 1.0 if vmax is None else vmax
-    draw = partial(_draw_cells, vmax=vmax, colormap=colormap)
+    draw = partial(draw_cells, vmax=vmax, colormap=colormap)
     for index, word in enumerate(words):
         probability = "" if log_probs is None else format_probability(log_probs[index])
         y = matrix_top + index * (_ROW_HEIGHT + _ROW_GAP)
@@ -133,12 +133,24 @@ def _check_arguments(
         raise ValueError(f"maps must have the shape {(len(words), *size)}, got {maps.shape}")
 
 
-def _draw_cells(
-    _: np.ndarray | None, values: Float[np.ndarray, "y x"], *, vmax: float, colormap: str
+def draw_cells(
+    _: np.ndarray | None,
+    values: Float[np.ndarray, "y x"],
+    *,
+    vmax: float,
+    vmin: float = 0.0,
+    colormap: str = "magma",
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return values in the colors of the colormap, on black."""
+    """Return values in the colors of the colormap, on black.
+
+    Args:
+        values: The values; NaN is hatched.
+        vmax: Value at the upper end of the colormap.
+        vmin: Value at its lower end.
+        colormap: See `colormap_lut`.
+    """
     black = np.zeros((*values.shape, 3), np.uint8)
-    return overlay(black, values, vmax=vmax, colormap=colormap, opacity=1.0)
+    return overlay(black, values, vmin=vmin, vmax=vmax, colormap=colormap, opacity=1.0)
 
 
 def _draw_outlines(

@@ -34,6 +34,7 @@ def caption_panel(
     opacity: float = 0.7,
     style: Style = "heat",
     width: int = 1200,
+    label: str = "attention",
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure of the image and the attention map of each word.
 
@@ -56,6 +57,7 @@ def caption_panel(
         opacity: Opacity at `vmax`, between 0 and 1.
         style: See `overlay`.
         width: Width of the figure in pixels, at least 480.
+        label: Quantity that the colors show.
 
     Raises:
         ValueError: If there is no word, an argument does not have one entry per word, or the
@@ -100,6 +102,7 @@ def caption_panel(
         clipped=max(peaks) > vmax,
         has_nan=has_nan,
         gate_symbol=None if gates is None else gate_symbol,
+        label=label,
     )
     return np.array(page)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from visattn.viz.html.document import escape_text, image_data_url
 from visattn.viz.html.photo_page import LONGEST, PageImage, photo_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.heatmap import Style
@@ -35,6 +36,13 @@ class PagePhrase(NamedTuple):
     """Whether the peak of the sum of its maps is inside the boxes."""
 
 
+class PageFigure(NamedTuple):
+    """A figure below the photo."""
+
+    title: str
+    pixels: UInt8[np.ndarray, "y x 3"]
+
+
 @dataclass(frozen=True, eq=False)
 class PageCaption:
     """A caption as a page shows it.
@@ -49,6 +57,8 @@ class PageCaption:
         phrases: Phrases with ground-truth boxes.
         boxes: Boxes around the high parts of each map, left, top, right and bottom as fractions of
             the image size; empty without boxes.
+        texts: For each word the words of the text that it attends to, with their weights; empty if
+            unknown.
 
     Raises:
         ValueError: If there is no word, or the numbers of entries differ.
@@ -66,13 +76,14 @@ class PageCaption:
     finished: bool = True
     phrases: tuple[PagePhrase, ...] = ()
     boxes: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
+    texts: tuple[tuple[tuple[str, float], ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that there is one entry per word."""
         count = len(self.words)
         if not count:
             raise ValueError("a caption needs at least one word, got none")
-        for name in ("maps", "log_probs", "gates", "boxes"):
+        for name in ("maps", "log_probs", "gates", "boxes", "texts"):
             length = len(getattr(self, name))
             if length != count and (length or name == "maps"):
                 raise ValueError(f"{name} must have {count} entries, one per word, got {length}")
@@ -94,6 +105,9 @@ def caption_page(
     gate_symbol: str = "β",
     notes: str = "",
     images: Sequence[PageImage] = (),
+    quantity: str = "attention",
+    even: tuple[float, str] | None = None,
+    figures: Sequence[PageFigure] = (),
 ) -> str:
     """Return a self-contained HTML page that shows the attention map of each word.
 
@@ -117,6 +131,9 @@ def caption_page(
         notes: How the maps were made.
         images: Several images that are shown side by side, `image` first. The maps of a word
             have the cells of all of them, `[t, 1, cells]`, one image after the other.
+        quantity: What the values of the maps are.
+        even: Value that the scale marks, and what it means, such as that of a uniform map.
+        figures: Figures below the photo.
 
     Raises:
         ValueError: If there is no caption, the grids differ, the geometry belongs to another
@@ -156,8 +173,11 @@ def caption_page(
             "smooth": smooth,
             "gateSymbol": gate_symbol,
             "notes": sanitize_text(notes, _CAPTION),
+            "quantity": quantity,
+            "even": None if even is None else list(even),
         },
         images=images,
+        markup={"statistics": "".join(map(_figure, figures))},
         texts={"caption": sanitize_text(" ".join(first.words), _CAPTION)},
         name=name,
         colormap=colormap,
@@ -165,6 +185,17 @@ def caption_page(
         style=style,
         longest=longest,
         index=index,
+    )
+
+
+def _figure(figure: PageFigure) -> str:
+    """Return the markup of a figure."""
+    longest = max(figure.pixels.shape[:2])
+    address, (height, width) = image_data_url(figure.pixels, longest=longest)
+    title = escape_text(figure.title)
+    return (
+        f'<section class="card wide"><h3>{title}</h3><div class="scroll">'
+        f'<img src="{address}" width="{width}" height="{height}" alt="{title}"></div></section>'
     )
 
 
@@ -193,4 +224,7 @@ def _caption_data(caption: PageCaption) -> dict[str, Any]:
         "maps": base64.b64encode(maps).decode(),
         "phrases": [phrase._asdict() for phrase in caption.phrases],
         "boxes": caption.boxes,
+        "texts": [
+            [[sanitize_text(text, _WORD), weight] for text, weight in row] for row in caption.texts
+        ],
     }

@@ -78,6 +78,7 @@ def photo_page(
     longest: int,
     index: str | None,
     images: Sequence["PageImage"] = (),
+    markup: Mapping[str, str] | None = None,
 ) -> str:
     """Return a self-contained HTML page with an image on which a script draws maps.
 
@@ -97,6 +98,7 @@ def photo_page(
         index: File name of the index page to link to.
         images: Images that the page shows side by side instead of the image alone, the image
             first.
+        markup: Markup of the template; trusted.
 
     Raises:
         ValueError: If the geometry belongs to another image, or an option is invalid.
@@ -145,7 +147,7 @@ def photo_page(
             "opacity": str(round(100 * opacity)),
             **texts,
         },
-        markup={"back": back, "figures": figures},
+        markup={"back": back, "figures": figures, **(markup or {})},
     )
 
 

@@ -59,9 +59,12 @@ function showDetails(caption, maps, at) {
   $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
   if (!mean && caption.gates.length) rows.push(...barRow(gateLabel().replace(/^./, (letter) => letter.toUpperCase()), caption.gates[at], caption.gates[at].toFixed(2)));
-  if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at]));
+  if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at], pageData.quantity === "attention"));
   $("facts").replaceChildren(...rows);
   const phrase = mean ? null : phraseOf(caption, at);
+  const texts = mean ? undefined : caption.texts[at], most = Math.max(...(texts ?? []).map(([, weight]) => weight), 1e-9);
+  $("reads").hidden = !texts?.length;
+  $("read-texts").replaceChildren(...(texts ?? []).flatMap(([text, weight]) => barRow(text, weight / most, weight.toPrecision(2))));
   $("grounding").hidden = !words;
   if (!words) return;
   $("phrase").textContent = phrase
@@ -163,7 +166,7 @@ function forward() {
 function drawLegend(options) {
   const [bottom, top] = pageData.scale;
   paintRamp(pageData.scale, pageData.clipped, options);
-  $("even").style.left = `${(100 * (1 / maps[0].length - bottom)) / (top - bottom)}%`;
+  if (pageData.even) $("even").style.left = `${Math.min(100, (100 * (pageData.even[0] - bottom)) / (top - bottom))}%`;
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
@@ -252,6 +255,9 @@ async function start() {
   $("gated").hidden = !caption().gates.length;
   $("gated").lastChild.textContent = gateLabel();
   if (stages.length > 1) $("alone").textContent = "Images alone";
+  $("even").hidden = $("evenly").hidden = !pageData.even;
+  if (pageData.even) $("even-name").textContent = pageData.even[1];
+  $("quantity").textContent = pageData.quantity === "attention" ? "attention per cell" : pageData.quantity;
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);

@@ -80,10 +80,11 @@ function spread(map) {
   return Math.exp(entropy);
 }
 
-function mapRows(map) {
+function mapRows(map, sumsToOne = true) {
   const peak = map.reduce((most, value) => Math.max(most, value), 0);
+  const even = sumsToOne ? ` \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 even` : "";
   return [
-    ...textRow("Peak", `${peak.toPrecision(2)} \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 even`),
+    ...textRow("Peak", `${peak.toPrecision(2)}${even}`),
     ...textRow("Spread", `about ${Math.round(spread(map))} of ${map.length} cells`),
   ];
 }

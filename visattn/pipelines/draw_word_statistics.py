@@ -1,0 +1,115 @@
+"""Figures of what words attend to beside the photo, and of the heads that read it."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from visattn.pipelines.captioning import Caption
+from visattn.recording.head_overview import HeadOverview
+from visattn.viz.captions.head_tables import head_tables
+from visattn.viz.captions.text_matrix import MatrixColumn, text_matrix
+
+_RANKED = 10
+
+
+def text_attention_figure(
+    caption: Caption, *, width: int = 1200, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the matrix of a caption's words by the text that they attend to.
+
+    Args:
+        caption: A caption with `text_attention`.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.captions.text_matrix.text_matrix`.
+
+    Raises:
+        ValueError: If the caption has no attention to text, or no word.
+    """
+    attention = caption.text_attention
+    if attention is None:
+        raise ValueError(
+            "the caption must have its attention to text: pass text_attention=True to "
+            "visattn.caption, for a model of transformers"
+        )
+    group = "prompt"
+    columns: list[MatrixColumn] = []
+    for key in attention.keys:
+        group = "caption" if key.kind == "word" else group  # special tokens stay where they stand
+        columns.append(MatrixColumn(key.text, group, key.kind == "special"))
+    weights = attention.weights.numpy()
+    if bool((attention.other > 1e-6).any()) and attention.joint:
+        columns.append(MatrixColumn("other image tokens", "others", special=True))
+        weights = np.column_stack([weights, attention.other.numpy()])
+    parts = [attention.how]
+    if not attention.joint:
+        parts.append("text by self-attention, the photo by cross-attention: each sums to 1")
+    subtitle = "; ".join(filter(None, parts))
+    return text_matrix(attention.words, columns, weights, shares=attention.photo.numpy(),
+                       title=caption.text, subtitle=subtitle, width=width, **options)  # fmt: skip
+
+
+def head_overview_figure(
+    caption: Caption, *, width: int = 1200, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return how each head of each layer reads the photo, and the heads that localize best.
+
+    Args:
+        caption: A caption with `head_overview`.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.captions.head_tables.head_tables`.
+
+    Raises:
+        ValueError: If the caption has no overview of heads.
+    """
+    overview = caption.head_overview
+    if overview is None:
+        raise ValueError(
+            "the caption must have the overview of its heads: pass head_overview=True to "
+            "visattn.caption, for a model of transformers"
+        )
+    tables = {
+        "share on the photo": overview.share,
+        "entropy (1: uniform)": overview.entropy,
+        "spread (1: uniform)": overview.spread,
+    }
+    if overview.in_boxes is not None:
+        tables[f"in the boxes (uniform: {overview.area or 0:.2f})"] = overview.in_boxes
+    rule = "smallest spread, of the heads with a share on the photo above the median"
+    if overview.in_boxes is not None:
+        rule = "most of the map in the boxes"
+    return head_tables(
+        {name: values.numpy() for name, values in tables.items()}, ranking_rows(overview),
+        title=caption.text, subtitle=f"means over {len(caption.words)} words; best first: {rule}",
+        width=width, **options,
+    )  # fmt: skip
+
+
+def ranking_rows(overview: HeadOverview) -> list[list[str]]:
+    """Return the best heads as a table of text, with the options that select each.
+
+    Args:
+        overview: The overview.
+    """
+    boxes = ["in boxes"] if overview.in_boxes is not None else []
+    rows = [["layer", "head", "share", "entropy", "spread", *boxes, "options"]]
+    for each in overview.ranked()[:_RANKED]:
+        values = [each.share, each.entropy, each.spread]
+        values += [] if each.in_boxes is None else [each.in_boxes]
+        numbers = [f"{value:.2f}" for value in values]
+        rows.append([str(each.layer), str(each.head), *numbers, each.options])
+    return rows
+
+
+def statistics_figures(caption: Caption) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
+    """Return the figures of the statistics that a caption has, by the ending of their files.
+
+    Args:
+        caption: A caption with words.
+    """
+    figures: dict[str, Any] = {}
+    if caption.text_attention is not None and caption.words:
+        figures["text"] = text_attention_figure(caption)
+    if caption.head_overview is not None:
+        figures["heads"] = head_overview_figure(caption)
+    return figures

@@ -1,0 +1,167 @@
+"""Matrix of the attention of words to text: to the prompt, to special tokens, to earlier words."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw
+
+from visattn.viz.captions.alignment import draw_cells
+from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
+from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.maps.legend import (
+    ACCENT,
+    BACKGROUND,
+    LEGEND_HEIGHT,
+    MUTED,
+    SMALL,
+    TEXT,
+    TRACK,
+    draw_legend,
+)
+
+MIN_WIDTH = 560  # of the legend, in pixels
+_LABELS, _BARS, _GAP = 130, 120, 14  # widths of labels and bars, and the gaps beside groups
+_ROW, _CELL, _MIN_CELL, _MAX_CELL = 26, 30, 16, 46  # height of a row, width of a cell
+_NAMES = 110  # height of the names of columns
+_FONT = 15
+
+
+class MatrixColumn(NamedTuple):
+    """A column of the matrix.
+
+    Args:
+        text: Its name.
+        group: Name of the group that it stands in, such as `prompt`; groups are apart.
+        special: Whether it is a special token, whose name is grayed.
+    """
+
+    text: str
+    group: str
+    special: bool = False
+
+
+def text_matrix(
+    words: Sequence[str],
+    columns: Sequence[MatrixColumn],
+    weights: Float[np.ndarray, "w k"],
+    *,
+    shares: Float[np.ndarray, " w"],
+    title: str = "",
+    subtitle: str = "",
+    width: int = 1200,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of words by the text that they attend to, with their share on the photo.
+
+    If there are more columns than fit, the strongest stay, and the others are one column of their
+    sums.
+
+    Args:
+        words: The generated words, at least one: the rows.
+        columns: What they attend to.
+        weights: Attention; 0 is left blank.
+        shares: Share of each word's attention on the photo, drawn as a bar.
+        title: Title of the figure.
+        subtitle: Second line of the title, smaller.
+        width: Width of the figure in pixels, at least 560.
+
+    Raises:
+        ValueError: If there is no word, the shapes do not fit, or the figure is too narrow.
+
+    Example:
+        >>> columns = [MatrixColumn("<s>", "prompt", True), MatrixColumn("a", "caption")]
+        >>> weights = np.array([[0.3, 0.0], [0.2, 0.1]])
+        >>> text_matrix(["a", "dog"], columns, weights, shares=np.array([0.7, 0.7])).shape[1]
+        1200
+    """
+    if not words or weights.shape != (len(words), len(columns)) or len(shares) != len(words):
+        raise ValueError(
+            f"a matrix needs a row for each word and a value per column, got {len(words)} words, "
+            f"{len(columns)} columns, weights {weights.shape} and {len(shares)} shares"
+        )
+    if width < MIN_WIDTH:
+        raise ValueError(f"a matrix must be at least {MIN_WIDTH} pixels wide, got {width}")
+    left = MARGIN + _LABELS + _BARS + _GAP
+    columns, weights = _fitting(columns, weights, width - left - MARGIN)
+    starts = [number for number in range(len(columns))
+              if number and columns[number].group != columns[number - 1].group]  # fmt: skip
+    cell = min(max((width - left - MARGIN - _GAP * len(starts)) // max(len(columns), 1),
+                   _MIN_CELL), _MAX_CELL)  # fmt: skip
+    x = [left + number * cell + _GAP * sum(start <= number for start in starts)
+         for number in range(len(columns))]  # fmt: skip
+    top = title_bottom(title, width, subtitle=subtitle) + _NAMES
+    bottom = top + len(words) * _ROW
+    page = Image.new("RGB", (width, bottom + MARGIN // 2 + LEGEND_HEIGHT), BACKGROUND)
+    draw_title(page, title, subtitle)
+    _write_columns(page, columns, x, cell, top)
+    vmax = float(weights.max(initial=0.0)) or 1.0
+    pen = ImageDraw.Draw(page)
+    for row, word in enumerate(words):
+        y = top + row * _ROW
+        _write_word(pen, y, word, float(shares[row]))
+        for place, value in zip(x, weights[row].tolist(), strict=True):
+            _draw_cell(page, (place, y, cell), value, vmax)
+    draw_legend(page, (MARGIN, bottom + MARGIN // 2), partial(draw_cells, vmax=vmax), (0.0, vmax),
+                gate_symbol="on photo", label="attention to text, in cells as %")  # fmt: skip
+    return np.array(page)
+
+
+def _fitting(
+    columns: Sequence[MatrixColumn], weights: Float[np.ndarray, "w k"], space: int
+) -> tuple[list[MatrixColumn], Float[np.ndarray, "w n"]]:
+    """Return the strongest columns that fit, and the sum of the others as the last one."""
+    groups = len({column.group for column in columns})
+    count = max(2, (space - _GAP * (groups + 1)) // _MIN_CELL)
+    if len(columns) <= count:
+        return list(columns), weights
+    strongest = np.sort(np.argsort(-weights.max(axis=0), kind="stable")[: count - 1])
+    rest = np.setdiff1d(np.arange(len(columns)), strongest)
+    kept = [columns[index] for index in strongest.tolist()]
+    more = MatrixColumn(f"{len(rest)} more", "others", special=True)
+    return [*kept, more], np.column_stack([weights[:, strongest], weights[:, rest].sum(axis=1)])
+
+
+def _write_columns(
+    page: Image.Image, columns: Sequence[MatrixColumn], x: Sequence[int], cell: int, top: int
+) -> None:
+    """Write the name of each column upright above it, and that of each group above these."""
+    pen, font = ImageDraw.Draw(page), load_font(SMALL + 1)
+    pen.text((MARGIN + _LABELS, top - 8), "on photo", MUTED, load_font(SMALL), anchor="ls")
+    for number, column in enumerate(columns):
+        if number == 0 or column.group != columns[number - 1].group:
+            pen.text((x[number], top - _NAMES + 2), column.group, MUTED, load_font(SMALL))
+        name = truncate_text(column.text, font, _NAMES - 28)
+        length = round(font.getlength(name)) + 2
+        label = Image.new("RGB", (max(length, 1), _FONT + 4), BACKGROUND)
+        color = MUTED if column.special else TEXT
+        ImageDraw.Draw(label).text((0, 0), name, color, font)
+        upright = label.rotate(90, expand=True)
+        page.paste(upright, (x[number] + (cell - upright.width) // 2, top - 6 - upright.height))
+
+
+def _write_word(pen: ImageDraw.ImageDraw, y: int, word: str, share: float) -> None:
+    font, middle = load_font(_FONT), y + _ROW // 2
+    right = MARGIN + _LABELS - 12
+    pen.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
+    left, length = MARGIN + _LABELS, _BARS - 46
+    pen.rounded_rectangle((left, middle - 2, left + length, middle + 2), 2, TRACK)
+    if share > 0:
+        pen.rounded_rectangle((left, middle - 2, left + max(4, length * min(share, 1.0)),
+                               middle + 2), 2, ACCENT)  # fmt: skip
+    pen.text((left + length + 8, middle), f"{share:.2f}", MUTED, load_font(SMALL), anchor="lm")
+
+
+def _draw_cell(page: Image.Image, place: tuple[int, int, int], value: float, vmax: float) -> None:
+    x, y, cell = place
+    if value <= 0:
+        return
+    tile = np.full((_ROW - 2, cell - 2), value)
+    page.paste(Image.fromarray(draw_cells(None, tile, vmax=vmax)), (x + 1, y + 1))
+    if cell >= _CELL:
+        dark = value < 0.6 * vmax
+        color = (235, 235, 235) if dark else (30, 30, 30)
+        text = f"{100 * value:.0f}" if value >= 0.01 else "<1"
+        ImageDraw.Draw(page).text((x + cell / 2, y + _ROW / 2), text, color, load_font(SMALL - 1),
+                                  anchor="mm")  # fmt: skip
