@@ -79,9 +79,9 @@ class Caption:
     further_maps: tuple[AttentionMap, ...] = ()
     """Maps of the words on the second and later photos, if the prompt shows several."""
     text_attention: TextAttention | None = None
-    """Attention of the words to the prompt and to earlier words, if it was asked for."""
+    """Attention of the words to the prompt and to earlier words, if requested."""
     head_overview: HeadOverview | None = None
-    """Statistics of each layer and head that reads the photo, if they were asked for."""
+    """Statistics of each layer and head that reads the photo, if requested."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""

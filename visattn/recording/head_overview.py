@@ -88,8 +88,10 @@ class HeadOverview:
 
     def _score(self, layer: int, head: int) -> HeadScore:
         boxes = None if self.in_boxes is None else float(self.in_boxes[layer, head])
-        values = (float(each[layer, head]) for each in (self.share, self.entropy, self.spread))
-        return HeadScore(layer, head, *values, boxes)
+        share, entropy, spread = (
+            float(each[layer, head]) for each in (self.share, self.entropy, self.spread)
+        )
+        return HeadScore(layer, head, share, entropy, spread, boxes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the overview as plain values for JSON; heads that a layer lacks are None."""

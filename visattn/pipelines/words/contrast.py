@@ -57,8 +57,8 @@ def contrast_maps(
             f"models that take questions, Zhang et al. use {NEUTRAL_PROMPT!r}"
         )
     maps = [_maps(each, replay.spans, controls) for each in (replay, other)]
-    places = [torch.tensor(each.placement.geometry.matrix) for each in (replay, other)]
-    if maps[0].shape != maps[1].shape or not torch.allclose(places[0], places[1]):
+    own, others = (torch.tensor(each.placement.geometry.matrix) for each in (replay, other))
+    if maps[0].shape != maps[1].shape or not torch.allclose(own, others):
         raise ValueError(
             "contrast compares cells of one grid, but with the other prompt the image tokens form "
             f"a grid of {tuple(maps[1].shape[1:])} instead of {tuple(maps[0].shape[1:])}"

@@ -31,6 +31,7 @@ TOWER_METHODS = ("tower_gradcam", "input_gradient", "smoothgrad")
 """Methods whose maps lie on the grid of the vision tower."""
 
 _MAX_SHARED = 0.01  # of the pixels that tokens own
+_NOISES = 3
 _SAMPLES, _SPREAD = 25, 0.15  # of SmoothGrad, as for classifiers
 _CACHE_SIZE = 16  # sizes of photos
 _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[Placement, Tensor]]]" = WeakKeyDictionary()
@@ -208,12 +209,7 @@ def tower_placement(
     cache = _CACHE.setdefault(replay.model, {})
     if key not in cache:
         places = _pixel_places(replay, process)
-        rows, noise = _rows_without_attention(replay, block)
-        owners, shared = (
-            token_owners(rows, noise)
-            if rows.requires_grad
-            else (torch.full((noise.numel(),), NO_TOKEN), torch.zeros(()))
-        )
+        owners, shared = _owners(replay, block)
         if float(shared) > _MAX_SHARED or not bool((owners != NO_TOKEN).any()):
             raise ValueError(
                 f"the tokens of {block} in {type(replay.model).__name__} have no pixels of their "
@@ -240,10 +236,28 @@ def _pixel_places(replay: WordReplay, process: PhotoProcessor) -> PixelPlaces:
     return find_pixel_places(plain, normalized, [replay.image.size], replay.inputs[name].shape)
 
 
-def _rows_without_attention(replay: WordReplay, block: str) -> tuple[Float[Tensor, "n d"], Tensor]:
+def _owners(replay: WordReplay, block: str) -> tuple[Int[Tensor, " e"], Float[Tensor, ""]]:
+    """Return the token that owns each pixel element, and the share of those with several.
+
+    Where a gradient happens to vanish, that of another noise tells the token.
+    """
+    owners, share = torch.empty(0), torch.zeros(())
+    for seed in range(_NOISES):
+        rows, noise = _rows_without_attention(replay, block, seed)
+        if not rows.requires_grad:  # learned queries, which read pixels by attention
+            return torch.full((noise.numel(),), NO_TOKEN), share
+        found, shared = token_owners(rows, noise)
+        share = torch.maximum(share, shared)
+        owners = torch.where(owners == NO_TOKEN, found, owners) if len(owners) else found
+    return owners, share
+
+
+def _rows_without_attention(
+    replay: WordReplay, block: str, seed: int
+) -> tuple[Float[Tensor, "n d"], Tensor]:
     """Return the tokens of a layer, computed in float32 from noise and without attention."""
     original = replay.inputs[replay.pixel_name]
-    noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(0)) - 1
+    noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(seed)) - 1
     noise = noise.to(original)
     if replay.pixel_name == "flattened_patches":
         noise[..., :2] = original[..., :2]  # row and column of the patch
