@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from visattn.data.images.reader import ImageLike, read_image
-from visattn.data.phrases.grounding import score_phrases
+from visattn.data.phrases.grounding import normalize_maps, score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
 from visattn.pipelines.captioning import Caption
@@ -214,7 +214,7 @@ def _page_phrase(caption: Caption, phrase: Phrase) -> PagePhrase:
         caption.maps.geometry,
     )
     on_input = () if geometry is None else phrases_to_input([phrase], geometry)
-    for result in score_phrases(caption.maps.values, on_input):
+    for result in score_phrases(normalize_maps(caption.maps.values), on_input):
         return shown._replace(
             correctness=result.word_correctness,
             baseline=result.baseline,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.data.phrases.grounding import score_phrases
+from visattn.data.phrases.grounding import normalize_maps, score_phrases
 from visattn.data.phrases.phrases import Phrase, phrases_to_input
 from visattn.data.phrases.samples import PhrasedPhoto
 from visattn.geometry.affine import Geometry
@@ -250,10 +250,7 @@ def _phrase_rows(
     values: Float[Tensor, "t gy gx"], phrases: Sequence[Phrase], geometry: Geometry
 ) -> Iterator[dict[str, Any]]:
     """Yield the scores of each phrase that lies in the input."""
-    values = values.double().clamp(min=0)
-    sums = values.sum((-2, -1), keepdim=True)
-    uniform = torch.ones_like(values) / values[0].numel()
-    maps = torch.where(sums > 0, values / sums.clamp(min=1e-300), uniform)
+    sums, maps = values.clamp(min=0).sum((-2, -1)), normalize_maps(values)
     placed = phrases_to_input(phrases, geometry)
     for phrase, result in zip(placed, score_phrases(maps, placed), strict=True):
         empty = bool((sums[phrase.start : phrase.start + phrase.num_words] <= 0).all())

@@ -111,7 +111,9 @@ def test_controls_are_on_page_and_in_json(llava: Path, photos: Path, tmp_path: P
         assert words in record["notes"]
 
 
-@pytest.mark.parametrize("method", ["gradient_attention", "gradient_embedding", "occlusion"])
+@pytest.mark.parametrize(
+    "method", ["gradient_attention", "occlusion", "tam", "tower_gradcam", "input_gradient"]
+)
 def test_methods_give_their_own_maps(
     method: str, llava: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +127,52 @@ def test_methods_give_their_own_maps(
     assert records[0]["words"] == records[1]["words"]
     assert records[0]["maps"] != records[1]["maps"]
     assert records[1]["notes"].startswith(f"{method} of Llava")
+
+
+def test_statistics_of_words_are_figures_numbers_and_on_the_page(
+    llava: Path, photos: Path, tmp_path: Path
+) -> None:
+    photo = photos / "portrait.png"
+    boxes = tmp_path / "boxes.json"
+    options = ["--prompt", "w1 w2", "--text-attention", "--head-overview"]
+    assert run(llava, photo, "--out", tmp_path / "plain", *options) == 0
+    word = json.loads((tmp_path / "plain" / "portrait.json").read_text())["words"][0]
+    phrase = {"first_word": 0, "words": 1, "types": [], "boxes": [[0, 0, 0.5, 1]]}
+    captions = [{"sentence": word, "phrases": [phrase]}]
+    boxes.write_text(json.dumps({"portrait.png": captions}))
+    out = tmp_path / "boxes"
+    assert run(llava, photo, "--out", out, *options, "--phrase-boxes", boxes) == 0
+    record = json.loads((out / "portrait.json").read_text())
+    text, heads = record["text_attention"], record["head_overview"]
+    assert [key["text"] for key in text["keys"]][:2] == ["w1", "w2"]
+    np.testing.assert_allclose(text["photo"], record["gates"], atol=1e-5)
+    assert np.shape(heads["share"]) == (2, 4)
+    assert np.shape(heads["in_boxes"]) == (2, 4)
+    page = (out / "portrait.html").read_text()
+    assert "Attends to text" in page
+    assert "Layers and heads that read the photo" in page
+    for kind in ("text", "heads"):
+        with Image.open(out / f"portrait.{kind}.png") as figure:
+            assert figure.width == 1200
+
+
+def test_contrast_names_the_other_prompt(llava: Path, photos: Path, tmp_path: Path) -> None:
+    options = ["--prompt", "w1", "--contrast", "w2 w3"]
+    assert run(llava, photos / "portrait.png", "--out", tmp_path, *options) == 0
+    record = json.loads((tmp_path / "portrait.json").read_text())
+    assert record["made"]["contrast"] == "<image>w2 w3"
+    assert record["made"]["quantity"] == "ratio to the other prompt"
+    assert record["notes"].endswith("behind '<image>w2 w3'")
+    assert min(map(min, record["maps"][0])) > 0
+
+
+def test_what_a_model_lacks_is_one_line(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model = save("ved", tmp_path)
+    capsys.readouterr()
+    assert run(model, photos / "portrait.png", "--out", tmp_path / "out", "--method", "tam") == 1
+    errors = capsys.readouterr().err
+    assert "read by cross-attention: use another method" in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_sampled_captions_repeat_with_their_seed(llava: Path, photos: Path, tmp_path: Path) -> None:
@@ -165,6 +213,12 @@ def test_dry_run_states_the_memory_and_writes_nothing(
         (["--relative"], "--relative needs an output folder"),
         (["--out", "o", "--heads", "0", "--method", "gradcam"], "--heads needs --method attention"),
         (["--out", "o", "--relative", "--method", "gradcam"], "--relative needs --method"),
+        (["--out", "o", "--contrast", "a", "--method", "tam"], "--contrast needs --method attent"),
+        (["--out", "o", "--contrast", "a", "--relative"], "--relative cannot be combined with"),
+        (["--out", "o", "--heads", "0", "--method", "tam"], "--heads needs --method attention or"),
+        (["--text-attention"], "--text-attention needs an output folder"),
+        (["--head-overview"], "--head-overview needs an output folder"),
+        (["--contrast", "a"], "--contrast needs an output folder"),
         (["--weights", "w"], "--model cannot be combined with --weights"),
         (["--device-map", "auto", "--device", "cuda"], "--device-map cannot be combined"),
     ],
@@ -176,12 +230,17 @@ def test_contradicting_options_are_usage_errors(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--prompt", "a"], ["--num-beams", "2"], ["--relative"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--prompt", "a"], ["--num-beams", "2"], ["--relative"], ["--contrast", "a"],
+     ["--text-attention"], ["--head-overview"], ["--method", "tam"], ["--method", "smoothgrad"]],
+)  # fmt: skip
 def test_options_of_transformers_need_a_model_of_transformers(
     option: list[str], capsys: Capsys
 ) -> None:
     assert main(["caption", "photo.png", "--weights", "w.safetensors", *option]) == 2
-    assert f"{option[0]} needs a model of transformers" in capsys.readouterr().err
+    assert f"{' '.join(option)[:8]}" in (errors := capsys.readouterr().err)
+    assert "needs a model of transformers" in errors
 
 
 def test_other_models_are_usage_errors(capsys: Capsys) -> None:

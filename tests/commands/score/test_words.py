@@ -62,6 +62,29 @@ def test_scenes_need_no_files(weights: Path, capsys: pytest.CaptureFixture[str])
     assert "of 2 reference captions" in capsys.readouterr().out
 
 
+def test_methods_of_transformers_are_scored_on_their_own_grid(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    from tests.helpers.tiny_vlms import WORDS, build
+
+    model, processor = build("qwen2_5_vl")
+    model.save_pretrained(photos / "model")
+    processor.save_pretrained(photos / "model")
+    sentence = " ".join(WORDS[3:6])
+    phrase = {"first_word": 0, "words": 2, "types": [], "boxes": [[0.0, 0.0, 0.5, 1.0]]}
+    entry = [{"sentence": sentence, "phrases": [phrase]}]
+    (photos / "phrases.json").write_text(json.dumps({"1.png": entry}))
+    arguments = ["words", "--model", f"hf:{photos / 'model'}", "--images", str(photos / "images")]
+    arguments += ["--data", str(photos / "phrases.json"), "--prompt", "w1", "--contrast", "w2"]
+    arguments += ["--methods", "tam", "tower_gradcam", "--out", str(photos / "out")]
+    assert main(arguments) == 0
+    scores = json.loads((photos / "out" / "scores.json").read_text())["scores"]
+    assert set(scores) == {"tam", "tower_gradcam", "contrast", "uniform", "center"}
+    areas = {name: scores[name]["none"]["area"] for name in scores}
+    assert all(area == pytest.approx(0.5, abs=0.02) for area in areas.values()), areas
+
+
 def test_mistakes_are_explained(weights: Path, photos: Path) -> None:
     data = ["--data", str(photos / "phrases.json")]
     for arguments, message in (
@@ -74,6 +97,32 @@ def test_mistakes_are_explained(weights: Path, photos: Path) -> None:
         (
             ["--model", "timm:resnet18", "--data", "scenes:scenes_demo", "--limit", "1"],
             "must be hf",
+        ),
+        (
+            [
+                "--weights",
+                str(weights),
+                "--data",
+                "scenes:scenes_demo",
+                "--limit",
+                "1",
+                "--methods",
+                "tam",
+            ],
+            "tam is for the words of models of transformers",
+        ),
+        (
+            [
+                "--weights",
+                str(weights),
+                "--data",
+                "scenes:scenes_demo",
+                "--limit",
+                "1",
+                "--contrast",
+                "a",
+            ],
+            "--contrast belongs to --model",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -79,6 +79,24 @@ def phrases_to_cells(
     )
 
 
+def normalize_maps(values: Float[Tensor, "*t gy gx"]) -> Float[Tensor, "*t gy gx"]:
+    """Return maps that sum to 1, in double precision; a map without positive values is uniform.
+
+    Args:
+        values: Maps of any sum; negative values count as 0.
+
+    Example:
+        >>> normalize_maps(torch.tensor([[[1.0, 3.0]], [[0.0, 0.0]]]))
+        tensor([[[0.2500, 0.7500]],
+        <BLANKLINE>
+                [[0.5000, 0.5000]]], dtype=torch.float64)
+    """
+    values = values.double().clamp(min=0)
+    sums = values.sum((-2, -1), keepdim=True)
+    uniform = torch.full_like(values, 1 / (values.shape[-2] * values.shape[-1]))
+    return torch.where(sums > 0, values / sums.clamp(min=1e-300), uniform)
+
+
 def score_phrases(
     maps: Float[Tensor, "t gy gx"], phrases: Sequence[Phrase]
 ) -> tuple[GroundingResult, ...]:

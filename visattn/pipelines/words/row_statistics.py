@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.data.phrases.grounding import score_phrases
+from visattn.data.phrases.grounding import normalize_maps, score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.pipelines.words.controls import select_indices
 from visattn.pipelines.words.processing import PhotoProcessor
@@ -211,10 +211,6 @@ def _in_boxes(
     maps: Float[Tensor, "h w y x"], phrases: Sequence[Phrase]
 ) -> tuple[Float[Tensor, "h p"], Float[Tensor, " p"]]:
     """Return the share of maps in the boxes of each phrase, and that of a uniform map."""
-    sums = maps.sum((-2, -1), keepdim=True)
-    uniform = torch.full_like(maps, 1 / maps[0, 0].numel())
-    shares = torch.where(sums > 0, maps / sums.masked_fill(sums <= 0, 1.0), uniform).double()
-    shares = shares / shares.sum((-2, -1), keepdim=True)
-    results = [score_phrases(each, phrases) for each in shares]
+    results = [score_phrases(each, phrases) for each in normalize_maps(maps)]
     inside = torch.tensor([[phrase.mean_correctness for phrase in each] for each in results])
     return inside, torch.tensor([phrase.baseline for phrase in results[0]])
