@@ -31,6 +31,10 @@ from .draw_scanpaths import (
     glimpse_panel as glimpse_panel,
     glimpse_wall as glimpse_wall,
 )
+from .draw_word_statistics import (
+    head_overview_figure as head_overview_figure,
+    text_attention_figure as text_attention_figure,
+)
 from .explain_queries import (
     explain_queries as explain_queries,
 )
