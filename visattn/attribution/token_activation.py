@@ -58,8 +58,9 @@ def token_activation_maps(
         prompt by that of the most probable token; here each has its own.
     """
     ids = states.context_ids
-    rows = head[ids.to(head.device)].float()
-    offsets = 0.0 if bias is None else bias[ids.to(bias.device)].float()
+    device = states.image.device
+    rows = head[ids.to(head.device)].float().to(device)
+    offsets = 0.0 if bias is None else bias[ids.to(bias.device)].float().to(device)
     activations = (states.image.float() @ rows.T + offsets).relu().T
     logits = (states.context.float() @ rows.T + offsets).relu()  # earlier token, explained token
     first, count = states.num_prompt, len(ids)

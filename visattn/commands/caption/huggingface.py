@@ -57,6 +57,8 @@ _ONLY_VISATTN = {
 }
 """Options of visattn's captioners, and their counterparts."""
 _SELECTABLE = ("attention", "gradient_attention")
+_ALL_WEIGHTS = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")
+"""Methods that need all attention weights of a forward pass."""
 _MAX_NEW_TOKENS = 30
 _LARGE = 10**9  # bytes
 
@@ -479,7 +481,7 @@ def _memory(
     check_prompt_length(model, [inputs], options)
     count = int(options["max_new_tokens"])
     memory = replay_memory(model, inputs, count, heads=args.heads is not None)
-    complete = args.method not in ("attention", "occlusion")
+    complete = args.method in _ALL_WEIGHTS
     return {"kept": memory["eager"] if complete else memory["kept"], "eager": memory["eager"]}
 
 

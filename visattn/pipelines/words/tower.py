@@ -72,12 +72,13 @@ def tower_maps(
     block = _last_used(replay, process, log_probs, outputs)
     placement, owners = tower_placement(replay, process, block)
     nodes = [pixels, *outputs[block]]
-    features = _rows(outputs[block]).detach()[placement.columns.to(pixels.device)]
+    columns = placement.columns.to(outputs[block][0].device)
+    features = _rows(outputs[block]).detach()[columns]
     rows: dict[str, list[Tensor]] = {"tower_gradcam": [], "input_gradient": []}
     for start, stop in replay.spans:
         score = log_probs[start:stop].sum()
         first, *rest = torch.autograd.grad(score, nodes, retain_graph=True)
-        gradient = _rows(rest)[placement.columns.to(pixels.device)]
+        gradient = _rows(rest)[columns]
         pair = (each.float().T[None, :, None] for each in (features, gradient))
         rows["tower_gradcam"].append(grad_cam(*pair)[0, 0].cpu())
         rows["input_gradient"].append(_patch_sums(first, owners, placement))
