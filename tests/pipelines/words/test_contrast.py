@@ -9,6 +9,7 @@ from torch import Tensor
 from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 
 import visattn
+from visattn.pipelines.draw_pages import caption_html
 from visattn.pipelines.words.contrast import contrast_maps
 from visattn.pipelines.words.controls import Controls
 from visattn.pipelines.words.processing import PhotoProcessor
@@ -69,7 +70,7 @@ def test_captions_name_prompt_and_quantity() -> None:
     )
     assert caption.words == plain.words
     assert caption.gates == plain.gates  # shares on the photo stay those of the attention
-    page = visattn.pipelines.caption_html(photo(), caption)
+    page = caption_html(photo(), caption)
     assert "as much as behind the other prompt" in page
 
 

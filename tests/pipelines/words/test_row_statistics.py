@@ -41,10 +41,10 @@ def test_text_attention_equals_eager_attention(family: str) -> None:
     text, photo = (torch.stack(each).mean((0, 1)) for each in eager_layers(family, replay))
     assert result.joint == (family != "ved")
     for index, (start, stop) in enumerate(replay.spans):
-        row, seen = text[start:stop].mean(0), photo[start:stop].mean(0)
+        row, image_row = text[start:stop].mean(0), photo[start:stop].mean(0)
         for key, weight in zip(result.keys, result.weights[index].tolist(), strict=True):
             assert abs(float(row[list(key.tokens)].sum()) - weight) <= TOLERANCE, key
-        share = float(seen[replay.placement.columns] @ replay.placement.visible)
+        share = float(image_row[replay.placement.columns] @ replay.placement.visible)
         assert abs(share - float(result.photo[index])) <= TOLERANCE
         rest = 1 - share - (float(result.weights[index].sum()) if result.joint else 0.0)
         assert abs(rest - float(result.other[index])) <= 4 * TOLERANCE
@@ -130,6 +130,7 @@ def test_boxes_rank_heads() -> None:
     assert overview.in_boxes is not None
     assert overview.area is not None
     best = overview.ranked()[0]
+    assert best.in_boxes is not None
     assert best.in_boxes == float(overview.in_boxes.max())
     caption = replay.caption()
     kept = replays("llava", keep_heads=True)[0]

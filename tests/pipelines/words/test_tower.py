@@ -10,6 +10,7 @@ from torch import Tensor
 from vlm_runs import greedy, options, photo, prompt_of, sharp
 
 import visattn
+from visattn.pipelines.draw_captions import caption_figure
 from visattn.pipelines.words.methods import placed_maps
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
@@ -131,7 +132,7 @@ def test_maps_are_drawn_on_the_grid_of_the_tower() -> None:
     assert caption.maps.values.shape[1:] == (2 * rows, 2 * columns)
     assert caption.maps.geometry == maps["tower_gradcam"][1]
     assert caption.quantity == "absolute gradient of the pixels"
-    assert visattn.pipelines.caption_figure(photo(), caption).shape[1] == 1200
+    assert caption_figure(photo(), caption).shape[1] == 1200
 
 
 def test_what_has_no_place_is_refused() -> None:

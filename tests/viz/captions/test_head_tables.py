@@ -27,7 +27,7 @@ def test_the_greatest_value_stands_at_its_layer_and_head() -> None:
 def test_deep_models_and_missing_heads_fit() -> None:
     values = np.random.default_rng(0).random((47, 31))
     values[5, 7:] = np.nan
-    tables = dict.fromkeys(("share", "entropy", "spread", "boxes"), values)
+    tables: dict[str, np.ndarray] = dict.fromkeys(["share", "entropy", "spread"], values)
     ranking = [["layer", "head", "options"], ["5", "3", "--layers 5 --heads 3"]]
     for width in (560, 1200):
         figure = head_tables(tables, ranking, title="a cat", width=width)

@@ -247,9 +247,9 @@ def _owners(replay: WordReplay, block: str) -> tuple[Int[Tensor, " e"], Float[Te
         rows, noise = _rows_without_attention(replay, block, seed)
         if not rows.requires_grad:  # learned queries, which read pixels by attention
             return torch.full((noise.numel(),), NO_TOKEN), share
-        found, shared = token_owners(rows, noise)
+        latest, shared = token_owners(rows, noise)
         share = torch.maximum(share, shared)
-        owners = torch.where(owners == NO_TOKEN, found, owners) if len(owners) else found
+        owners = torch.where(owners == NO_TOKEN, latest, owners) if len(owners) else latest
     return owners, share
 
 
