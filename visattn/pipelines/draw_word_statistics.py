@@ -75,7 +75,7 @@ def head_overview_figure(
     }
     if overview.in_boxes is not None:
         tables[f"in the boxes (uniform: {overview.area or 0:.2f})"] = overview.in_boxes
-    rule = "smallest spread, of the heads with a share on the photo above the median"
+    rule = "smallest spread, of the heads with at least the median share on the photo"
     if overview.in_boxes is not None:
         rule = "most of the map in the boxes"
     return head_tables(

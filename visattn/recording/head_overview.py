@@ -50,7 +50,7 @@ class HeadOverview:
         >>> values = torch.tensor([[0.9, 0.1], [0.8, 0.7]])
         >>> overview = HeadOverview(("a", "b"), values, values, torch.tensor([[0.5, 0], [0.2, 1]]))
         >>> [(best.layer, best.head) for best in overview.ranked()]
-        [(1, 0), (0, 0)]
+        [(1, 0), (0, 0), (1, 1)]
         >>> overview.ranked()[0].options
         '--layers 1 --heads 0'
     """
@@ -66,8 +66,8 @@ class HeadOverview:
         """Return the heads that localize best first.
 
         With boxes these are the heads with most of their map in the boxes. Without, they are the
-        heads with the smallest spread among those whose share on the photo is above the median: a
-        head that hardly reads the photo localizes nothing.
+        heads with the smallest spread among those whose share on the photo is at least the median:
+        a head that hardly reads the photo localizes nothing.
 
         Source:
             Kang et al. 2025, arXiv:2503.06287, choose heads by their share on the image and the

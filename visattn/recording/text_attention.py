@@ -45,8 +45,8 @@ class TextAttention:
         >>> result = TextAttention(
         ...     ("red", "car"), keys, torch.tensor([[0.4, 0.0], [0.3, 0.2]]),
         ...     torch.tensor([0.5, 0.5]), torch.tensor([0.1, 0.0]), True)
-        >>> result.strongest(1)
-        [('<s>', 0.30000001192092896), ('red', 0.20000000298023224)]
+        >>> [(text, round(weight, 3)) for text, weight in result.strongest(1)]
+        [('<s>', 0.3), ('red', 0.2)]
     """
 
     words: tuple[str, ...]
