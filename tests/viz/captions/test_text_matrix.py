@@ -23,7 +23,8 @@ def test_strong_weights_stand_below_their_column() -> None:
     for column in range(3):
         weights = np.full((2, 3), 0.01)
         weights[1, column] = 0.5
-        figure = text_matrix(WORDS, COLUMNS, weights, shares=SHARES)
+        columns = [each._replace(special=False) for each in COLUMNS]
+        figure = text_matrix(WORDS, columns, weights, shares=SHARES)
         legend = figure.shape[0] - 70
         places.append(bright(figure[: legend - 8]))
     rows = {tuple(each[0]) for each in places}
@@ -31,6 +32,13 @@ def test_strong_weights_stand_below_their_column() -> None:
     lefts = [each[1][0] for each in places]
     assert lefts[0] < lefts[1] < lefts[2]
     assert lefts[2] - lefts[1] > lefts[1] - lefts[0]  # groups are apart
+
+
+def test_special_tokens_do_not_darken_words() -> None:
+    weights = np.array([[0.9, 0.02, 0.0], [0.9, 0.01, 0.04]])
+    figure = text_matrix(WORDS, COLUMNS, weights, shares=SHARES)
+    places = bright(figure[:-78])
+    assert places[1][1] - places[1][0] > 100  # from the special token to the word of 0.04
 
 
 def test_later_words_stay_blank() -> None:

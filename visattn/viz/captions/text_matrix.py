@@ -56,7 +56,8 @@ def text_matrix(
     """Return a figure of words by the text that they attend to, with their share on the photo.
 
     If there are more columns than fit, the strongest stay, and the others are one column of their
-    sums.
+    sums. The scale ends at the greatest weight of a word: special tokens often draw much more, and
+    would leave all words dark.
 
     Args:
         words: The generated words, at least one: the rows.
@@ -96,15 +97,18 @@ def text_matrix(
     page = Image.new("RGB", (width, bottom + MARGIN // 2 + LEGEND_HEIGHT), BACKGROUND)
     draw_title(page, title, subtitle)
     _write_columns(page, columns, x, cell, top)
-    vmax = float(weights.max(initial=0.0)) or 1.0
+    words_only = [number for number, column in enumerate(columns) if not column.special]
+    highest = float(weights.max(initial=0.0)) or 1.0
+    vmax = float(weights[:, words_only].max(initial=0.0)) or highest
     pen = ImageDraw.Draw(page)
     for row, word in enumerate(words):
         y = top + row * _ROW
         _write_word(pen, y, word, float(shares[row]))
         for place, value in zip(x, weights[row].tolist(), strict=True):
             _draw_cell(page, (place, y, cell), value, vmax)
+    label = "attention to text" + (", in cells as %" if cell >= _CELL else "")
     draw_legend(page, (MARGIN, bottom + MARGIN // 2), partial(draw_cells, vmax=vmax), (0.0, vmax),
-                gate_symbol="on photo", label="attention to text, in cells as %")  # fmt: skip
+                clipped=highest > vmax, gate_symbol="on photo", label=label)  # fmt: skip
     return np.array(page)
 
 
