@@ -25,6 +25,17 @@ def text_attention_figure(
 
     Raises:
         ValueError: If the caption has no attention to text, or no word.
+
+    Example:
+        >>> from visattn.recording.attention_map import AttentionMap
+        >>> from visattn.recording.text_attention import TextAttention, TextKey
+        >>> half = torch.tensor([0.5])
+        >>> keys = (TextKey("what", "prompt", (0,)),)
+        >>> text = TextAttention(("dog",), keys, half[:, None], half, 0 * half, True)
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, text_attention=text)
+        >>> text_attention_figure(caption).shape[1]
+        1200
     """
     attention = caption.text_attention
     if attention is None:
@@ -61,6 +72,14 @@ def head_overview_figure(
 
     Raises:
         ValueError: If the caption has no overview of heads.
+
+    Example:
+        >>> from visattn.recording.attention_map import AttentionMap
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> heads = HeadOverview(("a", "b"), *[torch.rand(2, 3) for _ in range(3)])
+        >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, head_overview=heads)
+        >>> head_overview_figure(caption).shape[1]
+        1200
     """
     overview = caption.head_overview
     if overview is None:
