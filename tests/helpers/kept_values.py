@@ -78,24 +78,24 @@ def _lines(value: Any) -> str:
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
-def _compare(kept: Any, found: Any, where: str, tolerance: float, out: list[str]) -> None:
+def _compare(kept: Any, new_value: Any, where: str, tolerance: float, out: list[str]) -> None:
     """Add a line for each entry that differs."""
-    if isinstance(kept, dict) and isinstance(found, dict):
-        for key in [*kept, *(key for key in found if key not in kept)]:
-            if key not in kept or key not in found:
-                out.append(f"{where}/{key}: {'is new' if key in found else 'is gone'}")
+    if isinstance(kept, dict) and isinstance(new_value, dict):
+        for key in [*kept, *(key for key in new_value if key not in kept)]:
+            if key not in kept or key not in new_value:
+                out.append(f"{where}/{key}: {'is new' if key in new_value else 'is gone'}")
             else:
-                _compare(kept[key], found[key], f"{where}/{key}", tolerance, out)
-    elif isinstance(kept, list) and isinstance(found, list) and len(kept) == len(found):
-        if _numbers(kept) and _numbers(found):
-            _compare_numbers(kept, found, where, tolerance, out)
+                _compare(kept[key], new_value[key], f"{where}/{key}", tolerance, out)
+    elif isinstance(kept, list) and isinstance(new_value, list) and len(kept) == len(new_value):
+        if _numbers(kept) and _numbers(new_value):
+            _compare_numbers(kept, new_value, where, tolerance, out)
         else:
-            for index, (old, new) in enumerate(zip(kept, found, strict=True)):
+            for index, (old, new) in enumerate(zip(kept, new_value, strict=True)):
                 _compare(old, new, f"{where}/{index}", tolerance, out)
-    elif _numbers([kept]) and _numbers([found]):
-        _compare_numbers([kept], [found], where, tolerance, out)
-    elif kept != found:
-        out.append(f"{where}: {_short(kept)} became {_short(found)}")
+    elif _numbers([kept]) and _numbers([new_value]):
+        _compare_numbers([kept], [new_value], where, tolerance, out)
+    elif kept != new_value:
+        out.append(f"{where}: {_short(kept)} became {_short(new_value)}")
 
 
 def _numbers(values: list[Any]) -> bool:
@@ -103,18 +103,18 @@ def _numbers(values: list[Any]) -> bool:
 
 
 def _compare_numbers(
-    kept: list[float], found: list[float], where: str, tolerance: float, out: list[str]
+    kept: list[float], new_value: list[float], where: str, tolerance: float, out: list[str]
 ) -> None:
     """Compare relative to the largest number; whole numbers and zeros stay as they are."""
     if all(isinstance(each, int) for each in kept):
-        if kept != found:
-            out.append(f"{where}: {_short(kept)} became {_short(found)}")
+        if kept != new_value:
+            out.append(f"{where}: {_short(kept)} became {_short(new_value)}")
         return
-    old, new = np.array(kept), np.array(found)
+    old, new = np.array(kept), np.array(new_value)
     off = np.abs(old - new)
     if off.size and off.max() > tolerance * max(np.abs(old).max(), ROUNDING):
         worst = int(off.argmax())
-        out.append(f"{where}[{worst}]: {kept[worst]:.7g} became {found[worst]:.7g}")
+        out.append(f"{where}[{worst}]: {kept[worst]:.7g} became {new_value[worst]:.7g}")
 
 
 def _short(value: Any) -> str:

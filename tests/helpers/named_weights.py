@@ -33,7 +33,7 @@ def fill(model: Model) -> Model:
 
 
 def waves(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Return smooth uint8 pictures `[b 3 y x]` with some noise."""
+    """Return smooth uint8 images `[b 3 y x]` with some noise."""
     random = np.random.RandomState(seed)
     *_, height, width = shape
     y, x = np.mgrid[:height, :width] / np.array([height, width])[:, None, None]

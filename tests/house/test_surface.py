@@ -93,7 +93,8 @@ def documented_code() -> Iterator[tuple[str, str]]:
     """Where README, pages and notebooks show Python, and what."""
     root = PACKAGE.parent
     fence = re.compile(r"```(?:python|pycon|\{testcode\})[^\n]*\n(.*?)```", re.DOTALL)
-    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+    pages = [*(root / "docs").glob("*.md"), *(root / "docs" / "guides").glob("*.md")]
+    for path in [root / "README.md", *sorted(pages)]:
         for match in fence.finditer(path.read_text(encoding="utf-8")):
             lines = re.findall(r"^(?:>>> |\.\.\. )(.*)$", match[1], re.MULTILINE)
             yield path.name, "\n".join(lines) if lines else match[1]

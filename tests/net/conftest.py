@@ -1,4 +1,4 @@
-"""What must not change: `make net` writes it anew, to be looked at in the difference."""
+"""Values that must not change: `make net` writes it anew, to be looked at in the difference."""
 
 from typing import Any
 

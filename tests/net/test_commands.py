@@ -1,4 +1,4 @@
-"""What every command prints and writes for two photos: tables, records, pages and pictures."""
+"""Output of every command prints and writes for two photos: tables, records, pages and images."""
 
 import json
 import re
@@ -22,9 +22,9 @@ from visattn.models import SmallEncoder, UNet, VisionTransformer
 # NAME: a command without visattn, where OUT is the folder that is looked at
 LINES = (Path(__file__).parent / "commands.txt").read_text().splitlines()
 CASES = dict(line.split(": ", 1) for line in LINES)
-SIDE = 240  # pixels of a kept picture
+SIDE = 240  # pixels of a kept name
 GRAY_LEVELS = 2.0
-PASSING = ("torch", "visattn", "sha256")
+VOLATILE = ("torch", "visattn", "sha256")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_output_and_files(
     torch.manual_seed(0)
     code = main(words)
     printed = capsys.readouterr()
-    # Without the record of written files, whose digests depend on the encoders of pictures.
+    # Without the record of written files, whose digests depend on the encoders of images.
     files = sorted(path for path in out.rglob("[!.]*") if path.is_file())
     keep(
         f"commands/{name}",
@@ -73,8 +73,8 @@ def test_output_and_files(
         },
     )
     for path in (path for path in files if path.suffix == ".png" and path.name.count(".") < 3):
-        picture = f"{name}-{path.relative_to(out).as_posix().replace('/', '-')}"
-        _compare_picture(picture, path, writing=bool(request.config.getoption("--write-golden")))
+        image_name = f"{name}-{path.relative_to(out).as_posix().replace('/', '-')}"
+        _compare_image(image_name, path, writing=bool(request.config.getoption("--write-golden")))
 
 
 def _numbered(text: str) -> Any:
@@ -90,7 +90,7 @@ def _split(line: str) -> Any:
 
 
 def _content(path: Path) -> Any:
-    """Return what can be compared of a file: records, texts, sizes of arrays and pictures."""
+    """Return what can be compared of a file: records, texts, sizes of arrays and images."""
     if path.suffix == ".json":
         return _lasting(json.loads(path.read_text()))
     if path.suffix in (".csv", ".jsonl", ".md", ".txt"):
@@ -111,22 +111,23 @@ def _content(path: Path) -> Any:
 def _lasting(value: Any) -> Any:
     """Return a record without versions and hashes of model files."""
     if isinstance(value, dict):
-        return {key: _lasting(each) for key, each in value.items() if key not in PASSING}
+        return {key: _lasting(each) for key, each in value.items() if key not in VOLATILE}
     return [_lasting(each) for each in value] if isinstance(value, list) else value
 
 
 def _structure(page: str) -> str:
-    """Return a page without its styles, scripts and pictures, a tag per line."""
+    """Return a page without its styles, scripts and images, a tag per line."""
     page = re.sub(r"<(style|script)\b[^>]*>.*?</\1>", r"<\1>", page, flags=re.DOTALL)
+    page = re.sub(r"sha256-[\w/+=]+", "sha256", page)
     page = re.sub(r"data:[\w/+-]+;base64,[\w+/=]+", "data", page)
     return re.sub(r">\s*<", ">\n<", page)
 
 
-def _compare_picture(name: str, path: Path, *, writing: bool) -> None:
+def _compare_image(name: str, path: Path, *, writing: bool) -> None:
     with Image.open(path) as image:
         whole = image.convert("RGB")
     whole.thumbnail((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=None)
-    kept = KEPT / "pictures" / name
+    kept = KEPT / "images" / name
     if writing:
         kept.parent.mkdir(parents=True, exist_ok=True)
         whole.save(kept, optimize=True)

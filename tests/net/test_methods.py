@@ -52,18 +52,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 def test_maps_of_every_method(name: str, keep: Keep) -> None:
     create, target = MODELS[name]
     model = fill(create())
-    found = {method: _explained(model, method, target) for method in METHODS}
-    assert sum("values" in each for each in found.values()) > 5
-    keep(f"methods/{name}", found)
+    maps = {method: _explained(model, method, target) for method in METHODS}
+    assert sum("values" in each for each in maps.values()) > 5
+    keep(f"methods/{name}", maps)
 
 
 def _explained(model: nn.Module, method: str, target: Any) -> dict[str, Any]:
     """Return the map of a photo, or the reason why there is none."""
     photo = waves(1, 3, 61, 83)[0].permute(1, 2, 0).numpy()
-    asked = target if METHODS[method].needs_target else None
+    chosen = target if METHODS[method].needs_target else None
     torch.manual_seed(0)
     try:
-        [heatmap] = va.explain(model, photo, method, asked, keep_empty=True)
+        [heatmap] = va.explain(model, photo, method, chosen, keep_empty=True)
     except ValueError as reason:
         return {"refused": str(reason)}
     values = heatmap.values

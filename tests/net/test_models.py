@@ -37,8 +37,8 @@ def _outputs(model: nn.Module) -> Any:
     if isinstance(model, Captioner):
         features = model.encoder(images)
         forced = model.teacher_force(features, WORDS, LENGTHS)
-        found = model.search(features, beam_size=3, max_length=5)
-        return {"logits": forced.logits, "tokens": found.tokens, "log_probs": found.log_probs}
+        captions = model.search(features, beam_size=3, max_length=5)
+        return {"logits": forced.logits, "tokens": captions.tokens, "log_probs": captions.log_probs}
     if isinstance(model, VQAModel):
         return list(model(images, WORDS))
     if isinstance(model, UNet):

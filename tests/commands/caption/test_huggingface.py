@@ -406,5 +406,5 @@ def test_captions_without_words_are_written_and_not_made_again(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(huggingface, "_captions", fail)
+    monkeypatch.setattr(huggingface.TransformersRun, "_captions", fail)
     assert run(tmp_path / "silent", *words) == 0

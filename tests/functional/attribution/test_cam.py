@@ -137,6 +137,6 @@ def test_hires_cam_is_zero_where_a_normalization_follows() -> None:
     normalized = torch.nn.functional.layer_norm(tokens.movedim(1, -1), (11,)).movedim(-1, 1)
     [gradients] = torch.autograd.grad((normalized * weights).sum(), [tokens])
     for dtype in (torch.float32, torch.bfloat16):
-        found = hires_cam(tokens.detach().to(dtype), gradients.to(dtype), signed=True)
-        assert not found.any()
+        heatmap = hires_cam(tokens.detach().to(dtype), gradients.to(dtype), signed=True)
+        assert not heatmap.any()
     assert hires_cam(tokens.detach(), gradients + 0.01, signed=True).all()

@@ -180,7 +180,7 @@ def test_gradient_maps_lie_on_all_photos() -> None:
         assert result.maps.kind == "gradient"
         assert sum(float(each.values.abs().sum()) for each in result.further_maps) > 0
     processor = sharp("qwen2_vl")[1]
-    with pytest.raises(ValueError, match="occlusion hides windows of one photo"):
+    with pytest.raises(ValueError, match="occlusion is for one photo"):
         explain_replay(replay, "occlusion", processor=processor)
     with pytest.raises(ValueError, match="several photos: pass it to explain_replay"):
         replay_maps(replay, ["attention"])

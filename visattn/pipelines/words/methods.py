@@ -131,7 +131,7 @@ def placed_maps(
         raise ValueError("the caption is one of several photos: pass it to explain_replay")
     options = {"processor": processor, "prompt": prompt, "layers": layers, "heads": heads,
                "window_cells": window_cells}  # fmt: skip
-    return {name: one for name, (one,) in _maps_on_images(replay, methods, **options).items()}
+    return {name: placed for name, (placed,) in _maps_on_images(replay, methods, **options).items()}
 
 
 def _maps_on_images(

@@ -45,6 +45,7 @@ def image_panel(
     opacity: float = 0.7,
     style: Style = "heat",
     width: int = 1200,
+    label: str = "attention",
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure with a row per word: its maps on all images, on one color scale.
 
@@ -68,6 +69,7 @@ def image_panel(
         opacity: Opacity at `vmax`, between 0 and 1.
         style: See `overlay`.
         width: Width of the figure in pixels, at least 480.
+        label: Quantity that the colors show.
 
     Raises:
         ValueError: If there is no word, an argument does not have one entry per word or image, or
@@ -96,8 +98,8 @@ def image_panel(
     pen = ImageDraw.Draw(page)
     for number, x, size in zip(chosen, places, sizes, strict=True):
         page.paste(Image.fromarray(resize_image(images[number], size)), (x, first))
-        label = truncate_text(labels[number], load_font(SMALL), size[1])
-        pen.text((x, first + size[0] + 6), label, MUTED, load_font(SMALL))
+        shown = truncate_text(labels[number], load_font(SMALL), size[1])
+        pen.text((x, first + size[0] + 6), shown, MUTED, load_font(SMALL))
         small = resize_image(images[number], size)
         for word in range(len(words)):
             drawn = draw(small, resize_map(maps[number][word], size))
@@ -118,6 +120,7 @@ def image_panel(
         clipped=max(peaks) > vmax,
         has_nan=any(bool(np.isnan(each).any()) for each in maps),
         gate_symbol=None if gates is None else gate_symbol,
+        label=label,
     )
     return np.array(page)
 
