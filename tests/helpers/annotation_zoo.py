@@ -249,7 +249,11 @@ KINDS: dict[str, Kind] = {
     "idx classes": Kind(
         "a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)
     ),
-    "tar": Kind("a.tar", tar(("7.jpg", b"x" * 33), ("7.json", b"{}"), ("8.png", b"y")), _stream),
+    "tar": Kind(
+        "a.tar",
+        tar(("7.jpg", b"x" * 33), ("7.json", b"{}"), ("8.png", b"y"), ("8.json", b"{}")),
+        _stream,
+    ),
     "tar.gz": Kind("a.tar", gzip.compress(tar(("7.jpg", b"x"), ("7.json", b"{}"))), _stream),
     "hub config": Kind("config.json", written(HUB_CONFIG), _hub_config),
     "map record": Kind("a.json", written(RECORD), _record),

@@ -205,7 +205,7 @@ class FaultInjector(Callback):
         if self._now(trainer, "end"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._now(trainer, "writing"):
-            whole_files._flush = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+            whole_files.flush = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 
     def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         if self._now(trainer, "validation") and not trainer.sanity_checking:

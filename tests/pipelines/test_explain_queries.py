@@ -172,11 +172,11 @@ def test_overlay_draws_queries_of_each_photo(photos: Path, tmp_path: Path, capsy
     assert arrays["points"].shape[2] == 3
     with Image.open(out / "b.queries.png") as figure:
         assert figure.width == 1200
-    for extra, match in (
-        (["--method", "gradcam"], "--method has no use"),
-        (["--layers", "0", "1"], "one decoder layer"),
+    for code, extra, match in (
+        (2, ["--method", "gradcam"], "--query with best or several indices do not use it"),
+        (1, ["--layers", "0", "1"], "one decoder layer"),
     ):
-        assert main([*words, *extra]) == 1
+        assert main([*words, *extra]) == code
         assert match in capsys.readouterr().err
 
 

@@ -78,7 +78,8 @@ def test_images_are_accepted_in_all_forms(model: ShowAttendTell, tmp_path: Path)
         assert len(captions) == len(sources)
         for result in captions:
             assert_same(result, expected)
-    assert caption(model, []) == []
+    with pytest.raises(ValueError, match="at least one image"):
+        caption(model, [])
 
 
 def test_caption_fields_are_consistent(model: ShowAttendTell) -> None:

@@ -231,5 +231,6 @@ def test_invalid_models_are_refused(
         call()
 
 
-def test_no_images_give_no_scan_paths() -> None:
-    assert glimpses(small_model(), []) == []
+def test_no_images_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one image"):
+        glimpses(small_model(), [])

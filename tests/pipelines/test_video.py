@@ -187,7 +187,7 @@ def test_large_maps_need_the_running_scale(tmp_path: Path, monkeypatch: pytest.M
     [
         ({"smoothing": 1.0}, "smoothing must be in"),
         ({"scale": "frame"}, "scale must be one of clip, running"),
-        ({"every": 0}, "at least 1"),
+        ({"every": 0}, "every must be from 1"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

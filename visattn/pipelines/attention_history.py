@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -104,7 +105,7 @@ class AttentionHistory:
         **options: Any,
     ) -> None:
         self.images = [read_image(image) for image in list_images(images)]
-        check_argument("every_n_steps", every_n_steps, int, (1, 10**12))
+        check_argument("every_n_steps", every_n_steps, int, (1, sys.maxsize))
         check_argument("max_cost", max_cost, float, (1e-9, 1))
         self.folder, self.method, self.target = Path(folder), method, target
         self.every_n_steps, self.max_cost, self.options = every_n_steps, max_cost, options

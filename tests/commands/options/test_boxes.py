@@ -99,12 +99,12 @@ def test_overlays_have_boxes_of_classes_and_methods(photos: Path, tmp_path: Path
 
 def test_wrong_files_are_refused(photos: Path, tmp_path: Path, capsys: Any) -> None:
     image = photos / "a.png"
-    for words, message in (
-        (("--boxes", tmp_path), "must be a file"),
-        (("--boxes", image), "overwrite the input image"),
-        (("--box-threshold", "0.3"), "needs a file of boxes, --boxes FILE"),
+    for code, words, message in (
+        (1, ("--boxes", tmp_path), "must be a file"),
+        (1, ("--boxes", image), "overwrite the input image"),
+        (2, ("--box-threshold", "0.3"), "needs a file of boxes, --boxes FILE"),
     ):
-        assert run(*CAPTION, image, *words) == 1
+        assert run(*CAPTION, image, *words) == code
         assert message in capsys.readouterr().err
     assert run(*CAPTION, image, "--boxes", "b.json", "--box-threshold", "0") == 2
     assert _DEFAULT == BOX_THRESHOLD

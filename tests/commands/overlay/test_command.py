@@ -135,7 +135,7 @@ def test_files_of_a_map_match_each_other_and_the_library(
 def test_runs_are_reproducible_and_resumable(
     vit: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    words = ("--method", "rollout", "layercam", "--all-heads", "--explorer")
+    words = ("--method", "rollout", "eigencam", "--all-heads", "--explorer")
     assert run(photos, vit, tmp_path / "one", *words) == 0
     first, output = contents(tmp_path / "one"), capsys.readouterr().out
     assert run(photos, vit, tmp_path / "two", *words) == 0

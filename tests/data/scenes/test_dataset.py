@@ -74,9 +74,9 @@ def test_index_beyond_the_end_is_refused(index: int) -> None:
     ("arguments", "reason"),
     [
         ({"split": "tets"}, "train, validation, test, novel, got 'tets'"),
-        ({"num_scenes": 0}, "num_scenes must be >= 1"),
-        ({"size": 15}, "size >= 16 pixels"),
-        ({"seed": -1}, "seed >= 0"),
+        ({"num_scenes": 0}, "num_scenes must be from 1"),
+        ({"size": 15}, "size must be from 16"),
+        ({"seed": -1}, "seed must be from 0"),
     ],
 )
 def test_invalid_options_are_refused(

@@ -56,7 +56,10 @@ def test_neighbors_with_one_key_are_a_sample(compress: Callable[[bytes], bytes])
         (header("7.jpg", 5 * 2**30), r"a.tar, key 7.jpg: a file of 5,368,709,120 bytes"),
         (sparse_header(6 * 2**30), r"a.tar, key 7.jpg: a sparse file of 6,442,450,944 bytes"),
         (sparse_header(11), r"a.tar, key 7.jpg: a sparse file of 11 bytes"),
-        (gzip.compress(header("x", 2**31, tarfile.XHDTYPE), mtime=0), "a header of 2,147,483,648 bytes"),
+        (
+            gzip.compress(header("x", 2**31, tarfile.XHDTYPE), mtime=0),
+            "a header of 2,147,483,648 bytes",
+        ),
         (header("x", 2**31, tarfile.GNUTYPE_LONGNAME), "a header of 2,147,483,648 bytes"),
         (tar(("7.jpg", b""), ("7.JPG", b"")), "a.tar, key 7: two members 7.JPG"),
         (tar(*[(f"7.{number}", b"") for number in range(101)]), "in 100 files"),

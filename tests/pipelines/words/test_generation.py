@@ -82,6 +82,7 @@ def test_autocast_gives_the_maps_of_float32(family: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         [replay] = replays(family, max_new_tokens=1, min_new_tokens=1)
     [plain] = replays(family, max_new_tokens=1, min_new_tokens=1)
+    assert not any("share pixels" in note for note in replay.notes)
     assert replay.placement.columns.tolist() == plain.placement.columns.tolist()
     torch.testing.assert_close(replay.placement.boxes, plain.placement.boxes)
     torch.testing.assert_close(replay.rows, plain.rows, atol=2e-2, rtol=0)

@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,8 +43,13 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print what the user typed without its control characters."""
-        super()._print_message(terminal_text(message, keep="\n"), file)
+        """Print what the user typed without its control characters.
+
+        Raises:
+            OSError: If it cannot be written; argparse would hide that and exit with code 0.
+        """
+        if message and (stream := file or sys.stderr) is not None:
+            stream.write(terminal_text(message, keep="\n"))
 
     def error(self, message: str) -> NoReturn:
         """Print the error and the closest known option, and exit with code 2."""

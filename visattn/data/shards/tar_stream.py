@@ -115,7 +115,8 @@ def _members(stream: IO[bytes], url: str) -> Iterator[tuple[str, bytes]]:
         if str(error).startswith(f"{url}, "):
             raise
         raise ValueError(f"{url}: {error}") from error
-    except (tarfile.TarError, EOFError, OSError, *_DECOMPRESSION_ERRORS) as error:
+    # TypeError: of the header of a gzip file that ends in it
+    except (tarfile.TarError, EOFError, OSError, TypeError, *_DECOMPRESSION_ERRORS) as error:
         raise OSError(
             f"{url} is not a complete tar ({error}); check the URL and the connection"
         ) from error

@@ -136,7 +136,8 @@ def find_image_tokens(
 
     if key not in cache:
         places = find_pixel_places(plain, normalized, shown.sizes, inputs[name].shape)
-        with recordable_attention(model):
+        # backward passes round too, if autocast is on around them
+        with recordable_attention(model), torch.autocast(inputs[name].device.type, enabled=False):
             image_tokens = _locate(model, inputs, text, places, shown)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()

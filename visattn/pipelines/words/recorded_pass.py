@@ -102,7 +102,7 @@ class _Recording:
         text, model = self.text, self.model
         if text.prompt is not None and not self.located.resampler_sites:
             shorter = text.prompt.replay_inputs(inputs, text.num_generated)
-            if shorter is not None and self.succeeds(shorter):
+            if shorter is not None and self.succeeds(shorter, towers):
                 return False
         log_probs, logits = self.run(inputs, towers)
 
@@ -113,10 +113,10 @@ class _Recording:
         check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
         return True
 
-    def succeeds(self, inputs: dict[str, Any]) -> bool:
+    def succeeds(self, inputs: dict[str, Any], towers: ReusedOutputs | None) -> bool:
         """Whether a pass over the words runs, and gives their log-probabilities."""
         try:
-            log_probs, logits = self.run(inputs, None)
+            log_probs, logits = self.run(inputs, towers)
         except Exception:  # noqa: BLE001 (of a model that reads words only one by one)
             return False
         deviation = (log_probs - self.text.log_probs).abs().max()
