@@ -141,7 +141,7 @@ def test_files_above_1_gib_are_not_read(name: str, tmp_path: Path) -> None:
         KINDS[name].reader(path)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in (*STREAMS, "map record")])
 def test_pipes_are_refused_without_waiting(name: str, tmp_path: Path) -> None:
     path = tmp_path / KINDS[name].name
     os.mkfifo(path)
