@@ -31,7 +31,8 @@ def check(content: dict[str, Any], count: int) -> None:
     assert content["slow"] == [], f"{content['kind']}: over a second"
     assert content["megabytes"] < 500, content["kind"]
     assert content["refused"] > count // 10, content["kind"]  # most cases are invalid
-    assert content["read"] > 0, content["kind"]  # and some are readable
+    # some are readable; a record of a map hardly ever: each of its entries counts
+    assert content["read"] > 0 or content["kind"] == "map record", content["kind"]
 
 
 def test_damaged_images_do_not_crash_the_reader(tmp_path: Path) -> None:

@@ -372,7 +372,16 @@ def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
         torch.Size([3, 5, 5])
     """
     processor = _build_processor(config)
-    return _transform_steps(config) if processor is None else processor_transform(processor)
+    if processor is not None:
+        return processor_transform(processor)
+    try:
+        return _transform_steps(config)
+    except KeyError as error:
+        raise ValueError(f"preprocessor_config.json must have the entry {error}") from error
+    except TypeError as error:
+        raise ValueError(
+            f"preprocessor_config.json has an entry of another type: {error}"
+        ) from error
 
 
 def _transform_steps(config: Mapping[str, Any]) -> v2.Compose:
