@@ -95,7 +95,8 @@ def _even(caption: Caption) -> tuple[float, str] | None:
         return float(even[0]), str(even[1])
     if caption.quantity != "attention":
         return None
-    return 1 / caption.maps.values.shape[-2:].numel(), "uniform attention"
+    cells = sum(each.values.shape[1:].numel() for each in caption.image_maps)
+    return 1 / cells, "uniform attention"
 
 
 def _page_figures(caption: Caption) -> list[PageFigure]:

@@ -1,6 +1,7 @@
 """`visattn caption --model hf:DIRECTORY` of photos together and of videos, and what draws them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,13 @@ def test_all_images_share_one_scale() -> None:
     assert caption.display_range() == (0.0, pytest.approx(4 / 30))  # four times even attention
     assert caption.is_video
     assert [each.values.shape for each in caption.image_maps] == [(2, 3, 5)] * 2
+
+
+def test_the_page_marks_even_attention_over_all_images(clip: Path) -> None:
+    page = caption_html(clip, of_video())
+    match = re.search(r'id="page-data">(.*?)</script>', page)
+    assert match is not None
+    assert json.loads(match[1])["even"] == [pytest.approx(1 / 30), "uniform attention"]
 
 
 def test_drawings_of_one_photo_refuse_several(clip: Path) -> None:
