@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import timm
+import torch
 import yaml
 from caption_data import write_caption_data
 from classification_data import write_cifar, write_digits, write_photo_folders
@@ -96,6 +97,7 @@ def write_shared_data(folder: Path) -> None:
     for name in ("flowers", "imagenet"):
         write_photo_folders(folder / name, train=2, val=1)
     write_class_shards(folder / "shards" / "flowers", folder / "flowers")
+    torch.manual_seed(0)
     weights = timm.create_model("mobilenetv2_100", pad_type="same").state_dict()
     save_file(weights, folder / "weights" / "mobilenetv2_100.safetensors")
 

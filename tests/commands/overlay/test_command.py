@@ -142,7 +142,7 @@ def test_runs_are_reproducible_and_resumable(
     assert contents(tmp_path / "two") == first
     for gone in ("tall.rollout.json", "wide.heads.png"):
         (tmp_path / "two" / gone).unlink()
-    (tmp_path / "two" / "dot.layercam.json").write_text('{"cut')
+    (tmp_path / "two" / "dot.eigencam.json").write_text('{"cut')
     looked: list[str] = []
     looking = overlay_runs.MapRunner.maps
     monkeypatch.setattr(
