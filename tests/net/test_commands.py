@@ -55,6 +55,7 @@ def test_output_and_files(
 ) -> None:
     monkeypatch.chdir(sandbox)
     monkeypatch.setattr(sys, "argv", ["visattn"])
+    monkeypatch.setenv("COLUMNS", "80")
     out = sandbox / "results" / name
     words = [word.replace("OUT", f"results/{name}") for word in shlex.split(CASES[name])]
     torch.manual_seed(0)

@@ -11,8 +11,9 @@ from loss_log import LOSSES
 from visattn.cli import main
 
 STEPS = 20
-# Sums over many steps: rounding grows with each.
-TOLERANCE = 1e-2
+# Rounding grows with each step, of some networks to other trainings: later losses are compared on
+# the machine that wrote them.
+FIRST, TOLERANCE = 3, 1e-2
 LOGGED = (
     "--trainer.callbacks+=loss_log.LossLog --trainer.limit_val_batches=0"
     f" --trainer.max_steps={STEPS} --trainer.max_epochs={STEPS} --trainer.logger=false"
@@ -43,4 +44,5 @@ def test_first_losses(
     monkeypatch.chdir(tmp_path)
     LOSSES.clear()
     assert main(["fit", *small_run(config), *LOGGED.split(), "--run", str(tmp_path / "run")]) == 0
-    keep(f"losses/{config.stem}", {"losses": LOSSES}, TOLERANCE)
+    losses = {"first": LOSSES[:FIRST], "later": LOSSES[FIRST:]}
+    keep(f"losses/{config.stem}", losses, TOLERANCE, exact_only=["later"])
