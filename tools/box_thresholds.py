@@ -11,6 +11,7 @@ scenes: the same of each word of the bundled captioner that names the shape of o
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -54,7 +55,7 @@ def main() -> None:
 
 def maps_and_boxes(data: Path, weights: Path) -> Iterator[tuple[AttentionMap, torch.Tensor]]:
     """Yield the Grad-CAM of each category of each photo, and the boxes of its objects."""
-    model = timm.create_model("mobilenetv2_100", pad_type="same", num_classes=1000)
+    model: Any = timm.create_model("mobilenetv2_100", pad_type="same", num_classes=1000)
     model.load_state_dict(load_file(weights))
     model.pretrained_cfg.update(mean=(0.5,) * 3, std=(0.5,) * 3)
     explainer = Explainer(model.eval(), resize_mode="squash")
@@ -72,7 +73,7 @@ def maps_and_boxes(data: Path, weights: Path) -> Iterator[tuple[AttentionMap, to
 
 def words(num_scenes: int) -> Iterator[tuple[AttentionMap, torch.Tensor]]:
     """Yield the maps of words that name the shape of one object, with its box."""
-    model = load("scenes-captioner")
+    model: Any = load("scenes-captioner")
     size = model.encoder.img_size[0]
     scenes = Scenes(num_scenes, size=size, split="test")
     images = [scenes.image(index).permute(1, 2, 0).numpy() for index in range(num_scenes)]

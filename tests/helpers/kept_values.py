@@ -116,7 +116,7 @@ def _numbers(values: list[Any]) -> bool:
 
 
 def _compare_numbers(
-    kept: list[float], new_value: list[float], where: str, tolerance: float, out: list[str]
+    kept: Any, new_value: Any, where: str, tolerance: float, out: list[str]
 ) -> None:
     """Compare relative to the largest number; whole numbers and zeros stay as they are."""
     if all(isinstance(each, int) for each in kept):

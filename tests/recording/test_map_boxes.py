@@ -58,7 +58,7 @@ def test_boxes_enclose_the_mask_of_the_map(grid: np.ndarray) -> None:
     if grid.max() <= 0:
         assert len(result) == 0
         return
-    mask = rle_mask(map_rle(heat)["counts"], result.image_size)
+    mask: Any = rle_mask(map_rle(heat)["counts"], result.image_size)
     covered = np.zeros_like(mask)
     for left, top, right, bottom in (map(int, each.box) for each in result):
         assert mask[top:bottom, left:right].any(0)[[0, -1]].all()

@@ -87,7 +87,8 @@ def test_the_tower_runs_once_for_a_caption(family: str, monkeypatch: pytest.Monk
         count += 1
         return forward(*args, **kwargs)
 
-    monkeypatch.setattr(tower, "forward", counted.__get__(tower))
+    bound: Any = counted
+    monkeypatch.setattr(tower, "forward", bound.__get__(tower))
     [replay] = replays(family)
     assert count == 1
     monkeypatch.undo()
