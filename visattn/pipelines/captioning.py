@@ -104,6 +104,11 @@ class Caption:
         return "frames" in self.maps.metadata
 
     @property
+    def is_of_single_photo(self) -> bool:
+        """Whether the prompt showed one photo, and no video."""
+        return not self.is_video and not self.further_maps
+
+    @property
     def image_maps(self) -> tuple[AttentionMap, ...]:
         """The maps of the words on each photo of the prompt, or on each frame of the video."""
         if not self.is_video:

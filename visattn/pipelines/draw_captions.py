@@ -215,7 +215,7 @@ def caption_figure(
     images = drawn_images(image, caption)
     options.setdefault("vmax", caption.display_range()[1])
     options.setdefault("label", caption.quantity)
-    if len(images) > 1 or caption.is_video:
+    if not caption.is_of_single_photo:
         if boxes is not None:
             raise ValueError("boxes are those of one photo; the caption has several images")
         return _image_figure(images, caption, width=width, **options)
@@ -265,10 +265,10 @@ def check_one_image(caption: Caption, what: str) -> None:
     Raises:
         ValueError: If the caption has maps on several images.
     """
-    if (count := len(caption.image_maps)) > 1 or caption.is_video:
+    if not caption.is_of_single_photo:
         raise ValueError(
-            f"{what} shows one photo, but the caption has maps on {count} images: draw a "
-            "caption_figure or a caption_html"
+            f"{what} shows one photo, but the caption has maps on {len(caption.image_maps)} "
+            "images: draw a caption_figure or a caption_html"
         )
 
 

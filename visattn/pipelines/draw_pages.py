@@ -64,7 +64,7 @@ def caption_html(
             "the maps of the caption have no geometry; `visattn.caption` returns placed maps"
         )
     images = drawn_images(image, caption)
-    several = caption.is_video or len(images) > 1
+    several = not caption.is_of_single_photo
     if several and phrase_boxes:
         raise ValueError("phrase_boxes are those of one photo; the caption has several images")
     if several and boxes is not None:
@@ -175,8 +175,8 @@ def _page_caption(
     caption: Caption, regions: Sequence[Phrase], boxes: MapBoxes | None
 ) -> PageCaption:
     maps = caption.maps.values
-    if len(images := caption.image_maps) > 1 or caption.is_video:
-        maps = torch.cat([each.values.flatten(1) for each in images], 1)[:, None]
+    if not caption.is_of_single_photo:
+        maps = torch.cat([each.values.flatten(1) for each in caption.image_maps], 1)[:, None]
     return PageCaption(
         words=caption.words,
         maps=maps.numpy(),

@@ -13,7 +13,8 @@ from visattn.pipelines.words import checks
 from visattn.pipelines.words.checks import check_captioner, replay_memory, why_no_image_tokens
 from visattn.pipelines.words.placement import token_owners
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
-from visattn.pipelines.words.replay import check_log_probs, generate_and_replay
+from visattn.pipelines.words.recorded_pass import check_log_probs
+from visattn.pipelines.words.replay import generate_and_replay
 
 
 def caption(model: nn.Module, processor: Any, **kwargs: Any) -> Any:

@@ -85,8 +85,8 @@ def caption_replay(
         ValueError: If the model does not allow it.
     """
     options = options or WordOptions()
-    own, several = options.controls, replay.shown.is_video or len(replay.shown.images) > 1
-    if several and (options.contrast is not None or options.head_overview):
+    own = options.controls
+    if not replay.shown.is_single_photo and (options.contrast is not None or options.head_overview):
         name = "head_overview" if options.contrast is None else "contrast"
         raise ValueError(f"{name} is for one photo, but the prompt shows several images")
     if options.contrast is not None:

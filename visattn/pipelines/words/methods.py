@@ -29,7 +29,8 @@ from visattn.pipelines.words.generation import (
     replay_inputs,
 )
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, forward_logits, replay_text
+from visattn.pipelines.words.recorded_pass import forward_logits
+from visattn.pipelines.words.replay import WordReplay, replay_text
 from visattn.pipelines.words.token_activation import replay_token_activation
 from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.recording.frozen_model import frozen
@@ -107,30 +108,17 @@ def replay_maps(
 
 
 def placed_maps(
-    replay: WordReplay,
-    methods: Sequence[str],
-    *,
-    processor: Any = None,
-    prompt: str | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    window_cells: int | None = None,
+    replay: WordReplay, methods: Sequence[str], **options: Any
 ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
     """Return the maps of `replay_maps`, each with the geometry of its grid.
 
     Args:
         replay: As for `replay_maps`.
         methods: As for `replay_maps`.
-        processor: As for `replay_maps`.
-        prompt: As for `replay_maps`.
-        layers: As for `replay_maps`.
-        heads: As for `replay_maps`.
-        window_cells: As for `replay_maps`.
+        options: As for `replay_maps`.
     """
     if len(replay.placements) > 1:
         raise ValueError("the caption is one of several photos: pass it to explain_replay")
-    options = {"processor": processor, "prompt": prompt, "layers": layers, "heads": heads,
-               "window_cells": window_cells}  # fmt: skip
     return {name: placed for name, (placed,) in _maps_on_images(replay, methods, **options).items()}
 
 
@@ -161,7 +149,7 @@ def _maps_on_images(
     geometries = [each.geometry for each in replay.placements]
     placed = {name: tuple(zip(grids, geometries, strict=True)) for name, grids in maps.items()}
     if rest := [name for name in methods if name not in placed]:
-        if replay.shown.is_video or len(replay.shown.images) > 1:
+        if not replay.shown.is_single_photo:
             raise ValueError(
                 f"{rest[0]} is for one photo, but the prompt shows several images; use the methods "
                 "attention, gradient_attention, relevance, gradient_embedding or gradcam"

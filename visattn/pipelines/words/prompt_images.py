@@ -36,6 +36,11 @@ class PromptImages:
         return self.clip is not None
 
     @property
+    def is_single_photo(self) -> bool:
+        """Whether the prompt shows one photo, and no video."""
+        return self.clip is None and len(self.images) == 1
+
+    @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Height and width of each image."""
         return tuple(each.size for each in self.images)

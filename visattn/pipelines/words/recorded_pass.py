@@ -20,8 +20,6 @@ from visattn.recording.word_rows import WordRows
 
 _ROUNDED_RUNS, _ROUNDING = 3, 8.0  # runs with other rounding errors, and times their effect
 
-_UNHEARD = "its kernel cannot be intercepted; use model.set_attn_implementation('sdpa')"
-
 
 @dataclass(frozen=True, eq=False)
 class RecordedRows:

@@ -410,7 +410,7 @@ def _batches(prompts: Iterable[PromptImages], size: int) -> Iterator[list[Prompt
     """Yield batches of photos; several photos of a prompt, or a video, are one of their own."""
     batch: list[PromptImages] = []
     for shown in prompts:
-        alone = shown.is_video or len(shown.images) > 1
+        alone = not shown.is_single_photo
         if batch and (alone or len(batch) == size):
             yield batch
             batch = []

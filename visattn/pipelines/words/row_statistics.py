@@ -11,7 +11,8 @@ from visattn.data.phrases.grounding import normalize_maps, score_phrases
 from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
 from visattn.pipelines.words.controls import select_indices
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, forward_logits
+from visattn.pipelines.words.recorded_pass import forward_logits
+from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.frozen_model import frozen
 from visattn.recording.head_overview import HeadOverview, map_entropy, map_spread

@@ -10,7 +10,8 @@ from visattn.attribution.token_activation import TokenStates, token_activation_m
 from visattn.functional.attribution.token_activation import rank_gaussian_filter
 from visattn.pipelines.words.generation import is_encoder_decoder
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, forward_logits
+from visattn.pipelines.words.recorded_pass import forward_logits
+from visattn.pipelines.words.replay import WordReplay
 from visattn.recording.frozen_model import frozen
 
 

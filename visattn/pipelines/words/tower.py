@@ -22,7 +22,8 @@ from visattn.pipelines.words.placement import (
     token_owners,
 )
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, forward_logits
+from visattn.pipelines.words.recorded_pass import forward_logits
+from visattn.pipelines.words.replay import WordReplay
 from visattn.recording.frozen_model import frozen
 from visattn.recording.key_sources import KeySources
 from visattn.recording.reused_outputs import ReusedOutputs
