@@ -13,6 +13,7 @@ from visattn.cli import COMMANDS
 
 ROOMS = [
     "geometry",
+    "results",
     "functional",
     "blocks",
     "insertion",

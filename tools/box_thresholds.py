@@ -26,7 +26,7 @@ from visattn.pipelines.captioning import caption
 from visattn.pipelines.evaluate_maps import build_queries
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.model_io import load
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 

@@ -155,8 +155,8 @@ def word_row(model: "Captioner", image: "torch.Tensor", words: Sequence[str]) ->
     """
     import torch
 
-    from visattn.models.captioner import START
     from visattn.models.captioning.show_attend_tell import has_hard_attention
+    from visattn.results.kinds import START
 
     unknown = sorted(set(words) - set(model.words))
     if unknown:

@@ -23,7 +23,7 @@ from visattn.commands.options.models import add_model, load_explained_model
 from visattn.data.images.reader import find_images, read_image
 from visattn.geometry.placement import GridPlacement
 from visattn.pipelines.explainer import Explainer
-from visattn.recording.attention_map import AttentionMap, resample_to_input
+from visattn.results.attention_map import AttentionMap, resample_to_input
 
 FINE = 16  # pixels per cell
 STEPS = torch.linspace(-1, 1, 41)

@@ -60,11 +60,11 @@ from .pipelines.question_answering import (
 from .pipelines.segmentation import (
     segment as segment,
 )
-from .recording.attention_map import (
-    AttentionMap as AttentionMap,
-)
 from .recording.recorder import (
     record as record,
+)
+from .results.attention_map import (
+    AttentionMap as AttentionMap,
 )
 
 __all__: list[str]

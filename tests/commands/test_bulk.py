@@ -16,10 +16,10 @@ from visattn.commands.caption.run import BeamSearchRun
 from visattn.commands.glimpse import GlimpseRun
 from visattn.commands.options import images as image_options
 from visattn.commands.options.image_run import ImageRun
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]
 RUNS: dict[str, type[ImageRun[Any]]] = {"caption": BeamSearchRun, "glimpse": GlimpseRun}

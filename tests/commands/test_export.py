@@ -14,11 +14,11 @@ from torch import nn
 import visattn
 from visattn.cli import main
 from visattn.io.written_files import RECORD
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.serialization.config import model_config
 from visattn.pipelines.model_card import ModelCard
+from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], object]

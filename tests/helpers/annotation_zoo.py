@@ -21,13 +21,13 @@ from visattn.data.feature_cache.format import HEADER, FeatureHeader
 from visattn.data.phrases.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
-from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
 from visattn.data.shards.tar_stream import read_tar_samples
 from visattn.data.shards.webdataset import parse_streamed_sample
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.huggingface import huggingface_transform
 from visattn.models.backbones.huggingface_config import check_config, names_other_attention
+from visattn.results.records import read_saved_maps, reshape_maps
 
 
 class Kind(NamedTuple):

@@ -12,12 +12,12 @@ from question_models import small_mac
 from torch import nn
 
 import visattn
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.serialization.config import model_config
+from visattn.results.kinds import SPECIAL_TOKENS
 
 CONFIG = """\
 trainer:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from visattn.functional.captioning.packing import pack_words
-from visattn.models.captioner import SPECIAL_TOKENS, START
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 RECURRENT: dict[str, Any] = {"embed_dim": 11, "hidden_size": 17, "attention_dim": 7}

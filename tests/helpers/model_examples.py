@@ -4,7 +4,6 @@ from torch import nn
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
@@ -24,6 +23,7 @@ from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
 from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
+from visattn.results.kinds import SPECIAL_TOKENS
 
 VQA_WORDS, VQA_ANSWERS = (*SPECIAL_TOKENS, "red", "blue"), ("yes", "no")
 

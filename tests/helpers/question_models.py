@@ -10,10 +10,10 @@ from tiny_vlms import IDS, SMALL, TILES, VOCABULARY, tokenizer
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.vqa.mac import MAC
 from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.results.kinds import SPECIAL_TOKENS
 
 hf: Any = transformers
 QUESTION_WORDS = (*SPECIAL_TOKENS, "what", "color", "is", "the", "ring", "left", "on")

@@ -24,14 +24,14 @@ from torch import nn
 
 import visattn as va
 from visattn.data.images.reader import ImageError
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.segmentation.unet import UNet
 from visattn.pipelines.scanpath import glimpses
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.kinds import SPECIAL_TOKENS
 
 PACKAGE = str(Path(va.__file__).parent)
 PHOTO = np.random.default_rng(3).integers(0, 256, (31, 53, 3), dtype=np.uint8)

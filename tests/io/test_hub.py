@@ -18,9 +18,9 @@ import visattn as va
 from visattn.cli import main
 from visattn.io.hub import parse_hub_name
 from visattn.models import CaptionerEnsemble, ShowAttendTell, SmallEncoder
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines import ModelCard
+from visattn.results.kinds import SPECIAL_TOKENS
 
 # huggingface_hub 2.4 streams large files with an argument that httpx2 renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from visattn.functional.captioning.beam_search import BeamSearchOutput
-from visattn.models.captioner import END, SPECIAL_TOKENS, START, UNKNOWN, AttentionStep, Captioner
+from visattn.models.captioner import AttentionStep, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
+from visattn.results.kinds import END, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghijklm")
 

@@ -11,7 +11,7 @@ from torch.nn.functional import avg_pool2d
 
 import visattn
 from visattn.attribution.words import word_attention, word_gradients
-from visattn.models.captioner import SPECIAL_TOKENS, START, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -24,6 +24,7 @@ from visattn.pipelines.explain_words import (
     caption_maps,
     explain_words,
 )
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")
 METHODS: tuple[WordMethod, ...] = (

@@ -17,7 +17,7 @@ from visattn.models.encoder import ImageEncoder
 from visattn.pipelines.detection import detect
 from visattn.pipelines.detector_attention import detector_attention
 from visattn.pipelines.draw_detections import detection_figure, detection_overlay
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
 

@@ -13,12 +13,11 @@ import torch
 from PIL import Image
 
 from visattn.data.images.resize import ResizeSpec, resize_geometry
-from visattn.data.phrases.phrases import Phrase
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_captions import caption_figure
 from visattn.pipelines.draw_pages import caption_gif, caption_html, ground_phrases
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Caption, Phrase
 
 WORDS = ("a", "red", "dog")
 SIZE = (40, 100)

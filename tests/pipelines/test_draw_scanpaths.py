@@ -16,7 +16,8 @@ from visattn.pipelines.draw_scanpaths import (
     glimpse_panel,
     glimpse_wall,
 )
-from visattn.pipelines.scanpath import ScanPath, glimpses
+from visattn.pipelines.scanpath import glimpses
+from visattn.results.values import ScanPath
 
 RNG = np.random.default_rng(4)
 PHOTOS = [RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8) for _ in range(5)]

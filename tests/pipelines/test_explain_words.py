@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from visattn.functional.attribution.cam import grad_cam
-from visattn.models.captioner import SPECIAL_TOKENS, START, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.explain_words import WORD_METHODS, word_gradcam_maps
 from visattn.pipelines.explainer import explain
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 
 def captioner() -> Captioner[Any]:

@@ -15,7 +15,7 @@ import visattn as va
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
 from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.captioner import SPECIAL_TOKENS, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
@@ -23,6 +23,7 @@ from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.explainer import explain, methods_for
+from visattn.results.kinds import SPECIAL_TOKENS
 
 CLASSES = ("cat", "dog", "cow")
 QUICK: dict[str, dict[str, Any]] = {

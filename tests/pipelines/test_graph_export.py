@@ -30,7 +30,7 @@ from visattn.models import (
 )
 from visattn.pipelines import export_graph, read_graph_metadata
 from visattn.pipelines.scanpath import glimpses
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "run_onnx.py"
 MISSING = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]

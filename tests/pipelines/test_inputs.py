@@ -19,8 +19,8 @@ from visattn.data.images.reader import ImageError, read_image
 from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines.inputs import prepare_images
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import ExplainedModel, Library, ModelInfo
+from visattn.results.attention_map import AttentionMap
 
 PATCH = 8
 STORED = {  # EXIF code -> how an upright image comes to lie in the file

@@ -15,18 +15,19 @@ from visattn.data.images.reader import ImageError, read_image
 from visattn.data.images.resize import ResizeMode
 from visattn.geometry.affine import Geometry
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.serialization.config import model_config
 from visattn.models.serialization.safetensors_file import read_safetensors, write_safetensors
-from visattn.pipelines.captioning import Caption, caption
+from visattn.pipelines.captioning import caption
 from visattn.pipelines.draw_captions import caption_figure, overlay
 from visattn.pipelines.model_io import load, save
 from visattn.pipelines.scanpath import glimpses
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.recorder import Recording
+from visattn.results.attention_map import AttentionMap
+from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.results.values import Caption
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghijk")
 

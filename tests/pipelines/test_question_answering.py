@@ -18,7 +18,8 @@ from torch import nn
 import visattn as va
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.images.resize import ResizeSpec, resize_to_input
-from visattn.pipelines.question_answering import MAX_WORDS, Answer, check_question
+from visattn.pipelines.question_answering import MAX_WORDS, check_question
+from visattn.results.values import Answer
 
 SIZE = (48, 72)
 BLOCK = (slice(24, 36), slice(36, 72))  # rows and columns, whole cells of grids of 4 x 4 and 4 x 6

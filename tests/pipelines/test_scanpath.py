@@ -15,7 +15,8 @@ from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.functional.glimpses.paths import raster_scanpaths
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.pipelines.scanpath import ScanPath, glimpses
+from visattn.pipelines.scanpath import glimpses
+from visattn.results.values import ScanPath
 
 CLASSES = ("cat", "dog", "bird")
 RNG = np.random.default_rng(11)

@@ -14,12 +14,12 @@ from visattn.geometry.affine import Geometry
 from visattn.models.encoder import SmallEncoder
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import (
-    Segmentation,
     photo_labels,
     place_segmentations,
     segment,
     segmentation_figure,
 )
+from visattn.results.values import Segmentation
 
 BLOCK = (60, 20, 100, 70)  # left, top, right, bottom
 

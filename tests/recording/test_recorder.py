@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.tap import MapKind, RecordRequest, Tap
+from visattn.blocks.tap import RecordRequest, Tap
 from visattn.recording.recorder import record
+from visattn.results.kinds import MapKind
 
 
 class GateAndWords(nn.Module):

@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
 from visattn.functional.captioning.losses import caption_loss
-from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.models.captioning.attending_decoder import SoftAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import ImageEncoder
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 
 class Comparison(NamedTuple):

@@ -12,8 +12,9 @@ from benchmarks.caption_speeds import Comparison, FeatureEncoder
 from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
 from visattn.functional.captioning.losses import caption_loss
 from visattn.functional.positions.sincos import sincos_pos_embed
-from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, AttentionStep
+from visattn.models.captioner import AttentionStep
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 DIM, HEADS, LAYERS, WORDS, PHOTOS, CAPTIONS = 384, 6, 3, 3000, 13, 5
 

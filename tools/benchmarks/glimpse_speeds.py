@@ -13,8 +13,9 @@ from benchmarks.plain_glimpses import plain_epoch, plain_loss, plain_retina
 from visattn.data.classification.datasets import InMemoryImages
 from visattn.functional.glimpses.retina import crop_glimpses, glimpse_pyramid
 from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.results.kinds import Split
 from visattn.training.cli.lightning_cli import silence_lightning
-from visattn.training.data.classification import ClassificationDataModule, Split
+from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.tasks.glimpse import GlimpseTask
 
 SECONDS = 3.0  # minimum duration of a comparison

@@ -20,7 +20,7 @@ from benchmarks.transformer_speeds import SECONDS, Figure, recording_speed
 from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.maps.heatmap import overlay
 
 PARTS = ("gradcam", "channels", "rows", "extraction", "overlay", "perturbation")

@@ -11,10 +11,10 @@ from visattn.attribution.layer_outputs import intercept_layer, layer_activations
 from visattn.attribution.targets import Target
 from visattn.attribution.variants import evaluate_target, variant_scorer, variants_per_batch
 from visattn.functional.attribution.cam import ablation_cam, channel_masks, score_cam
-from visattn.recording.attention_map import resample_to_input
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.results.attention_map import resample_to_input
 
 _MAX_VALUES = 2**25  # of all feature maps in a forward pass
 _MAX_IMAGES = 32

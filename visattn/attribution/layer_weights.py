@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.attribution.targets import Target, target_values
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import Recording, record
+from visattn.results.attention_map import AttentionMap
 
 NO_ATTENTION = "it has no attention among tokens"
 _POOLED_TOKENS = {"class": ("class",), "distilled": ("class", "distillation")}

@@ -36,7 +36,6 @@ from visattn.attribution.legrad import NO_TEXTS, legrad, similarity
 from visattn.attribution.model_free import itti_koch, spectral_residual_map
 from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.perturbation import occlusion, rise
-from visattn.blocks.tap import MapKind
 from visattn.io.argument_checks import LARGEST_SEED
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ModelInfo
@@ -45,6 +44,7 @@ from visattn.recording.operations import (
     SMOOTH_ACTIVATIONS,
     rectifiers_error,
 )
+from visattn.results.kinds import MapKind
 
 Needs = Literal[
     "tokens",

@@ -11,7 +11,6 @@ from torch.overrides import TorchFunctionMode
 from visattn.attribution.targets import ClassTarget, Target, check_one_per_image, target_values
 from visattn.functional.attribution.full_grad import contribution_map
 from visattn.geometry.placement import GridPlacement
-from visattn.recording.attention_map import resample_to_input
 from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
 from visattn.recording.operations import (
@@ -21,6 +20,7 @@ from visattn.recording.operations import (
     rectifiers_error,
 )
 from visattn.recording.receptive_field import PositionTracer
+from visattn.results.attention_map import resample_to_input
 
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
 

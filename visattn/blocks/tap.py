@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MapKind = Literal[
-    "gate", "tokens", "words", "queries", "glimpse", "gradient", "saliency", "channel"
-]
+from visattn.results.kinds import MapKind
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from torch import nn
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.pipelines.question_answering import Answer
-    from visattn.recording.map_boxes import MapBoxes
+    from visattn.results.map_boxes import MapBoxes
+    from visattn.results.values import Answer
 
 PREFIX = "hf:"
 _NO_WEIGHTS = """\

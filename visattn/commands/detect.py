@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.models.detection.detr import DETR
-    from visattn.pipelines.detection import DetectionResult
+    from visattn.results.values import DetectionResult
 
 _NO_WEIGHTS = """\
 --weights is missing: detection needs a trained model. Train one:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.models.ram.glimpse_model import GlimpseModel
-    from visattn.pipelines.scanpath import ScanPath
+    from visattn.results.values import ScanPath
 
 _NO_WEIGHTS = """\
 --weights is missing: glimpses need a trained model. Pass --weights scenes-glimpses, which comes

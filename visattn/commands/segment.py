@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.models.segmentation.unet import UNet
-    from visattn.pipelines.segmentation import Segmentation
+    from visattn.results.values import Segmentation
 
 _NO_WEIGHTS = """\
 --weights is missing: segmentation needs a trained model. Train one:

@@ -48,9 +48,6 @@ from .images.video import (
 from .loading.samplers import (
     LengthBucketBatchSampler as LengthBucketBatchSampler,
 )
-from .phrases.phrases import (
-    Phrase as Phrase,
-)
 from .questions.scene_grammar import (
     parse_scene_question as parse_scene_question,
     solve_scene_question as solve_scene_question,

@@ -15,10 +15,9 @@ from visattn.functional.captioning.beam_search import (
 )
 from visattn.functional.captioning.packing import WordPacking
 from visattn.models.encoder import ImageEncoder
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 StateT = TypeVar("StateT", bound=BeamSearchState)
-SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
-PAD, START, END, UNKNOWN = range(4)
 
 
 class AttentionStep(NamedTuple):

@@ -12,9 +12,6 @@ from visattn.models.encoder import ImageEncoder
 
 DensePart = Literal["encoder", "decoder"]
 
-BACKGROUND = "background"
-"""Name of the class of pixels without an object; in a segmentation model it is class 0."""
-
 
 class DenseModel(nn.Module, ABC):
     """Network with an output for places on an image: classes of pixels, or boxes.

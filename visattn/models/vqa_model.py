@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.classifier import unregularized_parameters
 from visattn.models.dense import DensePart, encoder_decoder_parameters
 from visattn.models.encoder import ImageEncoder
+from visattn.results.kinds import SPECIAL_TOKENS
 
 
 class AnswerOutput(NamedTuple):

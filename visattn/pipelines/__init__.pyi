@@ -2,11 +2,9 @@ from .attention_history import (
     AttentionHistory as AttentionHistory,
 )
 from .captioning import (
-    Caption as Caption,
     caption as caption,
 )
 from .detection import (
-    DetectedObject as DetectedObject,
     detect as detect,
 )
 from .draw_captions import (
@@ -61,18 +59,12 @@ from .model_io import (
     save_blocks as save_blocks,
 )
 from .question_answering import (
-    Answer as Answer,
     ask as ask,
 )
-from .scale import (
-    map_scale as map_scale,
-)
 from .scanpath import (
-    ScanPath as ScanPath,
     glimpses as glimpses,
 )
 from .segmentation import (
-    Segmentation as Segmentation,
     segment as segment,
     segmentation_figure as segmentation_figure,
 )

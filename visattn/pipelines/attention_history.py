@@ -21,7 +21,7 @@ from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
 from visattn.pipelines.draw_captions import overlay
 from visattn.pipelines.explainer import explain
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.captions.panel import caption_panel
 from visattn.viz.html.document import image_data_url, jpeg_data_url
 from visattn.viz.html.history_page import HistoryRow, history_page

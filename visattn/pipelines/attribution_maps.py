@@ -15,11 +15,10 @@ from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_tar
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.argument_checks import check_argument
 from visattn.pipelines.inputs import PreparedImages
-from visattn.pipelines.scale import empty_map_reason
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
 from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
+from visattn.results.attention_map import AttentionMap, empty_map_reason
 
 _ON_GRID = ("tokens", "texts", "features", "positive_features")
 _UNREAD = "no score depends on the attention of this layer"

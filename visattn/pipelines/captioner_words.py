@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
-from visattn.models.captioner import START, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.decoder_layer import CaptionDecoderLayer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.results.kinds import START
 
 
 def captioner_run(
@@ -30,7 +31,7 @@ def captioner_run(
             ensemble.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 40), channels=8)

@@ -6,7 +6,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,138 +33,12 @@ from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.models.captioning.hard_attention import Places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
-from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
-from visattn.recording.head_overview import HeadOverview
-from visattn.recording.text_attention import TextAttention
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Caption
 from visattn.viz.html.index_page import is_result_folder
-from visattn.viz.html.notebook_caption import notebook_caption
 
 _THUMBNAIL = 640  # pixels
-
-
-NO_WORDS = "(no words)"
-"""Text of a caption without words in figures."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Caption:
-    """A caption with log-probability, gate and attention map of each word."""
-
-    words: tuple[str, ...]
-    log_probs: tuple[float, ...]
-    """Log-probability of each word, in nats."""
-    gates: tuple[float, ...]
-    """Share of the image in the context vector of each word, in [0, 1]: the attention gate, or 1
-    minus the weight of a visual sentinel."""
-    maps: AttentionMap
-    """One attention map per word, placed on the original image."""
-    score: float
-    """Log-probability of the caption divided by its length penalty."""
-    finished: bool
-    """Whether the end token was generated; otherwise the caption was truncated."""
-    alternatives: tuple["Caption", ...] = ()
-    """The next best captions, if `num_captions` is above 1."""
-    image: str = ""
-    """Name of the image file; "" if unknown."""
-    gate_symbol: str = "β"
-    """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
-    the photo, where words also attend text and padding."""
-    notes: str = ""
-    """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
-    thumbnail: UInt8[np.ndarray, "y x 3"] | None = None
-    """The photo at up to 640 pixels, for notebooks."""
-    spaces: tuple[bool, ...] = ()
-    """Whether white space stands before each word; () if it does before all."""
-    further_maps: tuple[AttentionMap, ...] = ()
-    """Maps of the words on the second and later photos, if the prompt shows several."""
-    text_attention: TextAttention | None = None
-    """Attention of the words to the prompt and to earlier words, if requested."""
-    head_overview: HeadOverview | None = None
-    """Statistics of each layer and head that reads the photo, if requested."""
-
-    def __repr__(self) -> str:
-        """Return the caption in one line."""
-        more = f", {len(self.alternatives)} more" if self.alternatives else ""
-        name = f", {self.image}" if self.image else ""
-        text = truncate_text(self.text, 100)
-        return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
-
-    def _repr_html_(self) -> str | None:
-        """Return the photo and the words for notebooks; hovering a word shows its map."""
-        if self.thumbnail is None or not self.words:
-            return None
-        maps = self.maps.resize_to_image(self.thumbnail.shape[:2], smooth=self.smooth)
-        top = self.display_range()[1]
-        return notebook_caption(self.thumbnail, self.words, maps.numpy(), vmax=top)
-
-    @property
-    def is_video(self) -> bool:
-        """Whether the caption is one of a video, whose maps have an axis of frames."""
-        return "frames" in self.maps.metadata
-
-    @property
-    def is_of_single_photo(self) -> bool:
-        """Whether the prompt showed one photo, and no video."""
-        return not self.is_video and not self.further_maps
-
-    @property
-    def image_maps(self) -> tuple[AttentionMap, ...]:
-        """The maps of the words on each photo of the prompt, or on each frame of the video."""
-        if not self.is_video:
-            return (self.maps, *self.further_maps)
-        maps, seconds = self.maps, self.maps.metadata["seconds"]
-        return tuple(
-            replace(maps, values=maps.values[:, number], metadata={**maps.metadata, "second": each})
-            for number, each in enumerate(seconds)
-        )
-
-    def display_range(self) -> tuple[float, float]:
-        """Return the values (vmin, vmax) between which all maps of the caption should be drawn.
-
-        That of `AttentionMap.display_range`; of several photos or frames, a word's peak is that of
-        all of them, and uniform attention is spread over all of them.
-        """
-        images = self.image_maps
-        if len(images) == 1:
-            return self.maps.display_range()
-        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in images], 1)
-        joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
-        return joined.display_range()
-
-    @property
-    def smooth(self) -> bool:
-        """Whether figures interpolate the maps; those of hard attention are single cells."""
-        return self.maps.metadata.get("places") not in ("argmax", "sample")
-
-    @property
-    def quantity(self) -> str:
-        """What the values of the maps are, for legends."""
-        return str(self.maps.metadata.get("quantity", "attention"))
-
-    @property
-    def text(self) -> str:
-        """The caption as one line."""
-        if not self.spaces:
-            return " ".join(self.words)
-        spaced = zip(self.spaces, self.words, strict=True)
-        return "".join(" " * space + word for space, word in spaced).strip()
-
-    @property
-    def has_gates(self) -> bool:
-        """Whether a gate scaled the context vector of a word; otherwise all gates are 1."""
-        return any(gate < 1 for gate in self.gates)
-
-    def drawable(self) -> "Caption":
-        """Return the caption as figures show it: one without a word says so on the bare photo."""
-        if self.words:
-            return self
-        first, *further = (
-            replace(each, values=torch.zeros(1, *each.values.shape[1:]), labels=())
-            for each in (self.maps, *self.further_maps)
-        )
-        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
-                       further_maps=tuple(further), spaces=())  # fmt: skip
 
 
 @checked_arguments(
@@ -238,7 +112,7 @@ def caption(
         UserWarning: For each skipped file, with the reason.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 24), channels=8)

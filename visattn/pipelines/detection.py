@@ -1,7 +1,6 @@
 """Detection of objects in photos, with what each query attended to."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -10,48 +9,14 @@ from torch import Tensor, nn
 from visattn.blocks.transformer.deformable import SamplingPoints
 from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.geometry.affine import Box, Geometry
+from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.detection.detr import DETR, Detections
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode
-
-
-@dataclass(frozen=True)
-class DetectedObject:
-    """One detection.
-
-    Args:
-        label: Name of its class.
-        score: Probability of the class, from 0 to 1.
-        box: Left, top, right, bottom in pixels of the original image.
-        query: Index of its query.
-    """
-
-    label: str
-    score: float
-    box: Box
-    query: int
-
-
-@dataclass(frozen=True, eq=False)
-class DetectionResult:
-    """The detections in one image, in descending order of their scores.
-
-    Args:
-        objects: The detections.
-        maps: For each, the weight of each cell of the feature map in the cross-attention of its
-            query (mean over heads), placed on the original image.
-        points: For each, x and y in pixels of the original image and weight of every point that
-            deformable attention sampled, over all heads; weights sum to 1. None for dense
-            attention.
-    """
-
-    objects: tuple[DetectedObject, ...]
-    maps: AttentionMap
-    points: Float[Tensor, "d p 3"] | None
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import DetectedObject, DetectionResult
 
 
 @checked_arguments(threshold=(0, 1), max_detections=(1, 1_000_000), layer=(-99, 99))

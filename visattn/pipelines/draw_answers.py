@@ -7,8 +7,8 @@ from typing import Any
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.draw_pages import relative_boxes
-from visattn.pipelines.question_answering import Answer
-from visattn.recording.map_boxes import MapBoxes
+from visattn.results.map_boxes import MapBoxes
+from visattn.results.values import Answer
 from visattn.viz.html.question_page import PageQuestion, question_page
 
 

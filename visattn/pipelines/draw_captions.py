@@ -15,14 +15,15 @@ from visattn.data.images.reader import ImageLike, list_images, read_image
 from visattn.data.images.video import read_clip
 from visattn.geometry.affine import Geometry
 from visattn.io.argument_checks import checked_arguments
-from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_maps import draw_target
-from visattn.pipelines.scale import map_scale
-from visattn.recording.attention_map import AttentionMap
-from visattn.recording.map_boxes import MapBoxes
+from visattn.results.attention_map import AttentionMap
+from visattn.results.map_boxes import MapBoxes
+from visattn.results.scale import map_scale
+from visattn.results.values import Caption
 from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
 from visattn.viz.captions.image_panel import image_panel, image_tile_sizes
 from visattn.viz.captions.panel import caption_panel
+from visattn.viz.html.notebook_caption import caption_element
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.layout.text import format_time
 from visattn.viz.maps.contours import draw_contours
@@ -51,7 +52,7 @@ def overlay(
             signed.
         geometry: Geometry of an array: its grid covers the input of the network.
         vmax: Value at the upper end of the colormap; by default that of
-            `visattn.pipelines.map_scale`. For words of one caption, use one value for all.
+            `visattn.results.map_scale`. For words of one caption, use one value for all.
         smooth: Whether to interpolate between cells.
         outline: Draw a contour at this share of `vmax`; None draws none.
         options: `vmin`, `colormap`, `opacity` and others, as for `visattn.viz.overlay`.
@@ -319,3 +320,16 @@ def _attention_per_column(maps: AttentionMap, size: tuple[int, int]) -> Float[np
     placed = replace(maps, values=sums).resize_to_image(size, smooth=False)
     columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows that were seen
     return columns.masked_fill(columns < 0, torch.nan).numpy()
+
+
+def notebook_caption(caption: Caption) -> str | None:
+    """Return the photo and the words for notebooks; hovering a word shows its map.
+
+    Args:
+        caption: A caption; without its photo or without words nothing is shown.
+    """
+    if caption.thumbnail is None or not caption.words:
+        return None
+    maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
+    top = caption.display_range()[1]
+    return caption_element(caption.thumbnail, caption.words, maps.numpy(), vmax=top)

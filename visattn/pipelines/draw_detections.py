@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.data.images.reader import ImageLike, LoadedImage, read_image
-from visattn.pipelines.detection import DetectionResult
+from visattn.results.values import DetectionResult
 from visattn.viz.detection.boxes import box_color
 from visattn.viz.detection.panel import ShownDetection, detection_overview, detection_panel
 from visattn.viz.layout.grid import compute_tile_size

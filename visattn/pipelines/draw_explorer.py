@@ -12,10 +12,10 @@ from visattn.attribution.layer_weights import describe_read_rows
 from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.draw_maps import method_title, target_line
-from visattn.pipelines.layer_attention import RecordedLayer
-from visattn.pipelines.scale import MapScale, map_scale
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.results.attention_map import AttentionMap
+from visattn.results.scale import MapScale, map_scale
+from visattn.results.values import RecordedLayer
 from visattn.viz.html.explorer_page import ExplorerLayer, ExplorerMap, explorer_page
 from visattn.viz.maps.heads import LayerHeads, head_grid, head_tile_size
 
@@ -122,7 +122,7 @@ def all_heads_figure(
         3
     """
     info = explained.info
-    rows = [layer.read_row(info) for layer in layers]
+    rows = [layer.read_row() for layer in layers]
     tile = head_tile_size(image.size, max((len(row) for row in rows), default=1))
     places = [_geometry_of_keys(layer, explained, geometry.from_edges()) for layer in layers]
     placed = [
@@ -182,7 +182,7 @@ def _explored_layer(
         layer.prefix_queries,
         keys,
         layer.num_prefix_keys,
-        layer.shares(explained.info),
+        layer.shares,
         _own_geometry(_geometry_of_keys(layer, explained, base), base),
     )
 

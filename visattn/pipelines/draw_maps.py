@@ -10,9 +10,9 @@ from jaxtyping import UInt8, UInt16
 from visattn.attribution.methods import METHODS
 from visattn.attribution.regions import mask_from_runs
 from visattn.data.images.reader import ImageLike, read_image
-from visattn.pipelines.scale import MapScale, empty_map_reason, map_scale
-from visattn.recording.attention_map import AttentionMap
-from visattn.recording.map_boxes import MapBoxes
+from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.map_boxes import MapBoxes
+from visattn.results.scale import MapScale, map_scale
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.comparison import MethodMap, comparison_panel
 from visattn.viz.maps.heatmap import Style, map_to_rgba, overlay
@@ -155,7 +155,7 @@ def outline_boxes(
         boxes: Boxes, from `AttentionMap.boxes`.
 
     Example:
-        >>> from visattn.recording.map_boxes import MapBox
+        >>> from visattn.results.map_boxes import MapBox
         >>> boxes = MapBoxes((MapBox((5.0, 5.0, 25.0, 25.0), 1.0, 1.0),), 0.5, True, (30, 40))
         >>> int(outline_boxes(np.zeros((30, 40, 3), np.uint8), boxes)[5, 15, 0])
         255

@@ -8,12 +8,12 @@ import torch
 
 from visattn.data.images.reader import ImageLike, read_image
 from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
+from visattn.data.phrases.phrases import match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
-from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_captions import DrawnImage, check_one_image, drawn_images
 from visattn.pipelines.draw_word_statistics import statistics_figures
-from visattn.recording.map_boxes import MapBoxes
+from visattn.results.map_boxes import MapBoxes
+from visattn.results.values import Caption, Phrase
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PageFigure, PagePhrase, caption_page
 from visattn.viz.html.photo_page import PageImage
@@ -51,7 +51,7 @@ def caption_html(
 
     Example:
         >>> from visattn.geometry import Geometry
-        >>> from visattn.recording import AttentionMap
+        >>> from visattn.results import AttentionMap
         >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
         >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
         >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
@@ -120,7 +120,7 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
 
     Example:
         >>> from visattn.geometry import Geometry
-        >>> from visattn.recording import AttentionMap
+        >>> from visattn.results import AttentionMap
         >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
         >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
         >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
@@ -144,7 +144,7 @@ def ground_phrases(caption: Caption, phrase_boxes: Sequence[Phrase]) -> tuple[Pa
 
     Example:
         >>> from visattn.geometry import Geometry
-        >>> from visattn.recording import AttentionMap
+        >>> from visattn.results import AttentionMap
         >>> maps = AttentionMap(torch.tensor([[[0.9, 0.1]]]), "look", "words")
         >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
         >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)

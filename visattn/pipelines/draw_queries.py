@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.data.images.reader import ImageLike, read_image
-from visattn.pipelines.explain_queries import DetectorQueries
+from visattn.results.values import DetectorQueries
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.queries import DrawnQuery, query_panel
 

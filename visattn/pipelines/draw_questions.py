@@ -9,7 +9,7 @@ from torch import Tensor
 from visattn.data.questions.batch import Question, QuestionBatch
 from visattn.geometry import Geometry
 from visattn.models.vqa_model import AnswerOutput, VQAModel
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.maps.comparison import MethodMap, comparison_panel
 from visattn.viz.maps.marks import draw_frame
 

@@ -1,15 +1,19 @@
 """Figures and animations of scan paths: one image, many images, and mean coverage."""
 
+import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
 from numpy import ndarray
+from PIL import Image
 from torch import Tensor
 
 from visattn.data.images.reader import ImageLike, read_image
-from visattn.pipelines.scanpath import ScanPath
+from visattn.geometry.affine import Geometry
+from visattn.results.values import ScanPath
 from visattn.viz.scanpaths.animation import scan_path_animation, scan_path_grid_animation
 from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image
 from visattn.viz.scanpaths.coverage import coverage_panel
@@ -219,3 +223,20 @@ def _note_parts(scan: ScanPath) -> list[str]:
     seed = f", seed {scan.maps.metadata['seed']}" if policy in ("sampled", "random") else ""
     height, width = scan.maps.values.shape[1:]
     return [f"network input {width} {_TIMES} {height}", text, f"{policy} policy{seed}"]
+
+
+def notebook_scanpath(scan: ScanPath) -> bytes:
+    """Return the scan path on the network's input, as a PNG file for notebooks.
+
+    Args:
+        scan: A scan path.
+    """
+    geometry = Geometry.identity((scan.pixels.shape[-2], scan.pixels.shape[-1]))
+    corners, boxes = scan.boxes.view(-1, 2), scan.boxes
+    if scan.maps.geometry is not None:
+        boxes = scan.maps.geometry.to_input(corners).view(scan.boxes.shape)
+    on_input = replace(scan, boxes=boxes, maps=scan.maps.with_geometry(geometry))
+    buffer = io.BytesIO()
+    panel = glimpse_panel(scan.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy(), on_input)
+    Image.fromarray(panel).save(buffer, "png")
+    return buffer.getvalue()

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.pipelines.captioning import Caption
-from visattn.recording.head_overview import HeadOverview
+from visattn.results.values import Caption
+from visattn.results.word_statistics import HeadOverview
 from visattn.viz.captions.head_tables import head_tables
 from visattn.viz.captions.text_matrix import MatrixColumn, text_matrix
 
@@ -27,8 +27,8 @@ def text_attention_figure(
         ValueError: If the caption has no attention to text, or no word.
 
     Example:
-        >>> from visattn.recording.attention_map import AttentionMap
-        >>> from visattn.recording.text_attention import TextAttention, TextKey
+        >>> from visattn.results.attention_map import AttentionMap
+        >>> from visattn.results.word_statistics import TextAttention, TextKey
         >>> half = torch.tensor([0.5])
         >>> keys = (TextKey("what", "prompt", (0,)),)
         >>> text = TextAttention(("dog",), keys, half[:, None], half, 0 * half, True)
@@ -74,7 +74,7 @@ def head_overview_figure(
         ValueError: If the caption has no overview of heads.
 
     Example:
-        >>> from visattn.recording.attention_map import AttentionMap
+        >>> from visattn.results.attention_map import AttentionMap
         >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
         >>> heads = HeadOverview(("a", "b"), *[torch.rand(2, 3) for _ in range(3)])
         >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, head_overview=heads)

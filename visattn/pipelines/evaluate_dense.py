@@ -16,7 +16,7 @@ from visattn.metrics.maps.localization import is_constant_map, localization_scor
 from visattn.pipelines.dense import unsupported_dense
 from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 DenseKind = Literal["region", "box"]
 

@@ -30,8 +30,8 @@ from visattn.metrics.maps.localization import LocalizationRule, is_constant_map,
 from visattn.metrics.maps.sanity_checks import cascading_randomization, map_similarity
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.attention_map import AttentionMap, resample_to_input
 from visattn.recording.model_info import ExplainedModel
+from visattn.results.attention_map import AttentionMap, resample_to_input
 
 PARTS = ("localization", "insertion_deletion", "road")
 _DIFFICULT_AREA = 0.25  # of the image; larger objects are hit by a central map

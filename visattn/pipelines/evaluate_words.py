@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import Phrase, phrases_to_input
+from visattn.data.phrases.phrases import phrases_to_input
 from visattn.data.phrases.samples import PhrasedPhoto
 from visattn.geometry.affine import Geometry
-from visattn.models.captioner import UNKNOWN, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.explain_words import WordMethod, caption_maps, check_word_method
+from visattn.results.kinds import UNKNOWN
+from visattn.results.values import Phrase
 
 Control = Literal["none", "swapped", "untrained"]
 CONTROLS: tuple[Control, ...] = get_args(Control)

@@ -1,7 +1,6 @@
 """Maps of the queries of a detector, with boxes and classes, on the photo."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,36 +14,14 @@ from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.query_attention import QueryAttention, record_queries
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import DetectorQueries
 
 Queries = Literal["best"] | int | Sequence[int]
 _MOST = 8  # maps of `best`
 _SURE = 0.5  # score from which a box counts as found
-
-
-@dataclass(frozen=True, eq=False)
-class DetectorQueries:
-    """Predictions of some queries of a detector on one image, with what each attended to.
-
-    Args:
-        maps: A map `[y, x]` for each query, `[q, y, x]`; its labels are class and score. In
-            `metadata`: `queries`, `boxes` (left, top, right, bottom), `classes`, `scores`.
-        boxes: Left, top, right, bottom in pixels of the original image.
-        classes: Name of the class of each box.
-        scores: Probability of the class.
-        queries: Index of each query in the output of the model.
-        points: For deformable attention, x, y and weight of each sampled point, in pixels of the
-            original image; None for dense attention.
-    """
-
-    maps: AttentionMap
-    boxes: Float[Tensor, "q 4"]
-    classes: tuple[str, ...]
-    scores: tuple[float, ...]
-    queries: tuple[int, ...]
-    points: Float[Tensor, "q p 3"] | None = None
 
 
 def load_detector(directory: Path) -> tuple[nn.Module, Any]:

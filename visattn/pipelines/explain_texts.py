@@ -7,8 +7,7 @@ import torch
 
 from visattn.data.images.reader import ImageLike
 from visattn.pipelines.inputs import PreparedImages
-from visattn.pipelines.scale import empty_map_reason
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap, empty_map_reason
 
 
 def maps_of_texts(

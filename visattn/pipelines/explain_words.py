@@ -13,9 +13,10 @@ from visattn.data.images.reader import ImageLike, LoadedImage, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner
 from visattn.pipelines.captioner_words import captioner_run, word_occlusion
-from visattn.pipelines.captioning import Caption, caption
-from visattn.recording.attention_map import AttentionMap
+from visattn.pipelines.captioning import caption
 from visattn.recording.frozen_model import frozen
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Caption
 
 WordMethod = Literal[
     "attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"
@@ -95,7 +96,7 @@ def explain_words(
 
     Example:
         >>> import numpy as np
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 24), channels=8)
@@ -224,7 +225,7 @@ def word_gradcam_maps(
         words: Token ids of the caption, without start and end.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 40), channels=8)

@@ -48,10 +48,10 @@ from visattn.pipelines.inputs import (
     with_colors,
 )
 from visattn.pipelines.sequence_maps import SEQUENCE_METHODS, sequence_maps, sequence_methods
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel
+from visattn.results.attention_map import AttentionMap
 
 
 class Explainer:

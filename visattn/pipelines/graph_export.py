@@ -20,11 +20,11 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.data.images.resize import ResizeMode
 from visattn.io.atomic import atomic_replace
 from visattn.io.safe_text import parse_json
-from visattn.models.captioner import END, PAD, START, UNKNOWN
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.results.kinds import END, PAD, START, UNKNOWN
 
 GRAPH_SUFFIXES = (".onnx", ".pt2")
 METADATA_KEY = "visattn"

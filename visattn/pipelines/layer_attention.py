@@ -1,7 +1,7 @@
 """Attention of every layer and head to one image, averaged over queries where it is too large."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -9,59 +9,15 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from visattn.attribution.layer_weights import read_shares, with_query_axis
-from visattn.geometry.placement import GridPlacement
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import record
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import RecordedLayer
 
 MAX_WEIGHTS = 16_000_000
 """Attention weights that a page stores; it then has about 20 MB."""
 _MAX_RECORDED = 48_000_000
 """Attention weights that are recorded in one forward pass."""
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedLayer:
-    """Attention of one layer to one image.
-
-    Args:
-        index: Index of the layer.
-        site: Name of the module.
-        weights: Attention of each head, from each query to each place of the key grid.
-        heads: Indices of the heads.
-        grid: Rows and columns of the queries on the grid.
-        prefix_queries: Kinds of the queries before those on the grid.
-        num_prefix_keys: Number of keys that lie nowhere on the image.
-        placement: Where the keys lie on the network's input; None for from edge to edge.
-    """
-
-    index: int
-    site: str
-    weights: Float[Tensor, "h q y x"]
-    heads: tuple[int, ...]
-    grid: tuple[int, int]
-    prefix_queries: tuple[str, ...]
-    num_prefix_keys: int
-    placement: GridPlacement | None = None
-
-    def shares(self, info: ModelInfo) -> tuple[float, ...]:
-        """Return the share of each query in what the scores read; equal for a single query.
-
-        Args:
-            info: Metadata of the model.
-        """
-        count = self.weights.shape[1]
-        shares = read_shares(info, self.prefix_queries, self.grid).tolist()
-        return tuple(shares) if len(shares) == count else (1 / count,) * count
-
-    def read_row(self, info: ModelInfo) -> Float[Tensor, "h y x"]:
-        """Return the mean of the rows that the scores read, by their shares.
-
-        Args:
-            info: Metadata of the model.
-        """
-        shares = torch.tensor(self.shares(info)).to(self.weights)
-        return torch.einsum("q,hqyx->hyx", shares, self.weights)
 
 
 def record_layers(
@@ -114,7 +70,8 @@ def record_layers(
         maps = [entry for entry in recorder.maps if entry.kind == "tokens"]
         for index, attention_map in zip(chunk, maps, strict=True):
             layer = _recorded_layer(index, attention_map, info.attention_layers[index], heads)
-            results.append(_average_queries(layer, max_weights // len(indices)))
+            layer = _average_queries(layer, max_weights // len(indices))
+            results.append(replace(layer, shares=_read_shares(layer, info)))
     return results
 
 
@@ -176,3 +133,9 @@ def _average_queries(layer: RecordedLayer, max_weights: int) -> RecordedLayer:
     averaged = adaptive_avg_pool2d(per_query, grid).flatten(2).mT.unflatten(-1, (rows, columns))
     weights = torch.cat([layer.weights[:, :prefix], averaged], dim=1)
     return replace(layer, weights=weights, grid=grid)
+
+
+def _read_shares(layer: RecordedLayer, info: ModelInfo) -> tuple[float, ...]:
+    count = layer.weights.shape[1]
+    shares = read_shares(info, layer.prefix_queries, layer.grid).tolist()
+    return tuple(shares) if len(shares) == count else (1 / count,) * count

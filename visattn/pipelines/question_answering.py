@@ -2,12 +2,10 @@
 
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
 from visattn.data.images.reader import ImageLike, LoadedImage
@@ -19,45 +17,13 @@ from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.vqa_model import VQAModel
 from visattn.pipelines.captioning import read_images
-from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
+from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.results.values import Answer
 
 MAX_WORDS = 100
 """Longest question, in words; questions of data sets have up to 30."""
 _STRANGE = 1 / 3  # share of unknown words from which on a question is of another kind
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Answer:
-    """The answer to a question about an image, with where the model looked."""
-
-    question: str
-    words: tuple[str, ...]
-    """Words of the question as the model reads them."""
-    answers: tuple[tuple[str, float], ...]
-    """The most probable answers and their probabilities, the best first."""
-    maps: AttentionMap | None
-    """One attention map per hop, named by its labels, placed on the original image; None if the
-    model has no maps."""
-    word_weights: Float[Tensor, "hops t"] | None = None
-    """Attention to the words for each hop; None if the model does not attend to words."""
-    unknown: tuple[str, ...] = ()
-    """Words of the question that the model does not know."""
-    image: str = ""
-    """Name of the image file; "" if unknown."""
-    notes: tuple[str, ...] = ()
-    """What limits the answer, such as unknown words; and how the maps were made."""
-
-    @property
-    def text(self) -> str:
-        """The most probable answer."""
-        return self.answers[0][0]
-
-    def __repr__(self) -> str:
-        """Return question and answer in one line."""
-        (text, probability), question = self.answers[0], truncate_text(self.question, 80)
-        maps = "no maps" if self.maps is None else f"{len(self.maps)} maps"
-        return f"Answer({question!r}: {text!r}, {100 * probability:.0f} %, {maps})"
 
 
 @checked_arguments(num_answers=(1, 1_000_000))

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.captioning import caption, read_images
-from visattn.pipelines.question_answering import MAX_WORDS, Answer
+from visattn.pipelines.question_answering import MAX_WORDS
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
+from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.results.values import Answer
 
 _RAMP_ERROR = 0.05  # of the range of a ramp: rounding and the resampling filter
 

@@ -1,10 +1,8 @@
 """Scan paths of glimpse models, placed on the original images."""
 
-import io
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,80 +18,11 @@ from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_s
 from visattn.geometry.affine import Geometry
 from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.frozen_model import eval_mode
-from visattn.viz.scanpaths.record import ReadLabel, label_text, read_labels
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import ScanPath
 
 Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ScanPath:
-    """Locations, windows and predictions of a glimpse model on one image.
-
-    Args:
-        class_names: Names of the classes.
-        probabilities: Class probabilities after each glimpse.
-        locations: x and y of each glimpse on the input of the network, in [-1, 1], the initial
-            location included.
-        boxes: Left, top, right and bottom of each window, finest scale first, in pixels of the
-            original image; outside the image the network sees the pad value.
-        patches: Content of each window, as the network sees it.
-        pixels: Input of the network.
-        maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
-            full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
-        glimpses_per_label: Number of glimpses after which each label of a sequence is read; None
-            for a model with a single label.
-        end_class: Name of the class that ends a sequence.
-    """
-
-    class_names: tuple[str, ...]
-    probabilities: Float[Tensor, "t k"]
-    locations: Float[Tensor, "t 2"]
-    boxes: Float[Tensor, "t s 4"]
-    patches: UInt8[Tensor, "t s c g g"]
-    pixels: UInt8[Tensor, "c y x"]
-    maps: AttentionMap
-    glimpses_per_label: int | None = None
-    end_class: str | None = None
-
-    def __repr__(self) -> str:
-        """Return the scan path in one line."""
-        return (
-            f"ScanPath({truncate_text(self.prediction)}, probability {self.probability:.3f}, "
-            f"{len(self.locations)} glimpses)"
-        )
-
-    def _repr_png_(self) -> bytes:
-        """Return the scan path on the network's input for notebooks."""
-        from visattn.pipelines.draw_scanpaths import glimpse_panel
-
-        geometry = Geometry.identity((self.pixels.shape[-2], self.pixels.shape[-1]))
-        corners, boxes = self.boxes.view(-1, 2), self.boxes
-        if self.maps.geometry is not None:
-            boxes = self.maps.geometry.to_input(corners).view(self.boxes.shape)
-        shown = replace(self, boxes=boxes, maps=self.maps.with_geometry(geometry))
-        buffer = io.BytesIO()
-        panel = glimpse_panel(self.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy(), shown)
-        Image.fromarray(panel).save(buffer, "png")
-        return buffer.getvalue()
-
-    @property
-    def labels(self) -> list[ReadLabel]:
-        """Labels that the model read, in order, up to the end of the sequence."""
-        return read_labels(
-            self.probabilities.numpy(), self.class_names, self.glimpses_per_label, self.end_class
-        )
-
-    @property
-    def prediction(self) -> str:
-        """Predicted class after the last glimpse, or the labels of a sequence."""
-        return label_text(self.labels, self.end_class)[0]
-
-    @property
-    def probability(self) -> float:
-        """Probability of the prediction."""
-        return label_text(self.labels, self.end_class)[1]
 
 
 @checked_arguments(batch_size=(1, 65_536), seed=(0, LARGEST_SEED))

@@ -1,7 +1,6 @@
 """Segmentation of photos: the class of each pixel of the photo, gates as maps, and figures."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,16 +8,16 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from visattn.data.images.joint_transforms import IGNORE_CLASS
 from visattn.data.images.reader import ImageLike, list_images, read_image
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.io.argument_checks import checked_arguments
-from visattn.models.dense import BACKGROUND
 from visattn.models.segmentation.unet import UNet, UNetOutput
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
+from visattn.results.values import Segmentation
 from visattn.viz.maps.segmentation import (
     SegmentationTile,
     draw_errors,
@@ -26,36 +25,6 @@ from visattn.viz.maps.segmentation import (
     draw_labels,
     segmentation_panel,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Segmentation:
-    """The segmentation of one photo.
-
-    Args:
-        labels: Class of each pixel of the photo; 255 outside of the network's input.
-        class_names: Names of the classes.
-        gates: Maps of the attention gates, from the coarsest to the finest, each on its own grid;
-            () without gates.
-        geometry: Geometry of the network's input on the photo.
-    """
-
-    labels: UInt8[np.ndarray, "y x"]
-    class_names: tuple[str, ...]
-    gates: tuple[AttentionMap, ...]
-    geometry: Geometry
-
-    @property
-    def has_background(self) -> bool:
-        """Whether class 0 is the background."""
-        return self.class_names[0] == BACKGROUND
-
-    def shares(self) -> dict[str, float]:
-        """Return the share of the segmented pixels of each class that has any, largest first."""
-        counts = np.bincount(self.labels.ravel(), minlength=256)[: len(self.class_names)]
-        total = max(1, int(counts.sum()))
-        order = sorted(range(len(counts)), key=lambda number: -counts[number])
-        return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
 
 
 @checked_arguments(batch_size=(1, 65_536))

@@ -10,9 +10,8 @@ from visattn.data.images.reader import ImageLike
 from visattn.models.captioner import Captioner
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.pipelines.explain_words import WORD_METHODS
-from visattn.pipelines.scale import empty_map_reason
 from visattn.pipelines.scanpath import glimpses
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap, empty_map_reason
 
 SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
 """Names of the methods with several maps per image."""

@@ -23,10 +23,10 @@ from visattn.data.images.video import (
 )
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
-from visattn.pipelines.captioning import Caption
-from visattn.pipelines.scale import MapScale, map_scale
 from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.scale import MapScale, map_scale
+from visattn.results.values import Caption
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
 from visattn.viz.layout.text import format_time, load_font, wrap_text
 from visattn.viz.maps.heatmap import overlay as draw_overlay

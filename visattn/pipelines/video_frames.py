@@ -8,9 +8,10 @@ from torch import nn
 
 from visattn.data.images.reader import ImageLike
 from visattn.data.images.resize import ResizeMode
-from visattn.pipelines.captioning import Caption, caption
-from visattn.pipelines.scanpath import Policy, ScanPath, glimpses
-from visattn.recording.attention_map import AttentionMap
+from visattn.pipelines.captioning import caption
+from visattn.pipelines.scanpath import Policy, glimpses
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Caption, ScanPath
 
 
 class FrameCaptions:

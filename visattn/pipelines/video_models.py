@@ -14,12 +14,11 @@ from visattn.geometry.placement import Align, GridPlacement, align_of
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
-from visattn.pipelines.scale import empty_map_reason
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.model_config import takes_clips
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.receptive_field import trace_grids
+from visattn.results.attention_map import AttentionMap, empty_map_reason
 
 VIDEO_METHODS = ("gradcam", "attention", "input_gradient")
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -8,7 +8,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from visattn.data.images.video import VideoFrame
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 _THUMBNAIL = 32  # pixels of the gray images that are compared
 _MAX_SHIFT = 8  # a quarter of the frame

@@ -1,6 +1,3 @@
-from .attention_map import (
-    AttentionMap as AttentionMap,
-)
 from .model_info import (
     AttentionLayer as AttentionLayer,
     ExplainedModel as ExplainedModel,

@@ -16,7 +16,6 @@ from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
 from visattn.recording.attention_kernels import fused_kernels
-from visattn.recording.attention_map import AttentionMap, truncate_text
 from visattn.recording.checkpointing import without_checkpointing
 from visattn.recording.module_calls import (
     first_image_batch,
@@ -27,6 +26,7 @@ from visattn.recording.module_calls import (
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
+from visattn.results.attention_map import AttentionMap, truncate_text
 
 _SPATIAL_KINDS = ("gate", "tokens", "words", "queries")
 LayerSelection = int | str | Sequence[int | str] | None

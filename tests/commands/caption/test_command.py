@@ -17,10 +17,10 @@ from visattn.commands.caption import command
 from visattn.commands.caption.run import BeamSearchRun
 from visattn.commands.options import image_run
 from visattn.commands.options.output_streams import progress_bar
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
+from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.viz.html.index_page import parse_index_page
 
 Capsys = pytest.CaptureFixture[str]

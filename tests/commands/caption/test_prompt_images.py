@@ -14,13 +14,13 @@ from tests.commands.caption.test_huggingface import run, save
 from tests.helpers.video_data import block_frame, write_clip
 from visattn.cli import main
 from visattn.data.images.video import VideoReader
-from visattn.data.regions.saved_maps import read_saved_maps
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.captioning import Caption
 from visattn.pipelines.draw_captions import alignment_figure, caption_figure, drawn_images
 from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.pipelines.video import caption_video
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.records import read_saved_maps
+from visattn.results.values import Caption
 from visattn.viz.captions.image_panel import image_panel
 
 pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ from visattn.cli import main
 from visattn.commands.options.boxes import _DEFAULT
 from visattn.data.regions.dataset import read_coco_images
 from visattn.data.scenes.dataset import Scenes
-from visattn.recording.map_boxes import BOX_THRESHOLD
+from visattn.results.map_boxes import BOX_THRESHOLD
 
 CAPTION = ("caption", "--weights", "scenes-captioner", "--beam-size", "1")
 

@@ -12,9 +12,9 @@ from command_sandbox import fill
 import visattn
 from visattn.commands.options.output_streams import print_row
 from visattn.io.terminal import print_message, terminal_text
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
+from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]
 HOSTILE = ("\x1b[2J\x1b[1;1Hred", "gr\nee\tn\r", "b\u202elue\u2066", "\x9b31m\u2028", "caf\xe9")

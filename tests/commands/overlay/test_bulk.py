@@ -14,8 +14,8 @@ from visattn.commands.options.image_index import read_index_entries
 from visattn.commands.options.images import map_in_threads
 from visattn.commands.overlay import runs
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.pipelines.scale import ValueRange, map_scale
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.scale import ValueRange, map_scale
 
 
 @pytest.fixture(scope="module")

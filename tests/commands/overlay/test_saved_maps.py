@@ -13,7 +13,7 @@ from PIL import Image
 
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.maps.heatmap import overlay
 
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 import visattn
 from visattn.commands.score.command import main
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
+from visattn.results.kinds import SPECIAL_TOKENS
 
 
 @pytest.fixture

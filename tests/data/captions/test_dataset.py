@@ -14,8 +14,9 @@ from visattn.data.feature_cache.cache import FeatureCache
 from visattn.data.images.reader import ImageError
 from visattn.data.images.resize import ResizeSpec
 from visattn.data.loading.fallback import ReadFallback
-from visattn.data.phrases.phrases import Phrase, read_phrases
+from visattn.data.phrases.phrases import read_phrases
 from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.results.values import Phrase
 
 ENCODER = TimmEncoder("test_resnet", img_size=(64, 96)).eval()
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms, RegionSample
+from visattn.data.images.joint_transforms import JointTransforms, RegionSample
 from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeSpec
 from visattn.geometry.affine import Geometry
+from visattn.results.kinds import IGNORE_CLASS
 
 SIZE = (83, 127)
 BOX = (67, 19, 97, 43)  # left, top, right, bottom of a white rectangle on black

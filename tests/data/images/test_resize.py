@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from visattn.data.images.reader import LoadedImage, read_image
 from visattn.data.images.resize import ResizeSpec, resize_geometry, resize_to_input
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 SIDES = st.integers(3, 97)
 TURNS = {

@@ -11,7 +11,7 @@ from PIL import Image
 from visattn.data.regions.box_files import category_name, coco_boxes
 from visattn.data.regions.dataset import read_coco_images
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 
 def document() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from visattn.data.regions.detection import AnnotatedObjects, SceneObjects, colla
 from visattn.data.regions.segmentation import CocoSegmentation
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import center_to_corners
-from visattn.models.detection.queries import NO_OBJECT
+from visattn.results.kinds import NO_OBJECT
 
 
 def write_photos(folder: Path) -> list[AnnotatedImage]:

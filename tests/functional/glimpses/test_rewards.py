@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from visattn.functional.glimpses.rewards import (
-    IGNORE_LABEL,
     RewardType,
     classification_rewards,
     label_per_glimpse,
@@ -16,6 +15,7 @@ from visattn.functional.glimpses.rewards import (
     rewarded_actions,
     true_class_log_prob,
 )
+from visattn.results.kinds import IGNORE_LABEL
 
 LABELS = torch.tensor([[3, 1, 4], [2, 0, IGNORE_LABEL]])  # two glimpses at each label
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.metrics.maps.attention_stats import diagnose_layers, layer_diagnostics
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
+from visattn.results.attention_map import AttentionMap
 
 ROLES = ("class", "register", "register")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.models.captioner import SPECIAL_TOKENS, START, TeacherForcedOutput
+from visattn.models.captioner import TeacherForcedOutput
 from visattn.models.captioning.adaptive_attention import (
     AdaptiveAttention,
     Feedback,
@@ -15,6 +15,7 @@ from visattn.models.captioning.adaptive_attention import (
 )
 from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 GRID = (2, 5)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import visattn
 from visattn.cli import main
-from visattn.models.captioner import END, SPECIAL_TOKENS, START, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -21,6 +21,7 @@ from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.explain_words import explain_words
+from visattn.results.kinds import END, SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")
 SIZE = (24, 40)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 import visattn as va
-from visattn.models.captioner import SPECIAL_TOKENS, START
 from visattn.models.captioning.hard_attention import Places, PlaceSampler, select_places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 GRID = (2, 5)

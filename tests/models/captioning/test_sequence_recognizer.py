@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from visattn.blocks.recurrent.luong import Alignment
 from visattn.data.images.resize import ResizeMode
-from visattn.models.captioner import SPECIAL_TOKENS, START
 from visattn.models.captioning.column_attention import AttentionScore
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.serialization.config import build_model, model_config
 from visattn.pipelines.captioning import caption
 from visattn.recording.recorder import record
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"0123456")
 ROWS, COLUMNS = 2, 7

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.models.captioner import SPECIAL_TOKENS, START
 from visattn.models.captioning.decoder_layer import CaptionDecoderLayer, GridAttention
 from visattn.models.captioning.grid_encoder import GridEncoder, MemoryAttention
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
+from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 GRID = (2, 5)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from visattn.functional.boxes import center_to_corners
 from visattn.models.detection.detr import DETR, BoxPrediction
-from visattn.models.detection.queries import NO_OBJECT
 from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
+from visattn.results.kinds import NO_OBJECT
 
 PLAIN: dict[str, Any] = {
     "queries": "learned",

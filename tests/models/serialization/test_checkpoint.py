@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import model_config
+from visattn.results.kinds import SPECIAL_TOKENS
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from model_examples import EXAMPLES
 from torch import nn
 
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.encoder import SmallEncoder
 from visattn.models.serialization import config as descriptions, meta_shapes as meta
 from visattn.models.serialization.config import (
@@ -21,6 +20,7 @@ from visattn.models.serialization.config import (
     model_config,
 )
 from visattn.models.serialization.meta_shapes import weight_shapes
+from visattn.results.kinds import SPECIAL_TOKENS
 
 
 def arguments(kind: type[nn.Module]) -> list[str]:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import visattn as va
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.encoder import SmallEncoder
 from visattn.models.vqa.cnn_mlp import CNNMLP
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
@@ -16,6 +15,7 @@ from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.models.vqa_model import VQAModel
+from visattn.results.kinds import SPECIAL_TOKENS
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 ANSWERS = ("red", "blue", "2")

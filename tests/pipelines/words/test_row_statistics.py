@@ -10,10 +10,11 @@ from torch import Tensor
 from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 
 import visattn
-from visattn.data.phrases.phrases import Phrase, phrases_to_input
+from visattn.data.phrases.phrases import phrases_to_input
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
+from visattn.results.values import Phrase
 
 TOLERANCE = 2e-6
 

@@ -10,7 +10,7 @@ from caption_data import CaptionPaths, Format, write_caption_data
 
 from visattn.cli import main
 from visattn.data.captions.batch import CaptionBatch
-from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.data.captions import CaptionDataModule
 
 ENCODER = {"class_path": "TimmEncoder", "init_args": {"name": "test_resnet", "img_size": [64, 64]}}

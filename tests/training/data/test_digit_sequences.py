@@ -7,7 +7,7 @@ import pytest
 import torch
 from classification_data import write_digits
 
-from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.data.digit_sequences import DigitSequenceDataModule
 
 

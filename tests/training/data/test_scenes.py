@@ -5,7 +5,8 @@ import torch
 
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
-from visattn.training.data.classification import Loader, Split
+from visattn.results.kinds import Split
+from visattn.training.data.classification import Loader
 from visattn.training.data.scenes import SingleObjectDataModule
 
 

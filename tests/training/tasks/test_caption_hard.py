@@ -10,9 +10,9 @@ from torch import Tensor
 from visattn.data.captions.batch import CaptionBatch, CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.functional.reinforce import categorical_log_prob
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
+from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.distributed.rng import StepGenerator
 from visattn.training.tasks.caption_generation import encode_images
 from visattn.training.tasks.caption_hard import HARD_ATTENTION_PRESETS, HardAttentionTask

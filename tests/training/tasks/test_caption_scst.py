@@ -16,9 +16,9 @@ from visattn.data.captions.vocabulary import split_words
 from visattn.functional.captioning.sampling import SampledCaptions
 from visattn.metrics.captioning.cider import idf_table, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import END, START
 from visattn.models.captioning.hard_attention import PlaceSampler
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.results.kinds import END, START
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.tasks.caption_scst import BANNED_TOKENS, SCSTTask, _ngrams_with_end
 from visattn.training.tasks.captioning import CaptioningTask

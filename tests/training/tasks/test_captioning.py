@@ -16,13 +16,14 @@ from torch.nn.functional import cross_entropy
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.functional.captioning.losses import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import UNKNOWN, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import model_config
+from visattn.results.kinds import UNKNOWN
 from visattn.training.data.scenes import ScenesDataModule
 from visattn.training.tasks import caption_eval, captioning
 from visattn.training.tasks.caption_generation import reference_captions, teacher_force_batch

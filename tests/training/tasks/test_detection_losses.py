@@ -9,7 +9,7 @@ from torch import Tensor
 
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
 from visattn.models.detection.detr import BoxPrediction, DetrOutput
-from visattn.models.detection.queries import NO_OBJECT
+from visattn.results.kinds import NO_OBJECT
 from visattn.training.tasks.detection_losses import SetCriterion, denoising_pairs
 
 TRUE = torch.tensor([[[0.5, 0.5, 0.2, 0.4], [0.2, 0.3, 0.1, 0.1]]])

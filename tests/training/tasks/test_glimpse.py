@@ -16,8 +16,9 @@ from torch.optim import SGD
 from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, LabeledImages
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.serialization.checkpoint import read_model
+from visattn.results.kinds import Split
 from visattn.training.callbacks.ema import EMA
-from visattn.training.data.classification import ClassificationDataModule, Split
+from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.tasks.glimpse import GlimpseTask
 
 SIZES = {"train": 20, "validation": 7, "test": 11}

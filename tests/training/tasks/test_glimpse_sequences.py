@@ -12,10 +12,11 @@ from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.data.classification.digit_sequences import IGNORE_LABEL, DigitSequenceBatch
+from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.models.ram.dram import DRAM
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.serialization.checkpoint import read_model
+from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.data.digit_sequences import DigitSequenceDataModule
 from visattn.training.tasks.glimpse import GlimpseTask
 from visattn.training.tasks.glimpse_eval import ErrorPerGlimpse, SequenceError

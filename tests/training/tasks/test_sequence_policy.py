@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.rewards import IGNORE_LABEL, RewardType
+from visattn.functional.glimpses.rewards import RewardType
 from visattn.models.ram.rollout import GlimpseRollout
+from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.tasks import glimpse_losses
 from visattn.training.tasks.glimpse_losses import ValueBaseline, compute_glimpse_losses
 

@@ -13,9 +13,10 @@ from visattn.data.classification.digit_sequences import (
     DigitSequenceSpec,
     DigitTarget,
 )
-from visattn.models.captioner import END, SPECIAL_TOKENS, START, AttentionStep, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, TeacherForcedOutput
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.encoder import SmallEncoder
+from visattn.results.kinds import END, SPECIAL_TOKENS, START
 from visattn.training.tasks.sequence_recognition import SequenceRecognitionTask
 
 

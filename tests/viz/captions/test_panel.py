@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.captions.panel import caption_panel
 from visattn.viz.layout.grid import MARGIN, compute_tile_grid, compute_tile_size
 from visattn.viz.layout.text import load_font

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.html.explorer_page import (
     ExplorerLayer,
     ExplorerMap,

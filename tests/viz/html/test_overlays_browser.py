@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from visattn.data.images.resize import ResizeSpec, resize_geometry
-from visattn.models.captioner import SPECIAL_TOKENS
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.captioning import ResizeMode, caption
 from visattn.pipelines.draw_captions import overlay as draw
 from visattn.pipelines.draw_pages import caption_html
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
+from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.viz.html.caption_page import PageCaption, caption_page
 from visattn.viz.maps.heatmap import Style, overlay
 

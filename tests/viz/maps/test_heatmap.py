@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.maps.colormap import colormap_lut
 from visattn.viz.maps.heatmap import (
     Style,

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image, ImageSequence
 from scanpath_data import CLASSES, miniature_scan
 
+from visattn.results.values import format_percent
 from visattn.viz.layout.grid import MARGIN
 from visattn.viz.maps.legend import ACCENT, BACKGROUND
 from visattn.viz.scanpaths.animation import (
@@ -23,7 +24,7 @@ from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
 from visattn.viz.scanpaths.panel import glimpse_strip, scan_path_panel
 from visattn.viz.scanpaths.path import draw_scan_path
 from visattn.viz.scanpaths.probabilities import class_colors
-from visattn.viz.scanpaths.record import ScanPathData, format_percent
+from visattn.viz.scanpaths.record import ScanPathData
 
 SHAPES = [(40, 60), (60, 40), (1, 1), (5, 400), (400, 5), (28, 28), (480, 640)]
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from torch import nn
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.pipelines.captioning import Caption
     from visattn.pipelines.words.captions import WordOptions
     from visattn.pipelines.words.prompt_images import PromptImages
+    from visattn.results.values import Caption
 
 PREFIX = "hf:"
 _GENERATION = (

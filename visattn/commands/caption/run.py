@@ -24,10 +24,9 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from torch import nn
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.data.phrases.phrases import Phrase
     from visattn.models.captioner import Captioner
-    from visattn.pipelines.captioning import Caption
     from visattn.pipelines.words.prompt_images import PromptImages
+    from visattn.results.values import Caption, Phrase
 
 _OF_VIDEO = ("frames", "seconds")
 _CARD_IMAGES = 4  # on the index, of several photos or frames
@@ -97,7 +96,7 @@ class CaptionRun(ImageRun["Caption"]):
     def collect(self, path: Path, record: Record) -> None:
         """Add the boxes of an image to their file."""
         if "boxes" in record:
-            from visattn.recording.map_boxes import MapBoxes
+            from visattn.results.map_boxes import MapBoxes
 
             self.box_file.add(path, MapBoxes.from_dict(record["boxes"]))
 

@@ -147,7 +147,7 @@ def _shard_plan(args: argparse.Namespace) -> "ShardPlan":
 def _torchvision_plan(args: argparse.Namespace) -> "ShardPlan":
     from visattn.data.classification.datasets import InMemoryImages
     from visattn.data.shards.sources import in_memory_plan
-    from visattn.training.data.classification import Split
+    from visattn.results.kinds import Split
     from visattn.training.data.torchvision import TorchvisionDataModule
 
     data = TorchvisionDataModule(

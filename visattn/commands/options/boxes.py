@@ -13,8 +13,8 @@ from visattn.commands.options.modes import refuse_without
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
-    from visattn.recording.attention_map import AttentionMap
-    from visattn.recording.map_boxes import MapBox, MapBoxes
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.map_boxes import MapBox, MapBoxes
 
 BOX_OPTIONS = ("boxes", "box_threshold")
 _DEFAULT = 0.5  # that of AttentionMap.boxes

@@ -10,7 +10,7 @@ from visattn.commands.options.folders import check_no_overwrite, create_folder
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.recording.attention_map import AttentionMap
+    from visattn.results.attention_map import AttentionMap
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _PAGES = (".methods.png", ".heads.png", ".html")
@@ -71,8 +71,8 @@ class MapFolder:
         import torch
 
         from visattn.geometry.affine import Geometry
-        from visattn.io.safe_arrays import read_array
-        from visattn.recording.attention_map import AttentionMap
+        from visattn.results.attention_map import AttentionMap
+        from visattn.results.records import read_array
 
         path = self.folder / f"{name}.{key}.npy"
         try:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.attribution.methods import Method
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
-    from visattn.recording.attention_map import AttentionMap
     from visattn.recording.model_info import ExplainedModel, ModelInfo
+    from visattn.results.attention_map import AttentionMap
 
 
 SIMILARITY_NOTE = (
@@ -159,7 +159,7 @@ def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "Atten
 
     from visattn.attribution.methods import METHODS
     from visattn.geometry.affine import Geometry
-    from visattn.recording.attention_map import AttentionMap
+    from visattn.results.attention_map import AttentionMap
 
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     metadata = {

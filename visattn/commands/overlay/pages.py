@@ -16,9 +16,9 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.data.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
-    from visattn.pipelines.layer_attention import RecordedLayer
-    from visattn.pipelines.scale import MapScale
-    from visattn.recording.attention_map import AttentionMap
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.scale import MapScale
+    from visattn.results.values import RecordedLayer
 
 
 def page_files(args: argparse.Namespace, name: str, *, several: bool) -> list[str]:

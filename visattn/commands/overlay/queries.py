@@ -24,7 +24,8 @@ from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.pipelines.explain_queries import DetectorQueries, Queries
+    from visattn.pipelines.explain_queries import Queries
+    from visattn.results.values import DetectorQueries
 
 _SUFFIXES = (".queries.png", ".queries.json", ".queries.npz")
 

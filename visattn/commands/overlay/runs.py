@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.pipelines.layer_attention import RecordedLayer
-    from visattn.pipelines.scale import MapScale
-    from visattn.recording.attention_map import AttentionMap
-    from visattn.recording.map_boxes import MapBoxes
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.map_boxes import MapBoxes
+    from visattn.results.scale import MapScale
+    from visattn.results.values import RecordedLayer
 
 
 def overlay_images(args: argparse.Namespace) -> int:
@@ -229,7 +229,7 @@ class _Run:
 
     def _scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
         """Return a scale for each map of an image; maps of several texts share one."""
-        from visattn.pipelines.scale import map_scale
+        from visattn.results.scale import map_scale
 
         groups: dict[str, list[AttentionMap]] = {}
         for spec, attention_map in zip(self.runner.specs, maps, strict=True):
@@ -354,7 +354,7 @@ class _Run:
 
     def _global_scales(self, every: Mapping[Path, Sequence[dict[str, Any]]]) -> "list[MapScale]":
         """Return one scale per method over all images, of which one is in memory at a time."""
-        from visattn.pipelines.scale import ValueRange
+        from visattn.results.scale import ValueRange
 
         drawn: dict[str, ValueRange] = defaultdict(ValueRange)
         empty: dict[str, ValueRange] = defaultdict(ValueRange)

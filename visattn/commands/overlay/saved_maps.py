@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
 
     from visattn.data.images.reader import LoadedImage
-    from visattn.data.regions.saved_maps import SavedMaps
-    from visattn.recording.attention_map import AttentionMap
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.records import SavedMaps
 
 
 def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
@@ -33,7 +33,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
         OSError: If a file cannot be written.
     """
     from visattn.data.images.reader import read_image
-    from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
+    from visattn.results.records import read_saved_maps, reshape_maps
 
     photo = args.images[0]
     image, saved = read_image(photo), read_saved_maps(args.maps, photo.name)
@@ -90,7 +90,7 @@ def _with_geometry(
 
     from visattn.data.images.resize import ResizeSpec, resize_to_input
     from visattn.geometry.affine import Geometry
-    from visattn.recording.attention_map import AttentionMap
+    from visattn.results.attention_map import AttentionMap
 
     if saved.geometry is not None and args.resize_mode is None:
         try:
@@ -113,7 +113,7 @@ def _with_geometry(
 
 def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:
     """Return the value at full color, by --vmax or --normalize."""
-    from visattn.pipelines.scale import map_scale
+    from visattn.results.scale import map_scale
 
     if args.vmax is not None:
         return args.vmax

@@ -8,10 +8,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from visattn.data.captions.vocabulary import Vocabulary
-from visattn.data.phrases.phrases import Phrase
 from visattn.data.scenes.world import World
 from visattn.functional.captioning.packing import WordPacking, pack_words
-from visattn.models.captioner import PAD, SPECIAL_TOKENS, UNKNOWN
+from visattn.results.kinds import PAD, SPECIAL_TOKENS, UNKNOWN
+from visattn.results.values import Phrase
 
 
 class CaptionSample(NamedTuple):

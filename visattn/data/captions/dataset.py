@@ -11,7 +11,8 @@ from visattn.data.captions.vocabulary import split_words
 from visattn.data.feature_cache.cache import FeatureCache
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.phrases.phrases import Phrase, phrases_to_input
+from visattn.data.phrases.phrases import phrases_to_input
+from visattn.results.values import Phrase
 
 Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]
 

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from visattn.data.captions.formats import (
     CaptionFormat,
@@ -16,6 +16,7 @@ from visattn.data.captions.formats import (
 )
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
+from visattn.results.kinds import Split
 
 PathLike = str | os.PathLike[str]
 _SURROGATE = re.compile("[\ud800-\udfff]")  # unpaired, it cannot be encoded as UTF-8
@@ -252,7 +253,6 @@ def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=3)
 
 
-Split = Literal["train", "validation", "test"]
 SplitPaths = Mapping[str, str] | str
 """One path for all splits, or one per split: `train`, `val`, `test`."""
 _SPLITS: dict[str, Split] = {"train": "train", "val": "validation", "test": "test"}

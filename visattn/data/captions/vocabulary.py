@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from visattn.metrics.captioning.writing_systems import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
-from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 _CLITIC = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # clitics that the Penn Treebank splits off
 _CLITIC_PATTERN = re.compile(_CLITIC)

@@ -15,12 +15,11 @@ from visattn.data.classification.datasets import augment_images
 from visattn.data.classification.ink import ink_boxes, resize_weights
 from visattn.data.images.augment import Augmentation
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.results.kinds import IGNORE_LABEL
 
 DigitLayout = Literal["row", "scattered"]
 DigitTarget = Literal["sequence", "addition"]
 
-IGNORE_LABEL = -100
-"""Label of padding: the default `ignore_index` of PyTorch's losses."""
 
 # Separate random numbers from others with the same seed.
 _CLUTTER_STREAM, _TRIES_STREAM, _AUGMENTATION_STREAM = 1, 2, 3

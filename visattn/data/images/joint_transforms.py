@@ -17,9 +17,8 @@ from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.regions.masks import mask_boxes
 from visattn.geometry.affine import Geometry
 from visattn.io.messages import did_you_mean
+from visattn.results.kinds import IGNORE_CLASS
 
-IGNORE_CLASS = 255
-"""Class number of pixels in a label map that losses and metrics leave out."""
 _GRAY = 127
 
 

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from visattn.data.phrases.phrases import Phrase
 from visattn.geometry.affine import Box
 from visattn.metrics.maps.grounding import (
     attention_correctness,
@@ -18,6 +17,7 @@ from visattn.metrics.maps.grounding import (
     pointing_hit,
     uniform_baseline,
 )
+from visattn.results.values import Phrase
 
 
 class GroundingResult(NamedTuple):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 
@@ -18,26 +18,7 @@ from visattn.io.safe_text import (
     read_bytes_bounded,
     short_repr,
 )
-
-
-class Phrase(NamedTuple):
-    """A noun phrase of a caption, with the boxes of what it refers to.
-
-    Example:
-        >>> Phrase(1, 2, ((0.0, 0.5, 1.0, 1.0),), ("scene",), "green grass").num_words
-        2
-    """
-
-    start: int
-    """Index of its first word in the words that `split_words` returns for the caption."""
-    num_words: int
-    """Number of words."""
-    boxes: tuple[Box, ...]
-    """Left, top, right, bottom, from 0 to 1 across the image or the network's input."""
-    types: tuple[str, ...]
-    """Such as `people`, `animals`, `scene`."""
-    text: str
-    """The words in lower case, joined by single spaces."""
+from visattn.results.values import Phrase
 
 
 def read_phrases(

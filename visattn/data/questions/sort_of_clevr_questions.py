@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch.utils.data import Dataset
@@ -21,8 +21,8 @@ from visattn.data.questions.sort_of_clevr import (
     pair_facts,
     sample_layouts,
 )
+from visattn.results.kinds import Split
 
-Split = Literal["train", "validation", "test"]
 SORT_OF_CLEVR_GROUPS = {
     "non_relational": ("shape", "left", "top"),
     "relational": ("closest", "furthest", "count"),

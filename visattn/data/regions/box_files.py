@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-from visattn.recording.map_boxes import MapBoxes
+from visattn.results.map_boxes import MapBoxes
 
 
 def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
         images: File name of each image, relative to the folder of images, and its boxes.
 
     Example:
-        >>> from visattn.recording.map_boxes import MapBox
+        >>> from visattn.results.map_boxes import MapBox
         >>> boxes = MapBoxes((MapBox((1.0, 0.0, 4.0, 2.0), 0.75, 0.5, "dog."),), 0.5, True, (3, 5))
         >>> document = coco_boxes([("a.jpg", boxes)])
         >>> document["annotations"][0]["bbox"], document["categories"]

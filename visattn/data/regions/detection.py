@@ -18,7 +18,7 @@ from visattn.data.regions.dataset import AnnotatedImage
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center
 from visattn.geometry.affine import Box, Geometry
-from visattn.models.detection.queries import NO_OBJECT
+from visattn.results.kinds import NO_OBJECT
 
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from visattn.geometry.affine import Box
 from visattn.io.safe_text import short_repr
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 _MAX_COORDINATE = 10_000_000  # pixels
 

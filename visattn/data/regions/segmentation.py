@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.images.joint_transforms import IGNORE_CLASS, JointTransforms, sample_nearest
+from visattn.data.images.joint_transforms import JointTransforms, sample_nearest
 from visattn.data.images.reader import (
     ImageError,
     LoadedImage,
@@ -28,6 +28,7 @@ from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
 from visattn.data.scenes.dataset import Scenes
+from visattn.results.kinds import IGNORE_CLASS
 
 _MASK_THREADS = 8  # that wait for files
 _MIN_MASKS = 500  # that are read to count classes

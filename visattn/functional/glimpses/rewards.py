@@ -8,11 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from visattn.functional.reinforce import categorical_log_prob, rewards_to_go
+from visattn.results.kinds import IGNORE_LABEL
 
 RewardType = Literal["correct", "log_probability", "gain"]
-
-IGNORE_LABEL = -100
-"""Label of padding: the default `ignore_index` of PyTorch's losses."""
 
 
 def label_sequences(labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b s"]:

@@ -15,9 +15,9 @@ from visattn.functional.attention.statistics import (
     received_attention,
     saturated_fraction,
 )
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.model_info import AttentionLayer, ExplainedModel
 from visattn.recording.recorder import record
+from visattn.results.attention_map import AttentionMap
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 
 from visattn.metrics.maps.localization import LocalizationRule, localization_scores
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 
 def thing_scores(

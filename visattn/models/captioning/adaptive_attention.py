@@ -323,7 +323,7 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
             either.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "red", "blue")

@@ -64,7 +64,7 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
         ValueError: If there are no members, or they differ in one of these.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> from visattn.models.encoder import SmallEncoder
         >>> words = (*SPECIAL_TOKENS, "red", "blue")

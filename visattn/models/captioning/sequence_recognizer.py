@@ -36,7 +36,7 @@ class SequenceRecognizer(DecoderCaptioner[AttendingDecoderState]):
 
     Example:
         >>> import torch
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> model = SequenceRecognizer((*SPECIAL_TOKENS, *"0123456789"), encoder, score="general")

@@ -58,7 +58,7 @@ class ShowAttendTell(DecoderCaptioner[AttendingDecoderState]):
 
     Example:
         >>> import torch
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red", "blue"), encoder, hidden_size=11).eval()

@@ -44,7 +44,7 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
 
     Example:
         >>> import torch
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder, words = SmallEncoder((24, 40), channels=8), (*SPECIAL_TOKENS, "red", "blue")
         >>> model = TransformerCaptioner(words, encoder, embed_dim=12, num_heads=3, maps="all")

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from visattn.functional.boxes import inverse_sigmoid
 from visattn.models.detection.decoder import cell_centers
+from visattn.results.kinds import NO_OBJECT
 
-NO_OBJECT = -1
-"""Label of padding in a batch of targets."""
 _ANCHOR_SIZE = 0.3  # of the image side
 
 

@@ -29,7 +29,7 @@ class CNNMLP(VQAModel):
         ValueError: If `num_layers` or `pool` is below 1.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> model = CNNMLP((*SPECIAL_TOKENS, "what"), ("red", "blue"), encoder, dim=16).eval()

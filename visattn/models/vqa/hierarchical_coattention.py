@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from visattn.blocks.base import check_choice
 from visattn.blocks.tap import Tap
 from visattn.functional.attention.coattention import guided_attention, parallel_coattention
-from visattn.models.captioner import PAD
 from visattn.models.encoder import ImageEncoder
 from visattn.models.vqa.grid_tokens import GridTokens
 from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.results.kinds import PAD
 
 CoattentionMode = Literal["parallel", "alternating"]
 
@@ -46,7 +46,7 @@ class HierarchicalCoAttention(VQAModel):
         ValueError: If the mode is unknown.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "what", "color")

@@ -12,7 +12,7 @@ from visattn.blocks.base import check_choice
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
 from visattn.functional.positions.sincos import sincos_pos_embed
-from visattn.models.captioner import PAD
+from visattn.results.kinds import PAD
 
 QuestionEncoderType = Literal["gru", "gru_max", "transformer", "bag", "ngram"]
 

@@ -39,7 +39,7 @@ class StackedAttentionNetwork(VQAModel):
         ValueError: If `hops` is below 1.
 
     Example:
-        >>> from visattn.models.captioner import SPECIAL_TOKENS
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "what", "color")

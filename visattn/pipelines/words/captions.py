@@ -7,8 +7,6 @@ from typing import Any
 from torch import nn
 
 from visattn.data.images.reader import ImageLike
-from visattn.data.phrases.phrases import Phrase
-from visattn.pipelines.captioning import Caption
 from visattn.pipelines.words.contrast import contrast_replay
 from visattn.pipelines.words.controls import Controls
 from visattn.pipelines.words.methods import explain_replay
@@ -16,6 +14,7 @@ from visattn.pipelines.words.processing import PhotoProcessor, list_prompts
 from visattn.pipelines.words.prompt_images import PromptImages, PromptLike
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
+from visattn.results.values import Caption, Phrase
 
 _SELECTABLE = ("attention", "gradient_attention")
 

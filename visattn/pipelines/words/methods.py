@@ -21,7 +21,6 @@ from visattn.attribution.words import (
 from visattn.data.images.reader import LoadedImage
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.captioning import Caption
 from visattn.pipelines.explain_words import QUANTITIES, TRANSFORMERS_METHODS, WordMethod
 from visattn.pipelines.words.generation import (
     GeneratedText,
@@ -34,6 +33,7 @@ from visattn.pipelines.words.replay import WordReplay, replay_text
 from visattn.pipelines.words.token_activation import replay_token_activation
 from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.recording.frozen_model import frozen
+from visattn.results.values import Caption
 
 _WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
 

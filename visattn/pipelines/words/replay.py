@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.data.images.reader import ImageLike, LoadedImage
-from visattn.pipelines.captioning import Caption, make_thumbnail
+from visattn.pipelines.captioning import make_thumbnail
 from visattn.pipelines.words.checks import (
     check_captioner,
     check_memory,
@@ -45,12 +45,13 @@ from visattn.pipelines.words.recorded_pass import (
 )
 from visattn.pipelines.words.spans import Words, split_words
 from visattn.recording.attention_kernels import recordable_attention
-from visattn.recording.attention_map import AttentionMap
 from visattn.recording.frozen_model import eval_mode, frozen
 from visattn.recording.key_sources import KeySources
 from visattn.recording.reused_outputs import ReusedOutputs
 from visattn.recording.rounding import Rounding
 from visattn.recording.word_rows import WordRows
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Caption
 
 _UNTOUCHED = Controls()
 

@@ -1,5 +1,6 @@
 """Attention of generated words to text, and statistics of each head, from one recorded pass."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
@@ -8,16 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import Phrase, match_phrases, phrases_to_input
+from visattn.data.phrases.phrases import match_phrases, phrases_to_input
 from visattn.pipelines.words.controls import select_indices
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.frozen_model import frozen
-from visattn.recording.head_overview import HeadOverview, map_entropy, map_spread
-from visattn.recording.text_attention import KeyKind, TextAttention, TextKey, add_keys
 from visattn.recording.word_rows import WordRows
+from visattn.results.values import Phrase
+from visattn.results.word_statistics import HeadOverview, KeyKind, TextAttention, TextKey
 
 
 def text_attention(
@@ -215,3 +216,63 @@ def _in_boxes(
     results = [score_phrases(each, phrases) for each in normalize_maps(maps)]
     inside = torch.tensor([[phrase.mean_correctness for phrase in each] for each in results])
     return inside, torch.tensor([phrase.baseline for phrase in results[0]])
+
+
+def add_keys(rows: Float[Tensor, "*t m"], keys: tuple[TextKey, ...]) -> Float[Tensor, "*t k"]:
+    """Return the attention to each key: the sum over its tokens.
+
+    Args:
+        rows: Attention to each token.
+        keys: The keys.
+
+    Example:
+        >>> add_keys(torch.tensor([[0.1, 0.2, 0.7]]), (TextKey("cat", "word", (0, 1)),))
+        tensor([[0.3000]])
+    """
+    sums = [rows[..., list(key.tokens)].sum(-1) for key in keys]
+    return torch.stack(sums, -1) if sums else rows[..., :0]
+
+
+def map_entropy(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
+    """Return the entropy of maps as a share of that of a uniform one; 1 for maps of zeros.
+
+    Args:
+        maps: Non-negative maps of any sum.
+
+    Example:
+        >>> map_entropy(torch.tensor([[[1.0, 1.0]], [[0.0, 5.0]]]))
+        tensor([1., 0.])
+    """
+    shares, empty = _shares(maps)
+    count = maps.shape[-2] * maps.shape[-1]
+    entropy = -torch.xlogy(shares, shares).sum((-2, -1)) / math.log(max(count, 2))
+    return (entropy + 0.0).masked_fill(empty, 1.0)  # without negative zeros
+
+
+def map_spread(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
+    """Return how far maps lie from their center, as a share of a uniform map; 1 for zeros.
+
+    Args:
+        maps: Non-negative maps of any sum, on cells that are taken as square.
+
+    Example:
+        >>> map_spread(torch.tensor([[[1.0, 1.0, 1.0]], [[0.0, 2.0, 0.0]], [[1.0, 0.0, 1.0]]]))
+        tensor([1.0000, 0.0000, 1.2247])
+    """
+    shares, empty = _shares(maps)
+    rows, columns = maps.shape[-2:]
+    y = torch.arange(rows, dtype=maps.dtype, device=maps.device) - (rows - 1) / 2
+    x = torch.arange(columns, dtype=maps.dtype, device=maps.device) - (columns - 1) / 2
+    variance = torch.zeros_like(shares[..., 0, 0])
+    for places, axis in ((y, -1), (x, -2)):
+        along = shares.sum(axis)
+        mean = (along * places).sum(-1, keepdim=True)
+        variance = variance + (along * (places - mean) ** 2).sum(-1)
+    uniform = float((y**2).mean() + (x**2).mean())
+    return (variance.clamp(min=0) / max(uniform, 1e-12)).sqrt().masked_fill(empty, 1.0)
+
+
+def _shares(maps: Tensor) -> tuple[Tensor, Tensor]:
+    sums = maps.sum((-2, -1), keepdim=True)
+    empty = sums[..., 0, 0] <= 0
+    return maps / sums.masked_fill(sums <= 0, 1.0), empty

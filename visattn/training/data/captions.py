@@ -14,7 +14,6 @@ from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.dataset import CaptionDataset
 from visattn.data.captions.files import (
     CaptionEntry,
-    Split,
     SplitPaths,
     check_unique_ids,
     read_caption_splits,
@@ -29,6 +28,7 @@ from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSamp
 from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
 from visattn.data.phrases.phrases import read_phrases
 from visattn.models.encoder import ImageEncoder
+from visattn.results.kinds import Split
 from visattn.training.data.fallback import ReadFallbackDataModule
 from visattn.training.targets import TargetCounts
 

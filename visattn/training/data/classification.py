@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,11 +22,11 @@ from visattn.data.images.reader import LoadedImage
 from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
+from visattn.results.kinds import Split
 from visattn.training.data.fallback import ReadFallbackDataModule
 from visattn.training.targets import TargetCounts
 
 Loader = DataLoader[LabeledBatch]
-Split = Literal["train", "validation", "test"]
 
 
 class ClassificationDataModule(ReadFallbackDataModule):

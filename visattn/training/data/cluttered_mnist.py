@@ -7,7 +7,7 @@ from torch import Tensor
 
 from visattn.data.classification.cluttered_mnist import BlendMode, ClutteredMNIST, ClutterSpec
 from visattn.data.images.augment import AugmentationSpec
-from visattn.training.data.classification import Split
+from visattn.results.kinds import Split
 from visattn.training.data.torchvision import TorchvisionDataModule
 
 

@@ -16,7 +16,7 @@ from visattn.data.regions.detection import (
 )
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
-from visattn.models.detection.queries import NO_OBJECT
+from visattn.results.kinds import NO_OBJECT
 from visattn.training.data.dense import DenseDataModule
 from visattn.training.targets import TargetCounts
 

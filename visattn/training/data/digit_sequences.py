@@ -15,9 +15,8 @@ from visattn.data.classification.digit_sequences import (
 from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
-from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS, Split
 from visattn.training.base import DataModule
-from visattn.training.data.classification import Split
 from visattn.training.data.torchvision import TorchvisionDataModule
 
 Loader = DataLoader[DigitSequenceBatch]

@@ -17,7 +17,8 @@ from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.resize import ResizeMode
 from visattn.data.loading.fallback import OnError
 from visattn.data.loading.path_list import PathList
-from visattn.training.data.classification import ClassificationDataModule, Split
+from visattn.results.kinds import Split
+from visattn.training.data.classification import ClassificationDataModule
 
 
 class FolderDataModule(ClassificationDataModule):

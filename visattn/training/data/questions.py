@@ -25,7 +25,7 @@ from visattn.data.questions.sort_of_clevr_questions import (
 )
 from visattn.data.scenes.dataset import Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
-from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.base import DataModule
 
 Loader = DataLoader[QuestionSample]

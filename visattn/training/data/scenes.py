@@ -21,12 +21,9 @@ from visattn.data.scenes.single_object import (
     single_object_scenes,
 )
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
-from visattn.models.captioner import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS, Split as ClassificationSplit
 from visattn.training.base import DataModule
-from visattn.training.data.classification import (
-    ClassificationDataModule,
-    Split as ClassificationSplit,
-)
+from visattn.training.data.classification import ClassificationDataModule
 
 Loader = DataLoader[CaptionSample]
 _EVAL_BATCH_SIZE = 64

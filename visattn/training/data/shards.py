@@ -21,7 +21,8 @@ from visattn.data.shards.datasets import (
 )
 from visattn.data.shards.format import WORD_COUNTS, ShardInfo, ShardKind, read_json
 from visattn.data.shards.reader import ShardSamples
-from visattn.training.data.captions import CaptionedImagesDataModule, Split
+from visattn.results.kinds import Split
+from visattn.training.data.captions import CaptionedImagesDataModule
 from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.torchvision import TorchvisionDataModule

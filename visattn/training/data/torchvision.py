@@ -9,7 +9,8 @@ from torch import Tensor
 from visattn.data.classification.datasets import InMemoryImages, LabeledImages
 from visattn.data.classification.torchvision_sets import load_torchvision
 from visattn.data.images.augment import Affine, Augmentation, AugmentationSpec
-from visattn.training.data.classification import ClassificationDataModule, Split
+from visattn.results.kinds import Split
+from visattn.training.data.classification import ClassificationDataModule
 
 TorchvisionDataset = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"]
 

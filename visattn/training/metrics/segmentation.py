@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 from torchmetrics import Metric
 
-from visattn.data.images.joint_transforms import IGNORE_CLASS
+from visattn.results.kinds import IGNORE_CLASS
 
 SEGMENTATION_METRICS = ("miou", "dice", "boundary_iou", "pixel_accuracy")
 FOREGROUND_METRIC = "miou_foreground"

@@ -13,11 +13,12 @@ from torchmetrics import Metric
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases.grounding import phrases_to_cells
-from visattn.data.phrases.phrases import Phrase, match_phrases
+from visattn.data.phrases.phrases import match_phrases
 from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.serialization.config import build_model, model_config
+from visattn.results.values import Phrase
 from visattn.training.base import InputSpec, Task
 from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.metrics.captioning import (

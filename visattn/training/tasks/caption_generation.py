@@ -6,7 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.models.captioner import END, Captioner, TeacherForcedOutput
+from visattn.models.captioner import Captioner, TeacherForcedOutput
+from visattn.results.kinds import END
 
 
 class CaptionWithMaps(NamedTuple):

@@ -29,10 +29,11 @@ from visattn.metrics.captioning.cider import (
     weighted_cider_d,
     weighted_ngrams,
 )
-from visattn.models.captioner import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, Captioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.attending_decoder import AttendingDecoderState
 from visattn.models.captioning.hard_attention import PlaceSampler
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.distributed.reduce import ddp_loss_scale
 from visattn.training.distributed.rng import step_generator

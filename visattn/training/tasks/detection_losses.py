@@ -12,7 +12,7 @@ from torchvision.ops import sigmoid_focal_loss
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
 from visattn.functional.matching import linear_sum_assignment
 from visattn.models.detection.detr import BoxPrediction, ClassProbability, DetrOutput
-from visattn.models.detection.queries import NO_OBJECT
+from visattn.results.kinds import NO_OBJECT
 from visattn.training.distributed.reduce import all_reduce_mean
 
 _ALPHA, _GAMMA = 0.25, 2.0  # of the focal loss

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from visattn.functional.glimpses.rewards import (
-    IGNORE_LABEL,
     RewardType,
     classification_rewards,
     label_per_glimpse,
@@ -25,6 +24,7 @@ from visattn.functional.reinforce import (
 )
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.rollout import GlimpseRollout
+from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.distributed.reduce import all_reduce_std
 
 

@@ -16,9 +16,9 @@ from visattn.functional.segmentation import (
     gate_supervision_loss,
     pixel_cross_entropy,
 )
-from visattn.models.dense import BACKGROUND
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import batch_panels
+from visattn.results.kinds import BACKGROUND
 from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.metrics.segmentation import (

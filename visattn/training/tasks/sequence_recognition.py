@@ -10,16 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
-from visattn.data.classification.digit_sequences import IGNORE_LABEL, DigitSequenceBatch
-from visattn.models.captioner import (
-    END,
-    PAD,
-    SPECIAL_TOKENS,
-    START,
-    UNKNOWN,
-    Captioner,
-    TeacherForcedOutput,
-)
+from visattn.data.classification.digit_sequences import DigitSequenceBatch
+from visattn.models.captioner import Captioner, TeacherForcedOutput
+from visattn.results.kinds import END, IGNORE_LABEL, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.distributed.reduce import ddp_loss_scale

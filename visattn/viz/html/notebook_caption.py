@@ -19,7 +19,7 @@ _STYLE = (
 )
 
 
-def notebook_caption(
+def caption_element(
     image: UInt8[np.ndarray, "y x 3"],
     words: Sequence[str],
     maps: Float[np.ndarray, "t y x"],
@@ -36,7 +36,7 @@ def notebook_caption(
 
     Example:
         >>> photo = np.zeros((4, 6, 3), np.uint8)
-        >>> html = notebook_caption(photo, ["dog"], np.ones((1, 4, 6)), vmax=1)
+        >>> html = caption_element(photo, ["dog"], np.ones((1, 4, 6)), vmax=1)
         >>> html.count("<img"), "<script" in html
         (2, False)
     """

@@ -5,18 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
+from visattn.results.values import ReadLabel, format_percent, label_text
 from visattn.viz.layout.gif import encode_gif
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
 from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
 from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import class_colors, top_classes
-from visattn.viz.scanpaths.record import (
-    ReadLabel,
-    ScanPathData,
-    format_percent,
-    label_text,
-)
+from visattn.viz.scanpaths.record import ScanPathData
 
 FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12

@@ -4,13 +4,14 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
+from visattn.results.values import format_percent
 from visattn.viz.layout.grid import GAP, MARGIN
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
 from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
 from visattn.viz.scanpaths.probabilities import plot_probabilities
-from visattn.viz.scanpaths.record import ScanPathData, format_percent
+from visattn.viz.scanpaths.record import ScanPathData
 
 _WIDTH = 1200
 _INNER_WIDTH = _WIDTH - 2 * MARGIN

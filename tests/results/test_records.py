@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from visattn.data.regions import saved_maps
-from visattn.data.regions.saved_maps import read_saved_maps, reshape_maps
+from visattn.results import records as saved_maps
+from visattn.results.records import read_saved_maps, reshape_maps
 
 MAPS = np.random.default_rng(2).random((2, 3, 5))
 

@@ -9,8 +9,8 @@ import torch
 
 import visattn as va
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.scale import MapScale, empty_map_reason, map_scale
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.scale import MapScale, map_scale
 
 
 def make_map(values: Any, kind: Any = "gradient", **metadata: Any) -> AttentionMap:

@@ -1,18 +1,35 @@
-"""Attention maps from files: .npy, .npz or .json, read without executing code."""
+"""Attention maps from files: .npy, .npz or .json, read without pickle, in bounded memory."""
 
 import math
+import tokenize
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from visattn.io.safe_arrays import read_array
-from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded, short_repr
+from visattn.io.safe_text import (
+    decode_utf8,
+    open_regular_file,
+    parse_json,
+    read_bytes_bounded,
+    short_repr,
+)
 
 MAX_MAPS = 1_000  # each is drawn; no model has as many words, layers and heads or queries
 MAX_CELLS = 2**26  # of all maps together, as many as the largest image has pixels
+MAX_BYTES = 2**30  # of an array
+_DTYPE_KINDS = "biufcSU"  # numbers and strings; other kinds need pickle or hold fields
+_HEADER_ERRORS = (
+    SyntaxError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    tokenize.TokenError,
+)
 _MAX_JSON_BYTES = 2**27  # a number takes up to eight times as much memory as text
 
 
@@ -165,3 +182,90 @@ def _numbers(loaded: dict[str, Any], key: str) -> list[float] | None:
     if not all(isinstance(v, (int, float)) and abs(v) < 1e300 for v in values):  # false for NaN
         raise ValueError(f"{key} must be finite numbers, got {short_repr(values)}")
     return None if loaded.get(key) is None else values
+
+
+def read_array(
+    path: Path, name: str = "maps", *, max_values: int = MAX_BYTES
+) -> Shaped[np.ndarray, "..."]:
+    """Return the array of a .npy file, or the only or named array of a .npz file.
+
+    The size in the header is compared with the size of the file before memory is allocated. A
+    header of 10^12 numbers and a few kilobytes that decompress to gigabytes are both refused.
+
+    Args:
+        path: File; its content decides the format, not its suffix.
+        name: Name of the array, if a .npz file holds several.
+        max_values: Largest number of values.
+
+    Raises:
+        ValueError: If the file is damaged, holds several arrays and none of this name, holds
+            something other than numbers and strings, or more than `max_values` or `MAX_BYTES`.
+        OSError: If the file cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "maps.npz"
+        >>> np.savez(file, maps=np.zeros((2, 7, 7)), gates=np.zeros(2))
+        >>> read_array(file).shape
+        (2, 7, 7)
+    """
+    with open_regular_file(path) as file:
+        zipped = file.read(2) == b"PK"
+        length = file.seek(0, 2)
+        file.seek(0)
+        if not zipped:
+            return _read_npy(file, length, max_values)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                member = _select_member(archive, name)
+                with archive.open(member) as inside:
+                    return _read_npy(inside, member.file_size, max_values)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+            raise ValueError(f"damaged: {error}") from error
+
+
+def _select_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    if len(members) != 1 and name not in members:
+        raise ValueError(f"must hold one array or an array named {name}, got {list(members)[:10]}")
+    return members[name] if name in members else next(iter(members.values()))
+
+
+def _read_npy(
+    file: IO[bytes] | zipfile.ZipExtFile, length: int, max_values: int
+) -> Shaped[np.ndarray, "..."]:
+    """Return the array in the next `length` bytes of a .npy file."""
+    if length > MAX_BYTES:
+        raise ValueError(f"holds {length:,} bytes, more than {MAX_BYTES:,}")
+    shape, fortran_order, dtype = _read_header(file)
+    if dtype.kind not in _DTYPE_KINDS or not dtype.itemsize:
+        raise ValueError(f"holds {dtype}; arrays must hold numbers or strings, without pickle")
+    expected, available = math.prod(shape) * dtype.itemsize, length - file.tell()
+    if min(shape, default=0) < 0 or expected != available:
+        raise ValueError(
+            f"damaged: an array of {shape} {dtype} takes {expected:,} bytes, got {available:,}"
+        )
+    if math.prod(shape) > max_values:
+        raise ValueError(f"holds {math.prod(shape):,} values {shape}, more than {max_values:,}")
+    content = bytearray(file.read(available))
+    if len(content) != available:
+        raise ValueError(f"damaged: it ends after {len(content):,} of {available:,} bytes")
+    values = np.frombuffer(content, dtype)
+    return values.reshape(shape[::-1]).T if fortran_order else values.reshape(shape)
+
+
+def _read_header(
+    file: IO[bytes] | zipfile.ZipExtFile,
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and dtype from the header of a .npy file."""
+    npy_format = np.lib.format
+    readers: dict[tuple[int, int], Any] = {
+        (1, 0): npy_format.read_array_header_1_0,
+        (2, 0): npy_format.read_array_header_2_0,
+    }
+    try:
+        version = npy_format.read_magic(file)
+        if version not in readers:
+            raise ValueError(f"version {version}")
+        return readers[version](file)
+    except _HEADER_ERRORS as error:
+        raise ValueError(f"not a NumPy array: {error}") from error

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from visattn.data.regions.masks import map_rle, rle_mask
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
-from visattn.recording.map_boxes import MapBoxes
+from visattn.results.attention_map import AttentionMap
+from visattn.results.map_boxes import MapBoxes
 
 GRIDS = st.tuples(st.integers(1, 7), st.integers(1, 5)).flatmap(
     lambda shape: arrays(np.int8, shape, elements=st.integers(-1, 4))

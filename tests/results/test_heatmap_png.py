@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
-from visattn.recording.heatmap_png import heatmap_png
+from visattn.results.attention_map import AttentionMap, heatmap_png
 from visattn.viz.maps.colormap import colormap_lut
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.geometry.affine import Geometry
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 GRIDS = st.tuples(st.integers(1, 11), st.integers(1, 11))
 SIZES = st.tuples(st.integers(1, 61), st.integers(1, 61))

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as shapes
 
-from visattn.io import safe_arrays
-from visattn.io.safe_arrays import read_array
+from visattn.results import records as safe_arrays
+from visattn.results.records import read_array
 
 
 class Trap:

@@ -1,12 +1,84 @@
-"""Overview of the heads that words read a photo with: shares, entropy, spread, and boxes."""
+"""Attention of generated words to text, and statistics of the heads that read the photo."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
+
+KeyKind = Literal["prompt", "special", "word"]
+
+
+@dataclass(frozen=True)
+class TextKey:
+    """Tokens of text that words attend to.
+
+    Args:
+        text: The word; of a special token its name, such as `<s>`.
+        kind: A word of the `prompt`, a `special` token, or an earlier generated `word`.
+        tokens: Indices of its tokens among the keys of the attention.
+    """
+
+    text: str
+    kind: KeyKind
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TextAttention:
+    """Attention of each generated word to the words before it, beside its share on the photo.
+
+    Args:
+        words: The generated words, the rows.
+        keys: What they attend to, the columns.
+        weights: Attention of each word to each key.
+        photo: Share of each word's attention that lies on the photo.
+        other: Share on other keys, such as padding and line breaks of the photo.
+        joint: Whether photo and text are keys of the same layers, so that each row of `weights`
+            sums to 1 with `photo` and `other`. Otherwise text is read by self-attention, whose
+            `weights` sum to 1, and the photo by cross-attention, for which `photo` and `other` do.
+        how: Which layers and heads the mean is taken of.
+
+    Example:
+        >>> keys = (TextKey("<s>", "special", (0,)), TextKey("red", "word", (5,)))
+        >>> result = TextAttention(
+        ...     ("red", "car"), keys, torch.tensor([[0.4, 0.0], [0.3, 0.2]]),
+        ...     torch.tensor([0.5, 0.5]), torch.tensor([0.1, 0.0]), True)
+        >>> [(text, round(weight, 3)) for text, weight in result.strongest(1)]
+        [('<s>', 0.3), ('red', 0.2)]
+    """
+
+    words: tuple[str, ...]
+    keys: tuple[TextKey, ...]
+    weights: Float[Tensor, "w k"]
+    photo: Float[Tensor, " w"]
+    other: Float[Tensor, " w"]
+    joint: bool
+    how: str = ""
+
+    def strongest(self, word: int, count: int = 5) -> list[tuple[str, float]]:
+        """Return the keys that a word attends to most, with their weights.
+
+        Args:
+            word: Index of the word.
+            count: At most this many; keys without weight are left out.
+        """
+        order = self.weights[word].argsort(descending=True, stable=True)[:count].tolist()
+        row = self.weights[word].tolist()
+        return [(self.keys[key].text, row[key]) for key in order if row[key] > 0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attention as plain values for JSON."""
+        return {
+            "words": list(self.words),
+            "keys": [{"text": key.text, "kind": key.kind} for key in self.keys],
+            "weights": self.weights.tolist(),
+            "photo": self.photo.tolist(),
+            "other": self.other.tolist(),
+            "joint": self.joint,
+            "how": self.how,
+        }
 
 
 class HeadScore(NamedTuple):
@@ -108,48 +180,3 @@ class HeadOverview:
         best = [[each.layer, each.head] for each in self.ranked()[:10]]
         area = {} if self.area is None else {"area": self.area}
         return {"layers": list(self.sites), **plain, **area, "ranked": best}
-
-
-def map_entropy(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
-    """Return the entropy of maps as a share of that of a uniform one; 1 for maps of zeros.
-
-    Args:
-        maps: Non-negative maps of any sum.
-
-    Example:
-        >>> map_entropy(torch.tensor([[[1.0, 1.0]], [[0.0, 5.0]]]))
-        tensor([1., 0.])
-    """
-    shares, empty = _shares(maps)
-    count = maps.shape[-2] * maps.shape[-1]
-    entropy = -torch.xlogy(shares, shares).sum((-2, -1)) / math.log(max(count, 2))
-    return (entropy + 0.0).masked_fill(empty, 1.0)  # without negative zeros
-
-
-def map_spread(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
-    """Return how far maps lie from their center, as a share of a uniform map; 1 for zeros.
-
-    Args:
-        maps: Non-negative maps of any sum, on cells that are taken as square.
-
-    Example:
-        >>> map_spread(torch.tensor([[[1.0, 1.0, 1.0]], [[0.0, 2.0, 0.0]], [[1.0, 0.0, 1.0]]]))
-        tensor([1.0000, 0.0000, 1.2247])
-    """
-    shares, empty = _shares(maps)
-    rows, columns = maps.shape[-2:]
-    y = torch.arange(rows, dtype=maps.dtype, device=maps.device) - (rows - 1) / 2
-    x = torch.arange(columns, dtype=maps.dtype, device=maps.device) - (columns - 1) / 2
-    variance = torch.zeros_like(shares[..., 0, 0])
-    for places, axis in ((y, -1), (x, -2)):
-        along = shares.sum(axis)
-        mean = (along * places).sum(-1, keepdim=True)
-        variance = variance + (along * (places - mean) ** 2).sum(-1)
-    uniform = float((y**2).mean() + (x**2).mean())
-    return (variance.clamp(min=0) / max(uniform, 1e-12)).sqrt().masked_fill(empty, 1.0)
-
-
-def _shares(maps: Tensor) -> tuple[Tensor, Tensor]:
-    sums = maps.sum((-2, -1), keepdim=True)
-    empty = sums[..., 0, 0] <= 0
-    return maps / sums.masked_fill(sums <= 0, 1.0), empty

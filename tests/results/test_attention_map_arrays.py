@@ -19,7 +19,7 @@ from visattn.functional.evaluation.localization import (
 )
 from visattn.geometry.affine import Geometry
 from visattn.metrics.maps.faithfulness import perturbation_curve, pixel_ranks
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap
 
 SIZE = (35, 49)  # of the network's input
 BLOCK = (slice(40, 60), slice(30, 70))  # rows and columns of the photo

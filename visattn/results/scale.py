@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.recording.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap, is_signed
 
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
@@ -133,27 +133,3 @@ def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) ->
     if is_signed(attention_map):
         return float(magnitudes.max())
     return attention_map.display_range()[1]
-
-
-def is_signed(attention_map: AttentionMap) -> bool:
-    """Return whether negative values of a map count against the target.
-
-    Example:
-        >>> is_signed(AttentionMap(torch.zeros(2, 2), "x", "gradient", metadata={"signed": True}))
-        True
-    """
-    return bool(attention_map.metadata.get("signed", False))
-
-
-def empty_map_reason(values: Float[Tensor, "*axes"]) -> str:
-    """Return why a map is empty; "" if it is not.
-
-    Example:
-        >>> empty_map_reason(torch.zeros(2, 2)), empty_map_reason(torch.eye(2))
-        ('the map is zero everywhere', '')
-    """
-    if not bool(torch.isfinite(values).all()):
-        return "the map holds NaN or infinity"
-    if not bool(values.any()):
-        return "the map is zero everywhere"
-    return ""

@@ -1,0 +1,5 @@
+"""What pipelines return and viz draws: attention maps, captions, answers, detections."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

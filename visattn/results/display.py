@@ -1,0 +1,25 @@
+"""How notebooks show results: a table of the functions that draw them."""
+
+from importlib import import_module
+from typing import Any
+
+show: dict[str, str] = {}
+"""How notebooks show a result: class names with the `"module:function"` that draws it. Drawing
+stands above results, so whoever makes results fills it (`visattn.pipelines`)."""
+
+
+def shown(result: object) -> Any:
+    """Return what a notebook shows of a result; None if nothing draws it.
+
+    Args:
+        result: An instance of a class of `visattn.results`.
+
+    Example:
+        >>> shown(object()) is None
+        True
+    """
+    address = show.get(type(result).__name__)
+    if address is None:
+        return None
+    module, _, name = address.partition(":")
+    return getattr(import_module(module), name)(result)

@@ -1,0 +1,25 @@
+"""Plain names that several rooms share: kinds of maps, splits, special tokens and classes."""
+
+from typing import Literal
+
+MapKind = Literal[
+    "gate", "tokens", "words", "queries", "glimpse", "gradient", "saliency", "channel"
+]
+
+Split = Literal["train", "validation", "test"]
+
+SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
+
+PAD, START, END, UNKNOWN = range(4)
+
+IGNORE_LABEL = -100
+"""Label of padding: the default `ignore_index` of PyTorch's losses."""
+
+IGNORE_CLASS = 255
+"""Class number of pixels in a label map that losses and metrics leave out."""
+
+BACKGROUND = "background"
+"""Name of the class of pixels without an object; in a segmentation model it is class 0."""
+
+NO_OBJECT = -1
+"""Label of padding in a batch of targets."""

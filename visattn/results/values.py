@@ -1,0 +1,435 @@
+"""What pipelines return and what is drawn: captions, answers, scan paths, detections."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from visattn.geometry.affine import Box, Geometry
+from visattn.geometry.placement import GridPlacement
+from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.results.display import shown
+from visattn.results.kinds import BACKGROUND
+from visattn.results.word_statistics import HeadOverview, TextAttention
+
+
+class Phrase(NamedTuple):
+    """A noun phrase of a caption, with the boxes of what it refers to.
+
+    Example:
+        >>> Phrase(1, 2, ((0.0, 0.5, 1.0, 1.0),), ("scene",), "green grass").num_words
+        2
+    """
+
+    start: int
+    """Index of its first word in the words that `split_words` returns for the caption."""
+    num_words: int
+    """Number of words."""
+    boxes: tuple[Box, ...]
+    """Left, top, right, bottom, from 0 to 1 across the image or the network's input."""
+    types: tuple[str, ...]
+    """Such as `people`, `animals`, `scene`."""
+    text: str
+    """The words in lower case, joined by single spaces."""
+
+
+NO_WORDS = "(no words)"
+"""Text of a caption without words in figures."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Caption:
+    """A caption with log-probability, gate and attention map of each word."""
+
+    words: tuple[str, ...]
+    log_probs: tuple[float, ...]
+    """Log-probability of each word, in nats."""
+    gates: tuple[float, ...]
+    """Share of the image in the context vector of each word, in [0, 1]: the attention gate, or 1
+    minus the weight of a visual sentinel."""
+    maps: AttentionMap
+    """One attention map per word, placed on the original image."""
+    score: float
+    """Log-probability of the caption divided by its length penalty."""
+    finished: bool
+    """Whether the end token was generated; otherwise the caption was truncated."""
+    alternatives: tuple["Caption", ...] = ()
+    """The next best captions, if `num_captions` is above 1."""
+    image: str = ""
+    """Name of the image file; "" if unknown."""
+    gate_symbol: str = "β"
+    """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
+    the photo, where words also attend text and padding."""
+    notes: str = ""
+    """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
+    thumbnail: UInt8[np.ndarray, "y x 3"] | None = None
+    """The photo at up to 640 pixels, for notebooks."""
+    spaces: tuple[bool, ...] = ()
+    """Whether white space stands before each word; () if it does before all."""
+    further_maps: tuple[AttentionMap, ...] = ()
+    """Maps of the words on the second and later photos, if the prompt shows several."""
+    text_attention: TextAttention | None = None
+    """Attention of the words to the prompt and to earlier words, if requested."""
+    head_overview: HeadOverview | None = None
+    """Statistics of each layer and head that reads the photo, if requested."""
+
+    def __repr__(self) -> str:
+        """Return the caption in one line."""
+        more = f", {len(self.alternatives)} more" if self.alternatives else ""
+        name = f", {self.image}" if self.image else ""
+        text = truncate_text(self.text, 100)
+        return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
+
+    def _repr_html_(self) -> str | None:
+        """Return the photo and the words for notebooks; hovering a word shows its map."""
+        return shown(self)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether the caption is one of a video, whose maps have an axis of frames."""
+        return "frames" in self.maps.metadata
+
+    @property
+    def is_of_single_photo(self) -> bool:
+        """Whether the prompt showed one photo, and no video."""
+        return not self.is_video and not self.further_maps
+
+    @property
+    def image_maps(self) -> tuple[AttentionMap, ...]:
+        """The maps of the words on each photo of the prompt, or on each frame of the video."""
+        if not self.is_video:
+            return (self.maps, *self.further_maps)
+        maps, seconds = self.maps, self.maps.metadata["seconds"]
+        return tuple(
+            replace(maps, values=maps.values[:, number], metadata={**maps.metadata, "second": each})
+            for number, each in enumerate(seconds)
+        )
+
+    def display_range(self) -> tuple[float, float]:
+        """Return the values (vmin, vmax) between which all maps of the caption should be drawn.
+
+        That of `AttentionMap.display_range`; of several photos or frames, a word's peak is that of
+        all of them, and uniform attention is spread over all of them.
+        """
+        images = self.image_maps
+        if len(images) == 1:
+            return self.maps.display_range()
+        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in images], 1)
+        joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
+        return joined.display_range()
+
+    @property
+    def smooth(self) -> bool:
+        """Whether figures interpolate the maps; those of hard attention are single cells."""
+        return self.maps.metadata.get("places") not in ("argmax", "sample")
+
+    @property
+    def quantity(self) -> str:
+        """What the values of the maps are, for legends."""
+        return str(self.maps.metadata.get("quantity", "attention"))
+
+    @property
+    def text(self) -> str:
+        """The caption as one line."""
+        if not self.spaces:
+            return " ".join(self.words)
+        spaced = zip(self.spaces, self.words, strict=True)
+        return "".join(" " * space + word for space, word in spaced).strip()
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether a gate scaled the context vector of a word; otherwise all gates are 1."""
+        return any(gate < 1 for gate in self.gates)
+
+    def drawable(self) -> "Caption":
+        """Return the caption as figures show it: one without a word says so on the bare photo."""
+        if self.words:
+            return self
+        first, *further = (
+            replace(each, values=torch.zeros(1, *each.values.shape[1:]), labels=())
+            for each in (self.maps, *self.further_maps)
+        )
+        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
+                       further_maps=tuple(further), spaces=())  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Answer:
+    """The answer to a question about an image, with where the model looked."""
+
+    question: str
+    words: tuple[str, ...]
+    """Words of the question as the model reads them."""
+    answers: tuple[tuple[str, float], ...]
+    """The most probable answers and their probabilities, the best first."""
+    maps: AttentionMap | None
+    """One attention map per hop, named by its labels, placed on the original image; None if the
+    model has no maps."""
+    word_weights: Float[Tensor, "hops t"] | None = None
+    """Attention to the words for each hop; None if the model does not attend to words."""
+    unknown: tuple[str, ...] = ()
+    """Words of the question that the model does not know."""
+    image: str = ""
+    """Name of the image file; "" if unknown."""
+    notes: tuple[str, ...] = ()
+    """What limits the answer, such as unknown words; and how the maps were made."""
+
+    @property
+    def text(self) -> str:
+        """The most probable answer."""
+        return self.answers[0][0]
+
+    def __repr__(self) -> str:
+        """Return question and answer in one line."""
+        (text, probability), question = self.answers[0], truncate_text(self.question, 80)
+        maps = "no maps" if self.maps is None else f"{len(self.maps)} maps"
+        return f"Answer({question!r}: {text!r}, {100 * probability:.0f} %, {maps})"
+
+
+class ReadLabel(NamedTuple):
+    """A label that a glimpse model read."""
+
+    name: str
+    probability: float
+    glimpse: int
+    """Index of the glimpse after which it was read."""
+
+
+def read_labels(
+    probabilities: Float[np.ndarray, "t k"],
+    class_names: Sequence[str],
+    glimpses_per_label: int | None = None,
+    end_class: str | None = None,
+) -> list[ReadLabel]:
+    """Return the labels that a model read, in order, up to the end of the sequence.
+
+    Args:
+        probabilities: Class probabilities after each glimpse.
+        class_names: Names of the classes.
+        glimpses_per_label: Number of glimpses after which each label is read; by default a single
+            label is read after the last glimpse.
+        end_class: Name of the class that ends a sequence, which is the last label then.
+
+    Example:
+        >>> probabilities = np.eye(3)[[0, 1, 2, 2, 1, 1]]
+        >>> [label[:2] for label in read_labels(probabilities, ("3", "7", "end"), 2, "end")]
+        [('7', 1.0), ('end', 1.0)]
+    """
+    step = glimpses_per_label or len(probabilities)
+    labels: list[ReadLabel] = []
+    for glimpse in range(step - 1, len(probabilities), step):
+        best = int(probabilities[glimpse].argmax())
+        labels.append(ReadLabel(class_names[best], float(probabilities[glimpse, best]), glimpse))
+        if class_names[best] == end_class:
+            break
+    return labels
+
+
+def label_text(labels: Sequence[ReadLabel], end_class: str | None = None) -> tuple[str, float]:
+    """Return the names of all labels but the end, and the probability of the sequence.
+
+    Example:
+        >>> label_text([ReadLabel("3", 0.5, 2), ReadLabel("7", 0.5, 5), ReadLabel("end", 1.0, 8)])
+        ('3 7 end', 0.25)
+        >>> label_text([ReadLabel("3", 0.5, 2), ReadLabel("end", 1.0, 5)], "end")
+        ('3', 0.5)
+    """
+    names = [label.name for label in labels if label.name != end_class]
+    probability = math.prod(label.probability for label in labels)
+    return " ".join(names) or labels[-1].name, probability
+
+
+def format_percent(probability: float) -> str:
+    """Return a probability as a percentage; only 1.0 is formatted as 100 %.
+
+    Example:
+        >>> format_percent(0.003), format_percent(0.42), format_percent(0.9999)
+        ('<1 %', '42 %', '>99 %')
+    """
+    if 0 < probability < 0.01:
+        return "<1 %"
+    return ">99 %" if 0.99 < probability < 1 else f"{100 * probability:.0f} %"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScanPath:
+    """Locations, windows and predictions of a glimpse model on one image.
+
+    Args:
+        class_names: Names of the classes.
+        probabilities: Class probabilities after each glimpse.
+        locations: x and y of each glimpse on the input of the network, in [-1, 1], the initial
+            location included.
+        boxes: Left, top, right and bottom of each window, finest scale first, in pixels of the
+            original image; outside the image the network sees the pad value.
+        patches: Content of each window, as the network sees it.
+        pixels: Input of the network.
+        maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
+            full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
+        glimpses_per_label: Number of glimpses after which each label of a sequence is read; None
+            for a model with a single label.
+        end_class: Name of the class that ends a sequence.
+    """
+
+    class_names: tuple[str, ...]
+    probabilities: Float[Tensor, "t k"]
+    locations: Float[Tensor, "t 2"]
+    boxes: Float[Tensor, "t s 4"]
+    patches: UInt8[Tensor, "t s c g g"]
+    pixels: UInt8[Tensor, "c y x"]
+    maps: AttentionMap
+    glimpses_per_label: int | None = None
+    end_class: str | None = None
+
+    def __repr__(self) -> str:
+        """Return the scan path in one line."""
+        return (
+            f"ScanPath({truncate_text(self.prediction)}, probability {self.probability:.3f}, "
+            f"{len(self.locations)} glimpses)"
+        )
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the scan path on the network's input for notebooks."""
+        return shown(self)
+
+    @property
+    def labels(self) -> list[ReadLabel]:
+        """Labels that the model read, in order, up to the end of the sequence."""
+        return read_labels(
+            self.probabilities.numpy(), self.class_names, self.glimpses_per_label, self.end_class
+        )
+
+    @property
+    def prediction(self) -> str:
+        """Predicted class after the last glimpse, or the labels of a sequence."""
+        return label_text(self.labels, self.end_class)[0]
+
+    @property
+    def probability(self) -> float:
+        """Probability of the prediction."""
+        return label_text(self.labels, self.end_class)[1]
+
+
+@dataclass(frozen=True)
+class DetectedObject:
+    """One detection.
+
+    Args:
+        label: Name of its class.
+        score: Probability of the class, from 0 to 1.
+        box: Left, top, right, bottom in pixels of the original image.
+        query: Index of its query.
+    """
+
+    label: str
+    score: float
+    box: Box
+    query: int
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionResult:
+    """The detections in one image, in descending order of their scores.
+
+    Args:
+        objects: The detections.
+        maps: For each, the weight of each cell of the feature map in the cross-attention of its
+            query (mean over heads), placed on the original image.
+        points: For each, x and y in pixels of the original image and weight of every point that
+            deformable attention sampled, over all heads; weights sum to 1. None for dense
+            attention.
+    """
+
+    objects: tuple[DetectedObject, ...]
+    maps: AttentionMap
+    points: Float[Tensor, "d p 3"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class DetectorQueries:
+    """Predictions of some queries of a detector on one image, with what each attended to.
+
+    Args:
+        maps: A map `[y, x]` for each query, `[q, y, x]`; its labels are class and score. In
+            `metadata`: `queries`, `boxes` (left, top, right, bottom), `classes`, `scores`.
+        boxes: Left, top, right, bottom in pixels of the original image.
+        classes: Name of the class of each box.
+        scores: Probability of the class.
+        queries: Index of each query in the output of the model.
+        points: For deformable attention, x, y and weight of each sampled point, in pixels of the
+            original image; None for dense attention.
+    """
+
+    maps: AttentionMap
+    boxes: Float[Tensor, "q 4"]
+    classes: tuple[str, ...]
+    scores: tuple[float, ...]
+    queries: tuple[int, ...]
+    points: Float[Tensor, "q p 3"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """The segmentation of one photo.
+
+    Args:
+        labels: Class of each pixel of the photo; 255 outside of the network's input.
+        class_names: Names of the classes.
+        gates: Maps of the attention gates, from the coarsest to the finest, each on its own grid;
+            () without gates.
+        geometry: Geometry of the network's input on the photo.
+    """
+
+    labels: UInt8[np.ndarray, "y x"]
+    class_names: tuple[str, ...]
+    gates: tuple[AttentionMap, ...]
+    geometry: Geometry
+
+    @property
+    def has_background(self) -> bool:
+        """Whether class 0 is the background."""
+        return self.class_names[0] == BACKGROUND
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the segmented pixels of each class that has any, largest first."""
+        counts = np.bincount(self.labels.ravel(), minlength=256)[: len(self.class_names)]
+        total = max(1, int(counts.sum()))
+        order = sorted(range(len(counts)), key=lambda number: -counts[number])
+        return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedLayer:
+    """Attention of one layer to one image.
+
+    Args:
+        index: Index of the layer.
+        site: Name of the module.
+        weights: Attention of each head, from each query to each place of the key grid.
+        heads: Indices of the heads.
+        grid: Rows and columns of the queries on the grid.
+        prefix_queries: Kinds of the queries before those on the grid.
+        num_prefix_keys: Number of keys that lie nowhere on the image.
+        placement: Where the keys lie on the network's input; None for from edge to edge.
+        shares: Share of each query in what the scores read; equal for a single query.
+    """
+
+    index: int
+    site: str
+    weights: Float[Tensor, "h q y x"]
+    heads: tuple[int, ...]
+    grid: tuple[int, int]
+    prefix_queries: tuple[str, ...]
+    num_prefix_keys: int
+    placement: GridPlacement | None = None
+    shares: tuple[float, ...] = ()
+
+    def read_row(self) -> Float[Tensor, "h y x"]:
+        """Return the mean of the rows that the scores read, by their shares."""
+        shares = torch.tensor(self.shares).to(self.weights)
+        return torch.einsum("q,hqyx->hyx", shares, self.weights)
