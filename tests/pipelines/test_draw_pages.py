@@ -14,8 +14,9 @@ from PIL import Image
 
 from visattn.data.images.resize import ResizeSpec, resize_geometry
 from visattn.geometry.affine import Geometry
+from visattn.pipelines.captioning import ground_phrases
 from visattn.pipelines.draw_captions import caption_figure
-from visattn.pipelines.draw_pages import caption_gif, caption_html, ground_phrases
+from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.results.attention_map import AttentionMap
 from visattn.results.values import Caption, Phrase
 
@@ -69,16 +70,15 @@ def test_page_shows_the_file_name_without_folders(tmp_path: Path) -> None:
 
 def test_reference_phrases_are_scored_on_the_visible_part_of_their_boxes() -> None:
     # The box covers the left half of the visible region: the first two columns of the grid.
-    (hidden, dog) = ground_phrases(make_caption(), [DOG, HIDDEN])
+    grounded = ground_phrases(make_caption(), [DOG, HIDDEN])
+    (hidden, dog) = grounded.phrases
     assert (dog.first, dog.words, dog.boxes) == (1, 2, DOG.boxes)
     assert dog.correctness == pytest.approx((1.0, 0.0))
     assert dog.baseline == pytest.approx(0.5)
     assert (hidden.first, hidden.boxes, hidden.correctness) == (0, HIDDEN.boxes, ())
-    (caption,) = page_data(caption_html(PIXELS, make_caption(), phrase_boxes=[DOG, HIDDEN]))[
-        "captions"
-    ]
+    (caption,) = page_data(caption_html(PIXELS, grounded))["captions"]
     assert [each["first"] for each in caption["phrases"]] == [0, 1]
-    assert ground_phrases(make_caption(("dogs",)), [DOG]) == ()
+    assert ground_phrases(make_caption(("dogs",)), [DOG]).phrases == ()
 
 
 def test_animation_has_one_frame_per_word() -> None:

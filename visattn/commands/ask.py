@@ -283,22 +283,6 @@ def _json_record(image: "LoadedImage", answers: "Sequence[Answer]") -> bytes:
         "image": image.name,
         "width": width,
         "height": height,
-        "questions": [_answer_record(answer) for answer in answers],
+        "questions": [answer.to_dict() for answer in answers],
     }
     return json.dumps(record, allow_nan=False).encode() + b"\n"
-
-
-def _answer_record(answer: "Answer") -> dict[str, Any]:
-    maps, weights = answer.maps, answer.word_weights
-    geometry = None if maps is None else maps.geometry
-    return {
-        "question": answer.question,
-        "answers": [{"answer": text, "probability": share} for text, share in answer.answers],
-        "words": list(answer.words),
-        "unknown": list(answer.unknown),
-        "notes": list(answer.notes),
-        "hops": [] if maps is None else list(maps.labels),
-        "maps": None if maps is None else maps.values.tolist(),
-        "word_weights": None if weights is None else weights.tolist(),
-        "geometry": None if geometry is None else geometry.to_dict(),
-    }

@@ -159,7 +159,7 @@ class DetectionRun(ImageRun["DetectionResult"]):
 
     def record(self, image: "LoadedImage", result: "DetectionResult") -> dict[str, Any]:
         """Return the objects and their maps as values of JSON."""
-        return _json_record(image, result)
+        return {"image": image.name, **result.to_dict()}
 
     def row(self, record: Record) -> tuple[str]:
         """Return how many objects of each class there are."""
@@ -201,23 +201,3 @@ def count_classes(labels: Sequence[str]) -> str:
     """
     counts = Counter(labels)
     return ", ".join(f"{count} {label}" for label, count in counts.most_common()) or "nothing"
-
-
-def _json_record(image: "LoadedImage", result: "DetectionResult") -> dict[str, Any]:
-    """Return detections, maps and points, complete enough to draw them again."""
-    geometry = result.maps.geometry
-    height, width = image.size
-    return {
-        "image": image.name,
-        "width": width,
-        "height": height,
-        "objects": [
-            {"class": each.label, "score": each.score, "box": each.box, "query": each.query}
-            for each in result.objects
-        ],
-        "site": result.maps.site,
-        **result.maps.metadata,
-        "maps": result.maps.values.tolist(),
-        "points": None if result.points is None else result.points.tolist(),
-        "geometry": None if geometry is None else geometry.to_dict(),
-    }

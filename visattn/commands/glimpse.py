@@ -197,7 +197,7 @@ class GlimpseRun(ImageRun["ScanPath"]):
 
     def record(self, image: "LoadedImage", result: "ScanPath") -> dict[str, Any]:
         """Return a scan path as values of JSON."""
-        return _json_record(image, result)
+        return {"image": image.name, **result.to_dict()}
 
     def row(self, record: Record) -> tuple[str, str]:
         """Return class and probability."""
@@ -251,24 +251,3 @@ class GlimpseRun(ImageRun["ScanPath"]):
                 for scan in self.infer([image for _, image in batch]):
                     self.coverage.add(scan)
         return True
-
-
-def _json_record(image: "LoadedImage", scan: "ScanPath") -> dict[str, Any]:
-    """Return a scan path as values of JSON, complete enough to draw it again."""
-    geometry = scan.maps.geometry
-    return {
-        "image": image.name,
-        "class": scan.prediction,
-        "probability": scan.probability,
-        "class_names": list(scan.class_names),
-        "labels": [label._asdict() for label in scan.labels],
-        "glimpses_per_label": scan.glimpses_per_label,
-        "end_class": scan.end_class,
-        **scan.maps.metadata,
-        "glimpse_size": scan.patches.shape[-1],
-        "num_scales": scan.patches.shape[1],
-        "locations": scan.locations.tolist(),
-        "boxes": scan.boxes.tolist(),
-        "probabilities": scan.probabilities.tolist(),
-        "geometry": None if geometry is None else geometry.to_dict(),
-    }

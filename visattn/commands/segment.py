@@ -130,13 +130,7 @@ class SegmentationRun(ImageRun["Segmentation"]):
 
     def record(self, image: "LoadedImage", result: "Segmentation") -> dict[str, Any]:
         """Return shares and geometry as values of JSON."""
-        return {
-            "image": image.name,
-            "class_names": list(result.class_names),
-            "shares": result.shares(),
-            "ignored": 255,
-            "geometry": result.geometry.to_dict(),
-        }
+        return {"image": image.name, **result.to_dict()}
 
     def row(self, record: Record) -> tuple[str]:
         """Return the share of each class in percent."""

@@ -25,6 +25,8 @@ from visattn.data.images.reader import (
     read_image,
 )
 from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.data.phrases.grounding import normalize_maps, score_phrases
+from visattn.data.phrases.phrases import match_phrases, phrases_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
@@ -35,7 +37,7 @@ from visattn.models.captioning.hard_attention import Places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import Caption
+from visattn.results.values import Caption, GroundedPhrase, Phrase
 from visattn.viz.html.index_page import is_result_folder
 
 _THUMBNAIL = 640  # pixels
@@ -301,3 +303,40 @@ def _captions(
         raise ValueError("no caption of these lengths is possible: all words are banned")
     best, *others = captions
     return replace(best, alternatives=tuple(others), thumbnail=thumbnail)
+
+
+def ground_phrases(caption: Caption, annotated: Sequence[Phrase]) -> Caption:
+    """Return a caption with the annotated phrases that occur in it, and their grounding scores.
+
+    Args:
+        caption: A caption with placed maps; its alternatives get their phrases, too.
+        annotated: Phrases of reference captions with their boxes, relative to the image.
+
+    Example:
+        >>> maps = AttentionMap(torch.tensor([[[0.9, 0.1]]]), "look", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
+        >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
+        >>> phrase = Phrase(0, 1, ((0.0, 0.0, 0.5, 1.0),), ("animals",), "dog")
+        >>> [grounded] = ground_phrases(result, [phrase]).phrases
+        >>> round(grounded.correctness[0], 3), grounded.baseline, grounded.pointed
+        (0.9, 0.5, True)
+    """
+    return replace(
+        caption,
+        phrases=tuple(_score(caption, each) for each in match_phrases(caption.words, annotated)),
+        alternatives=tuple(ground_phrases(each, annotated) for each in caption.alternatives),
+    )
+
+
+def _score(caption: Caption, phrase: Phrase) -> GroundedPhrase:
+    """Return a phrase with its boxes and, if the network saw any of them, its grounding scores."""
+    grounded = GroundedPhrase(phrase.start, phrase.num_words, phrase.boxes)
+    geometry = caption.maps.geometry
+    on_input = () if geometry is None else phrases_to_input([phrase], geometry)
+    for result in score_phrases(normalize_maps(caption.maps.values), on_input):
+        return grounded._replace(
+            correctness=result.word_correctness,
+            baseline=result.baseline,
+            pointed=result.pointing_hit,
+        )
+    return grounded

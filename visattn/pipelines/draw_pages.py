@@ -7,15 +7,13 @@ from typing import Any
 import torch
 
 from visattn.data.images.reader import ImageLike, read_image
-from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import match_phrases, phrases_to_input
 from visattn.geometry.placement import Box
 from visattn.pipelines.draw_captions import DrawnImage, check_one_image, drawn_images
 from visattn.pipelines.draw_word_statistics import statistics_figures
 from visattn.results.map_boxes import MapBoxes
-from visattn.results.values import Caption, Phrase
+from visattn.results.values import Caption
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
-from visattn.viz.html.caption_page import PageCaption, PageFigure, PagePhrase, caption_page
+from visattn.viz.html.caption_page import PageCaption, PageFigure, caption_page
 from visattn.viz.html.photo_page import PageImage
 
 _STRONGEST = 6  # words of the text that the page names for each word
@@ -25,7 +23,6 @@ def caption_html(
     image: ImageLike | Sequence[ImageLike],
     caption: Caption,
     *,
-    phrase_boxes: Sequence[Phrase] = (),
     boxes: MapBoxes | None = None,
     name: str | None = None,
     **options: Any,
@@ -37,9 +34,8 @@ def caption_html(
 
     Args:
         image: The original image; a list of the photos of a prompt; or a video file or its frames.
-        caption: Its caption; the `alternatives` can be selected on the page.
-        phrase_boxes: Phrases of reference captions with their boxes, relative to the image. For
-            phrases that also occur in a caption, the page shows the boxes and the grounding scores.
+        caption: Its caption; the `alternatives` can be selected on the page. The boxes and scores
+            of its `phrases` are shown.
         boxes: Boxes of the maps of the first caption, from `caption.maps.boxes()`, which are
             outlined.
         name: Name on the page; by default the file name of the image.
@@ -65,16 +61,16 @@ def caption_html(
         )
     images = drawn_images(image, caption)
     several = not caption.is_of_single_photo
-    if several and phrase_boxes:
-        raise ValueError("phrase_boxes are those of one photo; the caption has several images")
+    if several and caption.phrases:
+        raise ValueError("phrases are those of one photo; the caption has several images")
     if several and boxes is not None:
         raise ValueError("boxes are those of one photo; the caption has several images")
     options.setdefault("vmax", caption.display_range()[1])
     return caption_page(
         images[0].pixels,
         [
-            _page_caption(caption.drawable(), phrase_boxes, boxes),
-            *(_page_caption(each.drawable(), phrase_boxes, None) for each in caption.alternatives),
+            _page_caption(caption.drawable(), boxes),
+            *(_page_caption(each.drawable(), None) for each in caption.alternatives),
         ],
         geometry.to_dict(),
         name=_page_name(caption, images) if name is None else name,
@@ -135,29 +131,6 @@ def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **optio
     return caption_animation(pixels, caption.words, maps, width=width, **options)
 
 
-def ground_phrases(caption: Caption, phrase_boxes: Sequence[Phrase]) -> tuple[PagePhrase, ...]:
-    """Return the reference phrases that occur in a caption, with their grounding scores.
-
-    Args:
-        caption: A caption with placed maps.
-        phrase_boxes: Phrases of reference captions with their boxes, relative to the image.
-
-    Example:
-        >>> from visattn.geometry import Geometry
-        >>> from visattn.results import AttentionMap
-        >>> maps = AttentionMap(torch.tensor([[[0.9, 0.1]]]), "look", "words")
-        >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
-        >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
-        >>> phrase = Phrase(0, 1, ((0.0, 0.0, 0.5, 1.0),), ("animals",), "dog")
-        >>> [grounded] = ground_phrases(result, [phrase])
-        >>> round(grounded.correctness[0], 3), grounded.baseline, grounded.pointed
-        (0.9, 0.5, True)
-    """
-    return tuple(
-        _page_phrase(caption, phrase) for phrase in match_phrases(caption.words, phrase_boxes)
-    )
-
-
 def _page_name(caption: Caption, images: Sequence[DrawnImage]) -> str:
     """Return the name of the photo or of the video, or the names of the photos."""
     if caption.is_video:
@@ -171,9 +144,7 @@ def _page_image(image: DrawnImage) -> PageImage:
                        {} if geometry is None else geometry.to_dict())  # fmt: skip
 
 
-def _page_caption(
-    caption: Caption, regions: Sequence[Phrase], boxes: MapBoxes | None
-) -> PageCaption:
+def _page_caption(caption: Caption, boxes: MapBoxes | None) -> PageCaption:
     maps = caption.maps.values
     if not caption.is_of_single_photo:
         maps = torch.cat([each.values.flatten(1) for each in caption.image_maps], 1)[:, None]
@@ -184,7 +155,7 @@ def _page_caption(
         gates=caption.gates if caption.has_gates else (),
         score=caption.score,
         finished=caption.finished,
-        phrases=ground_phrases(caption, regions),
+        phrases=caption.phrases,
         boxes=relative_boxes(boxes),
         texts=() if caption.text_attention is None else tuple(
             tuple(caption.text_attention.strongest(word, _STRONGEST))
@@ -206,19 +177,3 @@ def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:
         tuple((x0 / width, y0 / height, x1 / width, y1 / height) for x0, y0, x1, y1 in each)
         for each in boxes.per_map()
     )
-
-
-def _page_phrase(caption: Caption, phrase: Phrase) -> PagePhrase:
-    """Return a phrase with its boxes and, if the network saw any of them, its grounding scores."""
-    shown, geometry = (
-        PagePhrase(phrase.start, phrase.num_words, phrase.boxes),
-        caption.maps.geometry,
-    )
-    on_input = () if geometry is None else phrases_to_input([phrase], geometry)
-    for result in score_phrases(normalize_maps(caption.maps.values), on_input):
-        return shown._replace(
-            correctness=result.word_correctness,
-            baseline=result.baseline,
-            pointed=result.pointing_hit,
-        )
-    return shown

@@ -1,8 +1,10 @@
 """Attention maps from files: .npy, .npz or .json, read without pickle, in bounded memory."""
 
+import io
 import math
 import tokenize
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -269,3 +271,18 @@ def _read_header(
         return readers[version](file)
     except _HEADER_ERRORS as error:
         raise ValueError(f"not a NumPy array: {error}") from error
+
+
+def npz_bytes(arrays: Mapping[str, Any]) -> bytes:
+    """Return arrays as the content of a compressed .npz file.
+
+    Args:
+        arrays: Numbers or strings by name.
+
+    Example:
+        >>> npz_bytes({"maps": np.zeros((2, 3))})[:2]
+        b'PK'
+    """
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()

@@ -1,9 +1,10 @@
 """What pipelines return and what is drawn: captions, answers, scan paths, detections."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from visattn.geometry.affine import Box, Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
-from visattn.results.kinds import BACKGROUND
+from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, MapKind
 from visattn.results.word_statistics import HeadOverview, TextAttention
 
 
@@ -38,6 +39,23 @@ class Phrase(NamedTuple):
     """The words in lower case, joined by single spaces."""
 
 
+class GroundedPhrase(NamedTuple):
+    """A phrase of a caption, its ground-truth boxes, and the scores of its attention."""
+
+    first: int
+    """Index of its first word in the caption."""
+    words: int
+    boxes: tuple[Box, ...]
+    """Left, top, right and bottom as fractions of the image size."""
+    correctness: tuple[float, ...] = ()
+    """Attention inside the boxes, for each word; empty if they are outside the model's input."""
+    baseline: float = 0.0
+    """Attention inside the boxes of a uniform map."""
+    pointed: bool = False
+    """Whether the peak of the sum of its maps is inside the boxes."""
+
+
+_OF_VIDEO = ("frames", "seconds")
 NO_WORDS = "(no words)"
 """Text of a caption without words in figures."""
 
@@ -77,6 +95,8 @@ class Caption:
     """Attention of the words to the prompt and to earlier words, if requested."""
     head_overview: HeadOverview | None = None
     """Statistics of each layer and head that reads the photo, if requested."""
+    phrases: tuple[GroundedPhrase, ...] = ()
+    """Annotated phrases that occur in it, from `ground_phrases`."""
 
     def __repr__(self) -> str:
         """Return the caption in one line."""
@@ -157,6 +177,99 @@ class Caption:
         return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
                        further_maps=tuple(further), spaces=())  # fmt: skip
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record of the caption, its maps and alternatives as plain values for JSON.
+
+        Of several photos, `maps` and `geometry` are lists with one entry for each.
+
+        Example:
+            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
+            >>> record = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True).to_dict()
+            >>> record["caption"], record["maps"], record["geometry"]
+            ('7', [[[1.0, 1.0]]], None)
+        """
+        places = [_place(maps) for maps in (self.maps, *self.further_maps)]
+        return {
+            "image": self.image,
+            **_caption_record(self),
+            **{key: self.maps.metadata[key] for key in _OF_VIDEO if self.is_video},
+            "geometry": places if self.further_maps else places[0],
+            "alternatives": [_caption_record(each) for each in self.alternatives],
+        }
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Return the caption as NumPy arrays; the keys of the second caption end in `_2`.
+
+        Maps on the second photo of a prompt are `photo2_maps`, with `photo2_geometry`.
+        """
+        arrays: dict[str, Any] = {}
+        for number, each in enumerate((self, *self.alternatives), start=1):
+            suffix = "" if number == 1 else f"_{number}"
+            arrays |= {
+                f"maps{suffix}": each.maps.values.numpy(),
+                f"words{suffix}": np.array(each.words, dtype=np.str_),
+                f"gates{suffix}": np.array(each.gates),
+                f"log_probs{suffix}": np.array(each.log_probs),
+                f"score{suffix}": np.array(each.score),
+            }
+            for photo, maps in enumerate(each.further_maps, start=2):
+                arrays[f"photo{photo}_maps{suffix}"] = maps.values.numpy()
+        for photo, maps in enumerate((self.maps, *self.further_maps), start=1):
+            if maps.geometry is not None:
+                prefix = "" if photo == 1 else f"photo{photo}_"
+                arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
+        for key in _OF_VIDEO if self.is_video else ():
+            arrays[key] = np.array(self.maps.metadata[key])
+        return arrays
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
+        """Return the caption of a record, without its statistics.
+
+        Args:
+            record: What `to_dict` returned, or the JSON file of `visattn caption`.
+
+        Example:
+            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
+            >>> record = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True).to_dict()
+            >>> Caption.from_dict(record).words
+            ('7',)
+        """
+        several = isinstance(record["geometry"], list)
+        places = record["geometry"] if several else [record["geometry"]]
+        video = {key: record[key] for key in _OF_VIDEO if key in record}
+        names = record["image"]
+
+        def read(entry: Mapping[str, Any], alternatives: tuple[Caption, ...]) -> Caption:
+            words = tuple(entry["words"])
+            maps = [
+                AttentionMap(
+                    torch.tensor(values, dtype=torch.float32), "record", "words",
+                    None if place is None else Geometry.from_dict(place),
+                    {**entry.get("made", {}), **video}, words,
+                )
+                for values, place in zip(
+                    entry["maps"] if several else [entry["maps"]], places, strict=True
+                )
+            ]  # fmt: skip
+            phrases = [{key: each[key] for key in GroundedPhrase._fields}
+                       for each in entry.get("phrases", ())]  # fmt: skip
+            return cls(
+                words=words,
+                log_probs=tuple(entry["log_probs"]),
+                gates=tuple(entry["gates"]),
+                maps=maps[0],
+                score=entry["score"],
+                finished=entry["finished"],
+                alternatives=alternatives,
+                image=", ".join(names) if several else names,
+                notes=entry.get("notes", ""),
+                further_maps=tuple(maps[1:]),
+                phrases=tuple(GroundedPhrase(**each) for each in phrases),
+            )
+
+        return read(record, tuple(read(each, ()) for each in record.get("alternatives", ())))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer:
@@ -189,6 +302,49 @@ class Answer:
         (text, probability), question = self.answers[0], truncate_text(self.question, 80)
         maps = "no maps" if self.maps is None else f"{len(self.maps)} maps"
         return f"Answer({question!r}: {text!r}, {100 * probability:.0f} %, {maps})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return question, answers and maps as plain values for JSON.
+
+        Example:
+            >>> Answer("Red?", ("red",), (("yes", 0.9),), None).to_dict()["answers"]
+            [{'answer': 'yes', 'probability': 0.9}]
+        """
+        maps, weights = self.maps, self.word_weights
+        return {
+            "question": self.question,
+            "answers": [{"answer": text, "probability": share} for text, share in self.answers],
+            "words": list(self.words),
+            "unknown": list(self.unknown),
+            "notes": list(self.notes),
+            "hops": [] if maps is None else list(maps.labels),
+            "maps": None if maps is None else maps.values.tolist(),
+            "word_weights": None if weights is None else weights.tolist(),
+            "geometry": None if maps is None else _place(maps),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Answer":
+        """Return the answer of a record.
+
+        Args:
+            record: What `to_dict` returned, or an entry of `questions` in a file of `visattn ask`.
+
+        Example:
+            >>> answer = Answer("Red?", ("red",), (("yes", 0.9),), None)
+            >>> Answer.from_dict(answer.to_dict()).text
+            'yes'
+        """
+        weights = record["word_weights"]
+        return cls(
+            question=record["question"],
+            words=tuple(record["words"]),
+            answers=tuple((each["answer"], each["probability"]) for each in record["answers"]),
+            maps=_read_maps(record, "tokens", tuple(record["hops"])),
+            word_weights=None if weights is None else torch.tensor(weights),
+            unknown=tuple(record["unknown"]),
+            notes=tuple(record["notes"]),
+        )
 
 
 class ReadLabel(NamedTuple):
@@ -314,6 +470,24 @@ class ScanPath:
         """Probability of the prediction."""
         return label_text(self.labels, self.end_class)[1]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scan path as plain values for JSON, without what the network sees."""
+        return {
+            "class": self.prediction,
+            "probability": self.probability,
+            "class_names": list(self.class_names),
+            "labels": [label._asdict() for label in self.labels],
+            "glimpses_per_label": self.glimpses_per_label,
+            "end_class": self.end_class,
+            **self.maps.metadata,
+            "glimpse_size": self.patches.shape[-1],
+            "num_scales": self.patches.shape[1],
+            "locations": self.locations.tolist(),
+            "boxes": self.boxes.tolist(),
+            "probabilities": self.probabilities.tolist(),
+            "geometry": _place(self.maps),
+        }
+
 
 @dataclass(frozen=True)
 class DetectedObject:
@@ -348,6 +522,33 @@ class DetectionResult:
     objects: tuple[DetectedObject, ...]
     maps: AttentionMap
     points: Float[Tensor, "d p 3"] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return objects, maps and points as plain values for JSON.
+
+        Example:
+            >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
+            >>> place = Geometry.identity((30, 40))
+            >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", place)
+            >>> record = DetectionResult((dog,), maps, None).to_dict()
+            >>> record["width"], record["objects"][0]["class"]
+            (40, 'dog')
+        """
+        geometry = self.maps.geometry
+        height, width = (None, None) if geometry is None else geometry.image_size
+        return {
+            "width": width,
+            "height": height,
+            "objects": [
+                {"class": each.label, "score": each.score, "box": each.box, "query": each.query}
+                for each in self.objects
+            ],
+            "site": self.maps.site,
+            **self.maps.metadata,
+            "maps": self.maps.values.tolist(),
+            "points": None if self.points is None else self.points.tolist(),
+            "geometry": _place(self.maps),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,6 +603,15 @@ class Segmentation:
         order = sorted(range(len(counts)), key=lambda number: -counts[number])
         return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return classes, their shares and the geometry as plain values for JSON."""
+        return {
+            "class_names": list(self.class_names),
+            "shares": self.shares(),
+            "ignored": IGNORE_CLASS,
+            "geometry": self.geometry.to_dict(),
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class RecordedLayer:
@@ -433,3 +643,40 @@ class RecordedLayer:
         """Return the mean of the rows that the scores read, by their shares."""
         shares = torch.tensor(self.shares).to(self.weights)
         return torch.einsum("q,hqyx->hyx", shares, self.weights)
+
+
+def _place(maps: AttentionMap) -> dict[str, Any] | None:
+    return None if maps.geometry is None else maps.geometry.to_dict()
+
+
+def _read_maps(
+    record: Mapping[str, Any], kind: MapKind, labels: tuple[str, ...]
+) -> AttentionMap | None:
+    if record["maps"] is None:
+        return None
+    place = None if record["geometry"] is None else Geometry.from_dict(record["geometry"])
+    values = torch.tensor(record["maps"], dtype=torch.float32)
+    return AttentionMap(values, "record", kind, place, labels=labels)
+
+
+def _caption_record(caption: Caption) -> dict[str, Any]:
+    """Return what an alternative has as well as the caption itself."""
+    left_out = ("image", *_OF_VIDEO)
+    made = {name: each for name, each in caption.maps.metadata.items() if name not in left_out}
+    maps = [each.values.tolist() for each in (caption.maps, *caption.further_maps)]
+    statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
+    return {
+        "caption": caption.text,
+        "words": list(caption.words),
+        "log_probs": list(caption.log_probs),
+        "gates": list(caption.gates),
+        "finished": caption.finished,
+        "score": caption.score,
+        **({"notes": caption.notes, "made": made} if caption.notes else {}),
+        **{name: each.to_dict() for name, each in statistics.items() if each is not None},
+        "maps": maps if caption.further_maps else maps[0],
+        "phrases": [
+            {"text": " ".join(caption.words[each.first : each.first + each.words])} | each._asdict()
+            for each in caption.phrases
+        ],
+    }

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
+from visattn.results.values import GroundedPhrase
+from visattn.viz.html.caption_page import PageCaption, caption_page
 from visattn.viz.maps.colormap import colormap_lut
 
 WORDS = ("a", "dog")
@@ -79,7 +80,7 @@ def test_page_omits_missing_information() -> None:
 
 
 def test_page_has_phrases_with_boxes_and_scores() -> None:
-    phrase = PagePhrase(1, 1, ((0.0, 0.25, 0.5, 1.0),), (0.75,), 0.375, pointed=True)
+    phrase = GroundedPhrase(1, 1, ((0.0, 0.25, 0.5, 1.0),), (0.75,), 0.375, pointed=True)
     (caption,) = page_data(page(PageCaption(WORDS, MAPS, phrases=(phrase,))))["captions"]
     assert caption["phrases"] == [
         {

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.html.caption_page import PageCaption, PagePhrase, caption_page
+from visattn.results.values import GroundedPhrase
+from visattn.viz.html.caption_page import PageCaption, caption_page
 from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
 
 RNG = np.random.default_rng(3)
 WORDS = ("a", "red", "dog", "runs")
-DOG = PagePhrase(
+DOG = GroundedPhrase(
     1, 2, ((0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.1, 0.2)), (0.625, 0.25), 0.375, pointed=True
 )
-UNSEEN = PagePhrase(3, 1, ((0.9, 0.0, 1.0, 0.1),))
+UNSEEN = GroundedPhrase(3, 1, ((0.9, 0.0, 1.0, 0.1),))
 EVIL = (
     "<script>window.pwned=1</script>",
     "<img src=x onerror=window.pwned=2>",

@@ -1,9 +1,7 @@
 """Runs of `visattn caption` over images: search, maps of words, and the files of each image."""
 
 import argparse
-import io
 import itertools
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -28,7 +26,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.results.values import Caption, Phrase
 
-_OF_VIDEO = ("frames", "seconds")
 _CARD_IMAGES = 4  # on the index, of several photos or frames
 _OPTIONS = ("method", "length_penalty", "seed")
 _FIGURES = {
@@ -87,7 +84,10 @@ class CaptionRun(ImageRun["Caption"]):
         """Return a caption and its alternatives as values of JSON."""
         boxes = boxes_of(result.maps, self.args)
         entries = {} if boxes is None else {"boxes": boxes.to_dict()}
-        return {**_json_record(image, result, self._phrases(image)), **entries}
+        names = [each.name for each in _images(image)]
+        image_name = names if result.further_maps else names[0]
+        record = self._grounded(image, result).to_dict()
+        return {**record, "image": image_name, **entries}
 
     def row(self, record: Record) -> tuple[str]:
         """Return the caption."""
@@ -113,12 +113,13 @@ class CaptionRun(ImageRun["Caption"]):
         from visattn.pipelines.draw_captions import alignment_figure, caption_figure
         from visattn.pipelines.draw_pages import caption_gif, caption_html
         from visattn.pipelines.draw_word_statistics import statistics_figures
+        from visattn.results.records import npz_bytes
 
         file, images = str(self.out / name), _images(image)
         outlined = boxes_of(result.maps, self.args)
         panel = caption_figure(images, result, boxes=outlined)
         atomic_write(Path(f"{file}.png"), encode_png(panel))
-        atomic_write(Path(f"{file}.npz"), _npz_arrays(result))
+        atomic_write(Path(f"{file}.npz"), npz_bytes(result.to_arrays()))
         if self.args.gif:
             atomic_write(Path(f"{file}.gif"), caption_gif(images[0], result))
         if self.args.alignment:
@@ -126,15 +127,16 @@ class CaptionRun(ImageRun["Caption"]):
             atomic_write(Path(f"{file}.alignment.png"), figure)
         for kind, figure in statistics_figures(result).items():
             atomic_write(Path(f"{file}.{kind}.png"), encode_png(figure))
-        phrases = self._phrases(image)
-        html = caption_html(
-            images, result, phrase_boxes=phrases, boxes=outlined, name=name, index=INDEX
-        )
+        grounded = self._grounded(image, result)
+        html = caption_html(images, grounded, boxes=outlined, name=name, index=INDEX)
         atomic_write(Path(f"{file}.html"), html.encode())
         return _mean_overlays(images, result)
 
-    def _phrases(self, image: "LoadedImage | PromptImages") -> "Sequence[Phrase]":
-        return self.phrase_boxes.get(Path(image.name).name, ())
+    def _grounded(self, image: "LoadedImage | PromptImages", result: "Caption") -> "Caption":
+        from visattn.pipelines.captioning import ground_phrases
+
+        phrases = self.phrase_boxes.get(Path(image.name).name)
+        return result if phrases is None else ground_phrases(result, phrases)
 
 
 def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
@@ -264,87 +266,3 @@ def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.
         mean = replace(maps, values=maps.values.mean(0), labels=())
         drawn.append(np.array(overlay(image, mean, vmax=top, opacity=0.6)))
     return drawn
-
-
-def _json_record(
-    image: "LoadedImage | PromptImages", caption: "Caption", phrases: "Sequence[Phrase]"
-) -> dict[str, Any]:
-    """Return a caption with its maps; of several photos each map and geometry is a list of them."""
-    places = [
-        None if maps.geometry is None else maps.geometry.to_dict()
-        for maps in (caption.maps, *caption.further_maps)
-    ]
-    best, *others = (_caption_record(each, phrases) for each in (caption, *caption.alternatives))
-    names = [each.name for each in _images(image)]
-    several = len(places) > 1
-    return {
-        "image": names if several else names[0],
-        **best,
-        **{key: caption.maps.metadata[key] for key in _OF_VIDEO if caption.is_video},
-        "geometry": places if several else places[0],
-        "alternatives": others,
-    }
-
-
-def _caption_record(caption: "Caption", phrases: "Sequence[Phrase]") -> dict[str, Any]:
-    """Return a caption as plain values; each map is a grid of weights that sum to one."""
-    from visattn.pipelines.draw_pages import ground_phrases
-
-    made = {
-        name: value
-        for name, value in caption.maps.metadata.items()
-        if name not in ("image", *_OF_VIDEO)
-    }
-    maps = [each.values.tolist() for each in (caption.maps, *caption.further_maps)]
-    return {
-        "caption": caption.text,
-        "words": list(caption.words),
-        "log_probs": list(caption.log_probs),
-        "gates": list(caption.gates),
-        "finished": caption.finished,
-        "score": caption.score,
-        **({"notes": caption.notes, "made": made} if caption.notes else {}),
-        **{
-            name: value.to_dict()
-            for name in ("text_attention", "head_overview")
-            if (value := getattr(caption, name)) is not None
-        },
-        "maps": maps if caption.further_maps else maps[0],
-        "phrases": [
-            {
-                "text": " ".join(caption.words[phrase.first : phrase.first + phrase.words]),
-                **phrase._asdict(),
-            }
-            for phrase in ground_phrases(caption, phrases)
-        ],
-    }
-
-
-def _npz_arrays(caption: "Caption") -> bytes:
-    """Return captions as NumPy arrays without pickle; the keys of the second caption end in _2.
-
-    Maps on the second photo of a prompt are `photo2_maps`, with `photo2_geometry`.
-    """
-    import numpy as np
-
-    arrays: dict[str, Any] = {}
-    for number, each in enumerate((caption, *caption.alternatives), start=1):
-        suffix = "" if number == 1 else f"_{number}"
-        arrays |= {
-            f"maps{suffix}": each.maps.values.numpy(),
-            f"words{suffix}": np.array(each.words, dtype=np.str_),
-            f"gates{suffix}": np.array(each.gates),
-            f"log_probs{suffix}": np.array(each.log_probs),
-            f"score{suffix}": np.array(each.score),
-        }
-        for photo, maps in enumerate(each.further_maps, start=2):
-            arrays[f"photo{photo}_maps{suffix}"] = maps.values.numpy()
-    for photo, maps in enumerate((caption.maps, *caption.further_maps), start=1):
-        if maps.geometry is not None:
-            prefix = "" if photo == 1 else f"photo{photo}_"
-            arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
-    for key in _OF_VIDEO if caption.is_video else ():
-        arrays[key] = np.array(caption.maps.metadata[key])
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from visattn.results.values import GroundedPhrase
 from visattn.viz.html.document import escape_text, image_data_url
 from visattn.viz.html.photo_page import LONGEST, PageImage, photo_page
 from visattn.viz.html.safe_text import sanitize_text
@@ -18,22 +19,6 @@ _WORD, _CAPTION = 60, 1_000  # characters
 _VIEWER = (
     "overlays.js", "photo.js", "widgets.js", "viewer.js",
 )  # fmt: skip
-
-
-class PagePhrase(NamedTuple):
-    """A phrase of a caption, its ground-truth boxes, and the scores of its attention."""
-
-    first: int
-    """Index of its first word in the caption."""
-    words: int
-    boxes: tuple[tuple[float, float, float, float], ...]
-    """Left, top, right and bottom as fractions of the image size."""
-    correctness: tuple[float, ...] = ()
-    """Attention inside the boxes, for each word; empty if they are outside the model's input."""
-    baseline: float = 0.0
-    """Attention inside the boxes of a uniform map."""
-    pointed: bool = False
-    """Whether the peak of the sum of its maps is inside the boxes."""
 
 
 class PageFigure(NamedTuple):
@@ -74,7 +59,7 @@ class PageCaption:
     gates: tuple[float, ...] = ()
     score: float | None = None
     finished: bool = True
-    phrases: tuple[PagePhrase, ...] = ()
+    phrases: tuple[GroundedPhrase, ...] = ()
     boxes: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
     texts: tuple[tuple[tuple[str, float], ...], ...] = ()
 
