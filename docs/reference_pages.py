@@ -14,6 +14,7 @@ from visattn.cli import COMMANDS
 ROOMS = [
     "geometry",
     "results",
+    "images",
     "functional",
     "blocks",
     "insertion",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.models.ram.glimpse_model import GlimpseModel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -103,7 +103,7 @@ def _animate(args: argparse.Namespace) -> list[Path]:
 
 
 def _images(args: argparse.Namespace) -> "list[LoadedImage]":
-    from visattn.data.images.reader import find_images, read_image
+    from visattn.images.reader import find_images, read_image
 
     return [read_image(path) for path in find_images(args.images)[: args.count]]
 
@@ -112,7 +112,7 @@ def _digits(
     args: argparse.Namespace, model: "GlimpseModel"
 ) -> "tuple[list[LoadedImage], list[str | None]]":
     """Return test digits on canvases of the model's size, and their labels."""
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
 
     data = ClutteredMNISTDataModule(

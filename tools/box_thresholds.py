@@ -17,11 +17,11 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from visattn.data.images.reader import read_image
 from visattn.data.regions.dataset import read_annotated_images
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import object_boxes
 from visattn.functional.boxes import box_iou
+from visattn.images.reader import read_image
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.evaluate_maps import build_queries
 from visattn.pipelines.explainer import Explainer

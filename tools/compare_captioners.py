@@ -99,7 +99,7 @@ def _image(args: argparse.Namespace) -> "Input":
     """Return the image of a file, and the given caption."""
     import torch
 
-    from visattn.data import read_image
+    from visattn.images import read_image
     from visattn.viz.maps.resize import resize_image
 
     if not args.words:

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.commands.options.models import add_model, load_explained_model
-from visattn.data.images.reader import find_images, read_image
 from visattn.geometry.placement import GridPlacement
+from visattn.images.reader import find_images, read_image
 from visattn.pipelines.explainer import Explainer
 from visattn.results.attention_map import AttentionMap, resample_to_input
 

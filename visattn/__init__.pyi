@@ -11,14 +11,14 @@ from .blocks.registry import (
     list_blocks as list_blocks,
     register_block as register_block,
 )
-from .data.images.reader import (
-    read_image as read_image,
-)
 from .data.scenes.dataset import (
     Scenes as Scenes,
 )
 from .geometry.affine import (
     Geometry as Geometry,
+)
+from .images.reader import (
+    read_image as read_image,
 )
 from .insertion.baking import (
     bake as bake,

@@ -12,7 +12,7 @@ from command_sandbox import fill
 
 import visattn as va
 from visattn.cli import main
-from visattn.data.images.reader import find_images
+from visattn.images.reader import find_images
 from visattn.io.safe_paths import walk_files
 
 Capsys = pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ from video_data import block_frame, write_clip
 
 import visattn
 from visattn.cli import main
-from visattn.data.images.video import VideoReader
+from visattn.images.video import VideoReader
 from visattn.models import (
     SPECIAL_TOKENS,
     RecurrentAttentionModel,

@@ -27,7 +27,7 @@ def main(what: str, first: int, count: int, folder: Path) -> None:
     if what == "images":
         from image_zoo import ZOO
 
-        from visattn.data.images.reader import ImageError, read_image
+        from visattn.images.reader import ImageError, read_image
 
         _bound()
         # Pillow takes ten times as long for Lab as for all else: only in long runs.

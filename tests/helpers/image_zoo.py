@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from visattn.data.images.formats import has_heif, image_formats
+from visattn.images.formats import has_heif, image_formats
 
 COLORS = np.random.default_rng(5).integers(0, 256, (13, 19, 3), dtype=np.uint8)  # [y x 3]
 SMOOTH = np.stack(  # [y x 3]; what files that lose something lose little of

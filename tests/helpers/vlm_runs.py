@@ -12,7 +12,7 @@ from tiny_vlms import PROMPT, WORDS, build
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from visattn.data.images.reader import LoadedImage
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 

@@ -23,7 +23,7 @@ from question_models import small_mac
 from torch import nn
 
 import visattn as va
-from visattn.data.images.reader import ImageError
+from visattn.images.reader import ImageError
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel

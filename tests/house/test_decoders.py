@@ -15,7 +15,7 @@ DECODERS = {
     "decode_avif", "decode_heic", "read_video", "set_image_backend", "ImageFolder", "DatasetFolder",
 }  # fmt: skip
 OPENERS = [
-    ROOT / "visattn" / "data" / "images" / "reader.py",
+    ROOT / "visattn" / "images" / "reader.py",
     ROOT / "visattn" / "data" / "shards" / "sources.py",  # only asks for the format
 ]
 

@@ -9,9 +9,9 @@ from detection_data import small_detector
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.functional.boxes import center_to_corners
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.detection.detr import DETR
 from visattn.models.encoder import ImageEncoder
 from visattn.pipelines.detection import detect

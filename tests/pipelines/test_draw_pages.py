@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.data.images.resize import ResizeSpec, resize_geometry
 from visattn.geometry.affine import Geometry
+from visattn.images.resize import ResizeSpec, resize_geometry
 from visattn.pipelines.captioning import ground_phrases
 from visattn.pipelines.draw_captions import caption_figure
 from visattn.pipelines.draw_pages import caption_gif, caption_html

@@ -11,8 +11,8 @@ from PIL import Image
 
 from visattn.attribution.explained_model import describe_model
 from visattn.cli import main
-from visattn.data.images.reader import read_image
 from visattn.data.regions.dataset import read_coco_images
+from visattn.images.reader import read_image
 from visattn.models import SmallEncoder
 from visattn.models.segmentation.unet import UNet
 from visattn.pipelines.evaluate_dense import DenseMapEvaluator

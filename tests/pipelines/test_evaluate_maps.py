@@ -9,9 +9,9 @@ from PIL import Image
 from torch import nn
 
 from visattn.attribution import analyze_model
-from visattn.data.images.reader import read_image
 from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
 from visattn.geometry.placement import Align
+from visattn.images.reader import read_image
 from visattn.metrics.maps.faithfulness import PerturbationSchedule
 from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.explainer import Explainer

@@ -92,8 +92,8 @@ def test_metadata_describes_target_and_score() -> None:
 
 
 def resized_pixels(image: np.ndarray, heatmap: va.AttentionMap) -> np.ndarray:
-    from visattn.data.images.reader import LoadedImage
-    from visattn.data.images.resize import ResizeSpec, resize_to_input
+    from visattn.images.reader import LoadedImage
+    from visattn.images.resize import ResizeSpec, resize_to_input
 
     assert heatmap.geometry is not None
     return (

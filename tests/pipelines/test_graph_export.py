@@ -17,8 +17,8 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 import visattn
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models import (
     SPECIAL_TOKENS,
     AttentionResNet,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.images.reader import ImageError, read_image
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines.inputs import prepare_images
 from visattn.recording.model_info import ExplainedModel, Library, ModelInfo

@@ -10,7 +10,7 @@ import timm
 import torch
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.data.images.reader import LoadedImage
+from visattn.images.reader import LoadedImage
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.draw_explorer import all_heads_figure, explorer_html

@@ -11,9 +11,9 @@ from PIL import Image
 from torch import nn
 
 import visattn
-from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeMode
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageError, read_image
+from visattn.images.resize import ResizeMode
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder

@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from visattn.data.images.resize import ResizeMode
 from visattn.geometry.affine import Geometry
+from visattn.images.resize import ResizeMode
 from visattn.models.encoder import SmallEncoder
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import (

@@ -12,7 +12,7 @@ from small_disks import needs_small_disk, small_disk
 from torch import Tensor, nn
 from video_data import block_frame, rotate_mp4, write_clip
 
-from visattn.data.images.video import Mp4Writer, VideoError, VideoReader, open_mp4
+from visattn.images.video import Mp4Writer, VideoError, VideoReader, open_mp4
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.video import (
     VideoOverlay,
@@ -223,7 +223,7 @@ def test_a_torn_movie_does_not_replace_an_older_one(
         open_mp4(tmp_path / "a.mp4", 10.0) as movie,
     ):
         fill(movie, 5)
-    monkeypatch.setattr("visattn.data.images.video.is_disk_full", lambda _: True)
+    monkeypatch.setattr("visattn.images.video.is_disk_full", lambda _: True)
     with (
         pytest.raises(OSError, match=r"no space left: .* the old content is intact"),
         open_mp4(tmp_path / "a.mp4", 10.0) as movie,

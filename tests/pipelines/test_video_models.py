@@ -15,7 +15,7 @@ from torchvision.models.video.swin_transformer import SwinTransformer3d
 from video_data import write_clip
 
 import visattn
-from visattn.data.images.video import VideoReader
+from visattn.images.video import VideoReader
 from visattn.pipelines import VideoExplainer, overlay_video
 
 WIDTHS = {

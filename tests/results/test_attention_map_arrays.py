@@ -10,7 +10,6 @@ from torch import nn
 from torchvision.transforms import v2
 
 import visattn
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.regions.masks import map_rle, mask_rle, rle_mask
 from visattn.functional.evaluation.localization import (
     energy_pointing_game,
@@ -18,6 +17,7 @@ from visattn.functional.evaluation.localization import (
     pointing_game_hits,
 )
 from visattn.geometry.affine import Geometry
+from visattn.images.resize import ResizeSpec
 from visattn.metrics.maps.faithfulness import perturbation_curve, pixel_ranks
 from visattn.results.attention_map import AttentionMap
 
@@ -42,7 +42,7 @@ def photo() -> np.ndarray:
 )
 def test_a_marked_block_lies_where_it_is_on_the_photo(transform: Any) -> None:
     if isinstance(transform, ResizeSpec):
-        from visattn.data.images.resize import resize_rgb
+        from visattn.images.resize import resize_rgb
 
         inputs = resize_rgb(v2.ToPILImage()(photo()), transform).float()
     else:

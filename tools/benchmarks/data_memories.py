@@ -12,9 +12,9 @@ from visattn.data.captions.dataset import CaptionDataset
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.shards.datasets import ShardedPhotos
 from visattn.data.shards.reader import ShardSamples
+from visattn.images.resize import ResizeSpec
 
 RESIZE = ResizeSpec((224, 224))
 SOURCES = ("shards", "loose", "features")

@@ -18,7 +18,6 @@ from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.images.reader import find_images
 from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.shards.format import (
@@ -33,6 +32,7 @@ from visattn.data.shards.format import (
 from visattn.data.shards.reader import ShardSamples
 from visattn.data.shards.sources import caption_plan
 from visattn.data.shards.writer import write_shards
+from visattn.images.reader import find_images
 from visattn.models.backbones.timm_encoder import TimmEncoder
 
 PARTS = ("reading", "memory", "opening")

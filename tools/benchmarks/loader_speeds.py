@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from benchmarks.transformer_speeds import Figure
 from visattn.data.images.augment import PerImageTransform, RandomResizedCrop
-from visattn.data.images.reader import read_image
+from visattn.images.reader import read_image
 
 PARTS = {"small": ((375, 500), 40, 1.6), "large": ((3000, 4000), 2, 3.0)}
 """Height and width of the photos, crops of a photo per round, and the target of the speedup."""

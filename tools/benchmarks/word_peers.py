@@ -24,7 +24,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.peak_memories import megabytes, printed_memory
-from visattn.data.images.reader import LoadedImage
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import image_tokens
 from visattn.pipelines.words.replay import generate_and_replay
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from benchmarks.clocks import in_turn
 from benchmarks.transformer_speeds import Figure
-from visattn.data.images.reader import LoadedImage
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.replay import generate_and_replay
 
 PARTS = ("tiny", "base")

@@ -44,7 +44,7 @@ from visattn.io.terminal import print_message
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.values import Answer
 

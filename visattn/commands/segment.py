@@ -23,7 +23,7 @@ from visattn.io.atomic import atomic_write
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.models.segmentation.unet import UNet
     from visattn.results.values import Segmentation
 

@@ -30,21 +30,6 @@ from .images.batch_augment import (
     RandAugment as RandAugment,
     RandomErasing as RandomErasing,
 )
-from .images.reader import (
-    ImageError as ImageError,
-    LoadedImage as LoadedImage,
-    find_images as find_images,
-    list_images as list_images,
-    read_image as read_image,
-)
-from .images.resize import (
-    ResizeSpec as ResizeSpec,
-)
-from .images.video import (
-    Mp4Writer as Mp4Writer,
-    VideoError as VideoError,
-    VideoReader as VideoReader,
-)
 from .loading.samplers import (
     LengthBucketBatchSampler as LengthBucketBatchSampler,
 )

@@ -15,8 +15,8 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import nn
 
-from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.functional.evaluation.faithfulness import spearman_correlation
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
 from visattn.pipelines.draw_captions import overlay

@@ -16,7 +16,12 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import nn
 
-from visattn.data.images.reader import (
+from visattn.data.phrases.grounding import normalize_maps, score_phrases
+from visattn.data.phrases.phrases import match_phrases, phrases_to_input
+from visattn.functional.captioning.beam_search import BeamSearchOutput
+from visattn.geometry.affine import Geometry
+from visattn.geometry.placement import align_of
+from visattn.images.reader import (
     ImageError,
     ImageLike,
     LoadedImage,
@@ -24,12 +29,7 @@ from visattn.data.images.reader import (
     list_images,
     read_image,
 )
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import match_phrases, phrases_to_input
-from visattn.functional.captioning.beam_search import BeamSearchOutput
-from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import align_of
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.captioner import AttentionStep, Captioner

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget
 from visattn.attribution.explained_model import describe_model
 from visattn.attribution.methods import Method, supported_methods, unsupported_reason
-from visattn.data.images.resize import ResizeMode
+from visattn.images.resize import ResizeMode
 from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.model_config import ClassNames, parse_image_size

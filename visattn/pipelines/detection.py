@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.deformable import SamplingPoints
-from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.detection.detr import DETR, Detections
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention

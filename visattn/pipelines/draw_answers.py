@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageLike, read_image
 from visattn.pipelines.draw_pages import relative_boxes
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.values import Answer

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from visattn.data.images.reader import ImageLike, list_images, read_image
-from visattn.data.images.video import read_clip
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageLike, list_images, read_image
+from visattn.images.video import read_clip
 from visattn.io.argument_checks import checked_arguments
 from visattn.pipelines.draw_maps import draw_target
 from visattn.results.attention_map import AttentionMap

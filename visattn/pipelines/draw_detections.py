@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.data.images.reader import ImageLike, LoadedImage, read_image
+from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.results.values import DetectionResult
 from visattn.viz.detection.boxes import box_color
 from visattn.viz.detection.panel import ShownDetection, detection_overview, detection_panel

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import UInt8
 
 from visattn.attribution.layer_weights import describe_read_rows
-from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.draw_maps import method_title, target_line
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
@@ -56,7 +56,7 @@ def explorer_html(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
         >>> explained = analyze_model(model)
-        >>> from visattn.data import read_image
+        >>> from visattn.images import read_image
         >>> from visattn.pipelines.layer_attention import record_layers
         >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
         >>> place = Geometry.identity((16, 24))
@@ -113,7 +113,7 @@ def all_heads_figure(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
         >>> explained = analyze_model(model)
-        >>> from visattn.data import read_image
+        >>> from visattn.images import read_image
         >>> from visattn.pipelines.layer_attention import record_layers
         >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
         >>> place = Geometry.identity((16, 24))

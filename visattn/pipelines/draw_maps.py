@@ -9,7 +9,7 @@ from jaxtyping import UInt8, UInt16
 
 from visattn.attribution.methods import METHODS
 from visattn.attribution.regions import mask_from_runs
-from visattn.data.images.reader import ImageLike, read_image
+from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale

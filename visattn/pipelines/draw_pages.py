@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.placement import Box
+from visattn.images.reader import ImageLike, read_image
 from visattn.pipelines.draw_captions import DrawnImage, check_one_image, drawn_images
 from visattn.pipelines.draw_word_statistics import statistics_figures
 from visattn.results.map_boxes import MapBoxes

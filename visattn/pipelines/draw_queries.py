@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.data.images.reader import ImageLike, read_image
+from visattn.images.reader import ImageLike, read_image
 from visattn.results.values import DetectorQueries
 from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.queries import DrawnQuery, query_panel

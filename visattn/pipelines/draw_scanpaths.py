@@ -11,8 +11,8 @@ from numpy import ndarray
 from PIL import Image
 from torch import Tensor
 
-from visattn.data.images.reader import ImageLike, read_image
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageLike, read_image
 from visattn.results.values import ScanPath
 from visattn.viz.scanpaths.animation import scan_path_animation, scan_path_grid_animation
 from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image

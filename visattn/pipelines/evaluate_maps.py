@@ -13,10 +13,10 @@ from visattn.attribution.methods import get_method, supported_methods
 from visattn.attribution.model_free import BASELINES
 from visattn.attribution.targets import ClassTarget, probabilities
 from visattn.attribution.variants import variant_scorer
-from visattn.data.images.reader import LoadedImage
 from visattn.data.regions.dataset import AnnotatedImage
 from visattn.data.regions.imagenet_to_coco import matching_classes
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
 from visattn.metrics.maps.faithfulness import (
     PerturbationEnds,
     PerturbationSchedule,

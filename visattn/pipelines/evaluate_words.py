@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.phrases.grounding import normalize_maps, score_phrases
 from visattn.data.phrases.phrases import phrases_to_input
 from visattn.data.phrases.samples import PhrasedPhoto
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.pipelines.captioning import caption

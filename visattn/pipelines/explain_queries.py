@@ -9,9 +9,9 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement, align_of
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.probe_cache import probe_grids

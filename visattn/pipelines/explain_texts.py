@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from visattn.data.images.reader import ImageLike
+from visattn.images.reader import ImageLike
 from visattn.pipelines.inputs import PreparedImages
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.words import word_attention, word_attributions
-from visattn.data.images.reader import ImageLike, LoadedImage, read_image
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.reader import ImageLike, LoadedImage, read_image
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner
 from visattn.pipelines.captioner_words import captioner_run, word_occlusion
 from visattn.pipelines.captioning import caption

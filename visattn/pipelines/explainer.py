@@ -18,9 +18,9 @@ from visattn.attribution.methods import (
     unsupported_reason,
 )
 from visattn.attribution.targets import Target, TargetLike
-from visattn.data.images.reader import ImageLike, list_images
-from visattn.data.images.resize import ResizeMode
 from visattn.geometry.placement import Align
+from visattn.images.reader import ImageLike, list_images
+from visattn.images.resize import ResizeMode
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import is_image_processor

@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.data.images.resize import ResizeMode
+from visattn.images.resize import ResizeMode
 from visattn.io.atomic import atomic_replace
 from visattn.io.safe_text import parse_json
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook

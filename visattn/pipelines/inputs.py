@@ -12,14 +12,14 @@ from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 
-from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import (
     ReverseChannels,
     UnsupportedTransform,
     transform_with_geometry,
 )
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier

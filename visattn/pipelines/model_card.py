@@ -11,7 +11,7 @@ from typing import Any, cast
 from PIL import Image
 from torch import nn
 
-from visattn.data.images.reader import ImageLike, read_image
+from visattn.images.reader import ImageLike, read_image
 from visattn.io.run_directory import find_run, run_config
 from visattn.io.safe_text import read_json
 from visattn.models.captioner import Captioner

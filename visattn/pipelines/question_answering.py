@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
-from visattn.data.images.reader import ImageLike, LoadedImage
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.questions.batch import encode_questions
 from visattn.geometry.placement import align_of
+from visattn.images.reader import ImageLike, LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.loaded_model import LoadedModel

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.reader import ImageLike, LoadedImage
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageLike, LoadedImage
 from visattn.pipelines.captioning import caption, read_images
 from visattn.pipelines.question_answering import MAX_WORDS
 from visattn.pipelines.words.processing import PhotoProcessor

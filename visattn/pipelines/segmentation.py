@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from visattn.data.images.reader import ImageLike, list_images, read_image
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
+from visattn.images.reader import ImageLike, list_images, read_image
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.results.attention_map import AttentionMap

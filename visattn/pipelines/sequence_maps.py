@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from visattn.data.images.reader import ImageLike
+from visattn.images.reader import ImageLike
 from visattn.models.captioner import Captioner
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.pipelines.explain_words import WORD_METHODS

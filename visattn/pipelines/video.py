@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.data.images.video import (
+from visattn.images.video import (
     VideoError,
     VideoFrame,
     VideoReader,

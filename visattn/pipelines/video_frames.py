@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from visattn.data.images.reader import ImageLike
-from visattn.data.images.resize import ResizeMode
+from visattn.images.reader import ImageLike
+from visattn.images.resize import ResizeMode
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.scanpath import Policy, glimpses
 from visattn.results.attention_map import AttentionMap

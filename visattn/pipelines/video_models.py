@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.data.images.reader import ImageLike
-from visattn.data.images.resize import ResizeMode
 from visattn.geometry.placement import Align, GridPlacement, align_of
+from visattn.images.reader import ImageLike
+from visattn.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images

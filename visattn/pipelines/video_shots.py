@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from visattn.data.images.video import VideoFrame
+from visattn.images.video import VideoFrame
 from visattn.results.attention_map import AttentionMap
 
 _THUMBNAIL = 32  # pixels of the gray images that are compared

@@ -13,8 +13,8 @@ from PIL import Image
 from tests.commands.caption.test_huggingface import run, save
 from tests.helpers.video_data import block_frame, write_clip
 from visattn.cli import main
-from visattn.data.images.video import VideoReader
 from visattn.geometry.affine import Geometry
+from visattn.images.video import VideoReader
 from visattn.pipelines.draw_captions import alignment_figure, caption_figure, drawn_images
 from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.pipelines.video import caption_video

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from video_data import block_frame, write_clip
 
 from visattn.cli import main
-from visattn.data.images.video import VideoReader
+from visattn.images.video import VideoReader
 
 Run = Callable[..., int]
 MODEL = """

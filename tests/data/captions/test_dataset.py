@@ -11,10 +11,10 @@ from visattn.data.captions.dataset import CaptionDataset, hflip_sample
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.images.reader import ImageError
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.phrases.phrases import read_phrases
+from visattn.images.reader import ImageError
+from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.results.values import Phrase
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 from visattn.data.captions.files import CaptionEntry, read_captions, read_split_file, select_listed
 from visattn.data.captions.images import CaptionedPhotos, missing_photos
-from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.images.reader import ImageError, read_image
+from visattn.images.resize import ResizeSpec, resize_to_input
 
 FRAMING = ResizeSpec((23, 19), shorter=29)
 

@@ -14,8 +14,8 @@ from visattn.data.classification.datasets import (
     list_labeled_files,
 )
 from visattn.data.images.augment import RandomHorizontalFlip, build_augmentation
-from visattn.data.images.reader import ImageError, read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
+from visattn.images.reader import ImageError, read_image
+from visattn.images.resize import ResizeSpec, resize_to_input
 
 CLASSES = ("daisy", "rose", "tulip")
 

@@ -17,7 +17,7 @@ from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache import cache as cache_module
 from visattn.data.feature_cache.cache import FeatureCache, request_header
 from visattn.data.feature_cache.format import RECORDS, lock_folder
-from visattn.data.images.resize import ResizeSpec
+from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
 
 

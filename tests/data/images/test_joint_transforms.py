@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.data.images.joint_transforms import JointTransforms, RegionSample
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeSpec
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeSpec
 from visattn.results.kinds import IGNORE_CLASS
 
 SIZE = (83, 127)

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from visattn.data.images.reader import ImageError
 from visattn.data.loading.fallback import ReadFallback
+from visattn.images.reader import ImageError
 
 
 def reader(bad: set[int]) -> Callable[[int], int]:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from question_data import write_json, write_vqa
 
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.questions.batch import Question
 from visattn.data.questions.vqa_files import (
     QuestionPhoto,
@@ -15,6 +14,7 @@ from visattn.data.questions.vqa_files import (
     read_gqa,
     read_vqa,
 )
+from visattn.images.resize import ResizeSpec
 
 NAME = "COCO_train2014_{id:012}.jpg"
 

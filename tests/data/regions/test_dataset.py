@@ -10,8 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.data.images.reader import read_image
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.regions.dataset import (
     AnnotatedImage,
     check_photo_sizes,
@@ -19,6 +17,8 @@ from visattn.data.regions.dataset import (
     read_coco_images,
     read_images_with_masks,
 )
+from visattn.images.reader import read_image
+from visattn.images.resize import ResizeSpec
 
 SQUARE = [[1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0]]
 

@@ -11,14 +11,14 @@ import torch
 from PIL import Image
 
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.regions import dataset as regions
 from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject, read_coco_images
 from visattn.data.regions.detection import AnnotatedObjects, SceneObjects, collate_detections
 from visattn.data.regions.segmentation import CocoSegmentation
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import center_to_corners
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeSpec
 from visattn.results.kinds import NO_OBJECT
 
 

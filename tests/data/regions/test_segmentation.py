@@ -10,8 +10,6 @@ from PIL import Image
 from segmentation_data import write_instances, write_mask_folder
 
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.reader import ImageError, read_label_image
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.regions.dataset import read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,
@@ -22,6 +20,8 @@ from visattn.data.regions.segmentation import (
 )
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.world import SHAPES
+from visattn.images.reader import ImageError, read_label_image
+from visattn.images.resize import ResizeSpec
 
 OWN = ResizeSpec((31, 47))
 

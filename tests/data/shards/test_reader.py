@@ -16,7 +16,6 @@ from caption_data import CaptionPaths, write_caption_data
 from classification_data import write_photo_folders
 from shard_data import noise_plan, write_caption_shards, write_class_shards
 
-from visattn.data.images.reader import ImageError
 from visattn.data.shards import reader as reading
 from visattn.data.shards.format import (
     ROW,
@@ -28,6 +27,7 @@ from visattn.data.shards.format import (
 )
 from visattn.data.shards.reader import ShardSamples
 from visattn.data.shards.writer import write_shards
+from visattn.images.reader import ImageError
 
 ALONE = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -17,11 +17,11 @@ from classification_data import write_photo_folders
 from PIL import Image
 from shard_data import caption_shard_plan, noise_plan, write_class_shards
 
-from visattn.data.images.reader import ImageError
 from visattn.data.shards.format import ROW, ShardInfo
 from visattn.data.shards.sources import folder_plan
 from visattn.data.shards.verify import check_shards
 from visattn.data.shards.writer import shuffled_order, write_shards
+from visattn.images.reader import ImageError
 
 ALONE = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.recurrent.luong import Alignment
-from visattn.data.images.resize import ResizeMode
+from visattn.images.resize import ResizeMode
 from visattn.models.captioning.column_attention import AttentionScore
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.encoder import ImageEncoder, SmallEncoder

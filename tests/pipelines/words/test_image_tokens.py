@@ -13,7 +13,7 @@ from tiny_vlms import build, nougat
 from torch import Tensor
 from vlm_runs import VLMS, greedy, model_inputs, options, photo, prompt_of, replays, sharp
 
-from visattn.data.images.reader import LoadedImage
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import image_tokens
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import _CACHE, ImageTokens, find_image_tokens

@@ -8,7 +8,7 @@ import torch
 from tiny_vlms import PROMPT, WORDS, build
 
 from visattn.attribution.words import word_gradients
-from visattn.data.images.reader import LoadedImage
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.methods import (
     explain_replay,
     replay_given,

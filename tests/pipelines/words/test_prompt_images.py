@@ -13,8 +13,8 @@ from torch import Tensor
 from video_data import block_frame, write_clip
 from vlm_runs import eager_rows, options, photo, sharp
 
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.video import VideoClip, VideoError, VideoFrame
+from visattn.images.reader import LoadedImage
+from visattn.images.video import VideoClip, VideoError, VideoFrame
 from visattn.pipelines.words.captions import caption_with_transformers
 from visattn.pipelines.words.methods import explain_replay, replay_maps
 from visattn.pipelines.words.pixel_places import find_pixel_places

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from visattn.data.images.reader import read_image
+from visattn.images.reader import read_image
 from visattn.training.callbacks import attention_logging
 from visattn.training.callbacks.attention_logging import AttentionLogger
 

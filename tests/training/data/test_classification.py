@@ -14,7 +14,7 @@ from classification_data import (
 )
 
 from visattn.data.classification.datasets import ImageFiles
-from visattn.data.images.reader import ImageError
+from visattn.images.reader import ImageError
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.torchvision import TorchvisionDataModule

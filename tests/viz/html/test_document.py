@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 from PIL import ImageFile
 
-from visattn.data.images.reader import read_image
+from visattn.images.reader import read_image
 from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.data.images.resize import ResizeSpec, resize_geometry
+from visattn.images.resize import ResizeSpec, resize_geometry
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.captioning import ResizeMode, caption

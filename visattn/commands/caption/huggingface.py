@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
     from torch import nn
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.pipelines.words.captions import WordOptions
     from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.results.values import Caption
@@ -307,7 +307,7 @@ class TransformersRun(CaptionRun):
 
     def read(self, path: Path) -> "LoadedImage | PromptImages":
         """Read a photo, all photos, or the frames of a video."""
-        from visattn.data.images.reader import read_image
+        from visattn.images.reader import read_image
         from visattn.pipelines.words.prompt_images import PromptImages, read_video
 
         if self.videos:
@@ -347,8 +347,8 @@ class TransformersRun(CaptionRun):
 
     def dry_run(self, model: "nn.Module", source: str) -> int:
         """Print what would be read and written, and the memory of attention; return 0."""
-        from visattn.data.images.reader import ImageError
-        from visattn.data.images.video import VideoError
+        from visattn.images.reader import ImageError
+        from visattn.images.video import VideoError
 
         reads = [describe_images([*self.names]), describe_model(model, source)]
         for path in itertools.islice(self.names, 1):

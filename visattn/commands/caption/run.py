@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
     from torch import nn
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.models.captioner import Captioner
     from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.results.values import Caption, Phrase
@@ -245,7 +245,7 @@ def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, t
 
 def _images(image: "LoadedImage | PromptImages") -> "list[LoadedImage]":
     """Return the photo, the photos of a prompt, or the frames of a video."""
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
 
     return [image] if isinstance(image, LoadedImage) else list(image.images)
 

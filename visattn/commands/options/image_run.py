@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
     from torch import nn
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
 
 Result = TypeVar("Result")
 Record = Mapping[str, Any]
@@ -105,7 +105,7 @@ class ImageRun(ABC, Generic[Result]):
         Raises:
             ImageError: If it cannot be read.
         """
-        from visattn.data.images.reader import read_image
+        from visattn.images.reader import read_image
 
         return read_image(path)
 
@@ -223,8 +223,8 @@ class ImageRun(ABC, Generic[Result]):
 
     def _batches(self, paths: Iterable[Path], size: int) -> Iterator[list[_Job]]:
         """Yield batches of images, and the finished images between them, in order."""
-        from visattn.data.images.reader import ImageError
-        from visattn.data.images.video import VideoError
+        from visattn.images.reader import ImageError
+        from visattn.images.video import VideoError
 
         batch: list[_Job] = []
         for _, result in map_in_threads(self._read, paths):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -40,7 +40,7 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
-    from visattn.data.images.reader import find_images
+    from visattn.images.reader import find_images
     from visattn.viz.html.index_page import is_result_folder
 
     def skip(folder: Path) -> bool:
@@ -78,7 +78,7 @@ def read_images(
     Raises:
         ImageError: If `strict` is set and an image cannot be read.
     """
-    from visattn.data.images.reader import ImageError, read_image
+    from visattn.images.reader import ImageError, read_image
 
     for path, result in map_in_threads(read_image, paths):
         try:
@@ -175,7 +175,7 @@ def batched(
         pixels: Number of pixels at which a smaller batch is full, too.
 
     Example:
-        >>> from visattn.data.images.reader import LoadedImage
+        >>> from visattn.images.reader import LoadedImage
         >>> dots = [(name, LoadedImage(np.zeros((1, 1, 3), np.uint8))) for name in "abc"]
         >>> [[name for name, _ in batch] for batch in batched(dots, 2)]
         [['a', 'b'], ['c']]

@@ -99,7 +99,7 @@ def has_videos(args: argparse.Namespace) -> bool:
     Raises:
         ValueError: If photos are given too.
     """
-    from visattn.data.images.video import is_video
+    from visattn.images.video import is_video
 
     videos = [path for path in args.images if is_video(path)]
     others = len(args.images) - len(videos)
@@ -206,7 +206,7 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], *, overwrite:
         FileNotFoundError: If a video does not exist.
         VideoError: If a video cannot be read, with `--strict`.
     """
-    from visattn.data.images.video import VideoError
+    from visattn.images.video import VideoError
 
     create_folder(args.out)
     failed: list[str] = []

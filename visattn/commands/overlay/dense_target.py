@@ -123,7 +123,7 @@ def dense_record(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _read_mask(file: Path) -> object:
-    from visattn.data.images.reader import read_image
+    from visattn.images.reader import read_image
 
     if not file.is_file():
         raise FileNotFoundError(f"--region {file} does not exist; give an image, or {PREDICTED}")

@@ -11,7 +11,7 @@ from visattn.commands.overlay.dense_target import dense_target
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.recording.model_info import ExplainedModel, ModelInfo
     from visattn.results.attention_map import AttentionMap

@@ -14,7 +14,7 @@ from visattn.commands.overlay.map_specs import MapRunner
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.results.attention_map import AttentionMap
     from visattn.results.scale import MapScale

@@ -33,7 +33,7 @@ from visattn.io.terminal import print_message
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.scale import MapScale

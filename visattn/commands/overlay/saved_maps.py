@@ -15,7 +15,7 @@ from visattn.io.written_files import WrittenFiles, replace_files
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
-    from visattn.data.images.reader import LoadedImage
+    from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
     from visattn.results.records import SavedMaps
 
@@ -32,7 +32,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
         FileExistsError: If a file would be replaced that the command did not write.
         OSError: If a file cannot be written.
     """
-    from visattn.data.images.reader import read_image
+    from visattn.images.reader import read_image
     from visattn.results.records import read_saved_maps, reshape_maps
 
     photo = args.images[0]
@@ -88,8 +88,8 @@ def _with_geometry(
     """Return the maps with their geometry on the photo, from the file or from the options."""
     import torch
 
-    from visattn.data.images.resize import ResizeSpec, resize_to_input
     from visattn.geometry.affine import Geometry
+    from visattn.images.resize import ResizeSpec, resize_to_input
     from visattn.results.attention_map import AttentionMap
 
     if saved.geometry is not None and args.resize_mode is None:

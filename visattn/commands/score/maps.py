@@ -34,8 +34,8 @@ from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.data.images.reader import LoadedImage
     from visattn.data.regions.dataset import AnnotatedImage
+    from visattn.images.reader import LoadedImage
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
 _DESCRIPTION = """\
@@ -360,7 +360,7 @@ def _read_images(
     batch: "Sequence[QueryObject]", skipped: dict[str, str]
 ) -> "Iterator[tuple[QueryObject, LoadedImage]]":
     """Yield queries with their images; unusable images are noted in `skipped`."""
-    from visattn.data.images.reader import ImageError, read_image
+    from visattn.images.reader import ImageError, read_image
 
     last: tuple[Path, LoadedImage] | None = None
     for query in batch:

@@ -35,7 +35,7 @@ class CaptionDataset(Dataset[CaptionSample]):
         >>> from PIL import Image
         >>> from visattn.data.captions.files import CaptionEntry
         >>> from visattn.data.captions.images import CaptionedPhotos
-        >>> from visattn.data.images.resize import ResizeSpec
+        >>> from visattn.images.resize import ResizeSpec
         >>> folder = getfixture("tmp_path")
         >>> Image.new("RGB", (7, 5)).save(folder / "a.png")
         >>> entries = [CaptionEntry("a", "a.png", ("A dark room .",))]

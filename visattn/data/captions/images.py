@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.files import CaptionEntry
-from visattn.data.images.reader import LoadedImage, PathLike, read_image, read_size
-from visattn.data.images.resize import ResizeSpec, resize_geometry, resize_to_input
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage, PathLike, read_image, read_size
+from visattn.images.resize import ResizeSpec, resize_geometry, resize_to_input
 from visattn.io.safe_paths import SafeDirectory
 
 

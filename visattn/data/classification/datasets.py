@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.images.augment import Augmentation, RandomResizedCrop
-from visattn.data.images.reader import LoadedImage, find_images, read_rgb
-from visattn.data.images.resize import ResizeSpec, resize_rgb
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.path_list import PathList
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.images.reader import LoadedImage, find_images, read_rgb
+from visattn.images.resize import ResizeSpec, resize_rgb
 from visattn.io.messages import format_names
 
 _SEED_STREAM, _BATCH_SEED_STREAM = 1, 3  # separate random numbers with the same seed

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.feature_cache.compute import VIEWS, check_features, write_features
 from visattn.data.feature_cache.format import RECORDS, FeatureHeader, lock_folder, read_record
-from visattn.data.images.resize import ResizeSpec
+from visattn.images.resize import ResizeSpec
 from visattn.io.messages import format_names
 from visattn.models.encoder import ImageEncoder
 from visattn.models.serialization.config import model_config

@@ -14,7 +14,7 @@ from torch.nn.functional import affine_grid, grid_sample, pad
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2.functional import resize
 
-from visattn.data.images.reader import ImageLike, read_rgb
+from visattn.images.reader import ImageLike, read_rgb
 from visattn.io.messages import did_you_mean
 
 AugmentationSpec = str | Mapping[str, Mapping[str, Any]]

@@ -12,10 +12,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from visattn.data.images.augment import AugmentationSpec
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.regions.masks import mask_boxes
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.messages import did_you_mean
 from visattn.results.kinds import IGNORE_CLASS
 

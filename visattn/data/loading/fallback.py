@@ -5,8 +5,8 @@ from typing import Literal, TypeVar
 
 import torch
 
-from visattn.data.images.reader import ImageError
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.images.reader import ImageError
 
 OnError = Literal["raise", "substitute"]
 Sample = TypeVar("Sample")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from visattn.data.captions.vocabulary import split_words
-from visattn.data.images.reader import LoadedImage, read_image
 from visattn.data.phrases.flickr30k_entities import read_flickr30k_entities
 from visattn.data.phrases.phrases import match_phrases, read_phrases
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import object_boxes
 from visattn.data.scenes.verify import verify_caption
+from visattn.images.reader import LoadedImage, read_image
 from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
 from visattn.results.values import Phrase
 

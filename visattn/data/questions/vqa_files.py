@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 from torch.utils.data import Dataset
 
 from visattn.data.captions.vocabulary import split_words
-from visattn.data.images.reader import read_image
-from visattn.data.images.resize import ResizeSpec, resize_to_input
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.questions.batch import Question, QuestionSample
+from visattn.images.reader import read_image
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded, short_repr
 

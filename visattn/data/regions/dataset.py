@@ -13,7 +13,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from visattn.data.images.joint_transforms import RegionSample, sample_nearest
-from visattn.data.images.reader import (
+from visattn.data.regions.coco_instances import CocoImage, read_instance_file
+from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
+from visattn.geometry.affine import Box
+from visattn.images.reader import (
     ImageError,
     LoadedImage,
     find_images,
@@ -21,10 +24,7 @@ from visattn.data.images.reader import (
     read_image,
     read_size,
 )
-from visattn.data.images.resize import ResizeSpec
-from visattn.data.regions.coco_instances import CocoImage, read_instance_file
-from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
-from visattn.geometry.affine import Box
+from visattn.images.resize import ResizeSpec
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.images.joint_transforms import JointTransforms, RegionSample
-from visattn.data.images.resize import ResizeSpec
 from visattn.data.loading.sample_seed import mix_seed
 from visattn.data.regions.dataset import AnnotatedImage
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center
 from visattn.geometry.affine import Box, Geometry
+from visattn.images.resize import ResizeSpec
 from visattn.results.kinds import NO_OBJECT
 
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed

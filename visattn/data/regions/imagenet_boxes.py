@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from visattn.data.images.reader import find_images, read_size
 from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
 from visattn.geometry.affine import Box
+from visattn.images.reader import find_images, read_size
 from visattn.io.messages import format_names
 from visattn.io.safe_text import (
     decode_utf8,

@@ -15,7 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.images.joint_transforms import JointTransforms, sample_nearest
-from visattn.data.images.reader import (
+from visattn.data.loading.fallback import ReadFallback
+from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
+from visattn.data.scenes.dataset import Scenes
+from visattn.images.reader import (
     ImageError,
     LoadedImage,
     find_images,
@@ -23,11 +27,7 @@ from visattn.data.images.reader import (
     read_image,
     read_label_image,
 )
-from visattn.data.images.resize import ResizeSpec, resize_to_input
-from visattn.data.loading.fallback import ReadFallback
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
-from visattn.data.scenes.dataset import Scenes
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.kinds import IGNORE_CLASS
 
 _MASK_THREADS = 8  # that wait for files

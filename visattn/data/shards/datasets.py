@@ -11,10 +11,10 @@ from visattn.data.captions.files import CaptionEntry
 from visattn.data.captions.images import CaptionedImages
 from visattn.data.classification.datasets import LabeledBatch, LabeledImages
 from visattn.data.images.augment import Augmentation
-from visattn.data.images.reader import ImageError, LoadedImage
-from visattn.data.images.resize import ResizeSpec, resize_geometry
 from visattn.data.shards.reader import ShardSamples
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageError, LoadedImage
+from visattn.images.resize import ResizeSpec, resize_geometry
 
 
 class ShardEntries(Sequence[CaptionEntry]):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from visattn.data.images.reader import PathLike
+from visattn.images.reader import PathLike
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import (
     decode_utf8,

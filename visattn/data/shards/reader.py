@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from visattn.data.images.reader import ImageError, LoadedImage, PathLike, read_image, read_size
 from visattn.data.shards.format import (
     BLOCK,
     MAX_IMAGE_BYTES,
@@ -23,6 +22,7 @@ from visattn.data.shards.format import (
     sample_key,
     shard_name,
 )
+from visattn.images.reader import ImageError, LoadedImage, PathLike, read_image, read_size
 from visattn.io.safe_text import decode_utf8, parse_json
 
 _MAX_OPEN_TARS = 32
@@ -214,7 +214,7 @@ def decode_image(content: bytes, location: str) -> LoadedImage:
     Example:
         >>> decode_image(b"no image", "train-000000.tar, key 000000007")
         Traceback (most recent call last):
-        visattn.data.images.reader.ImageError: train-000000.tar, key 000000007: not an image of ...
+        visattn.images.reader.ImageError: train-000000.tar, key 000000007: not an image of ...
     """
     try:
         return replace(read_image(content), name=location)

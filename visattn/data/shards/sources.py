@@ -17,9 +17,9 @@ from visattn.data.captions.files import CaptionEntry, check_disjoint_splits
 from visattn.data.captions.images import missing_photos
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.classification.datasets import find_classes, list_labeled_files
-from visattn.data.images.formats import image_formats
-from visattn.data.images.reader import ImageError, PathLike, read_image
 from visattn.data.shards.format import ShardKind
+from visattn.images.formats import image_formats
+from visattn.images.reader import ImageError, PathLike, read_image
 
 EXTENSIONS = {
     "JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp",

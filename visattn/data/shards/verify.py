@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from visattn.data.images.reader import ImageError, PathLike
 from visattn.data.shards.format import ShardInfo, file_sha256, sample_key, shard_name
 from visattn.data.shards.reader import ShardSamples
 from visattn.data.shards.sources import ShardPlan
+from visattn.images.reader import ImageError, PathLike
 from visattn.io.messages import format_names
 
 _MAX_REPORTED = 20

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from visattn.data.images.reader import ImageLike
+from visattn.images.reader import ImageLike
 from visattn.pipelines.words.contrast import contrast_replay
 from visattn.pipelines.words.controls import Controls
 from visattn.pipelines.words.methods import explain_replay

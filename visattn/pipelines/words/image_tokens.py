@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.generation import GeneratedText, replay_inputs
 from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places

@@ -18,9 +18,9 @@ from visattn.attribution.words import (
     word_attention,
     word_attributions,
 )
-from visattn.data.images.reader import LoadedImage
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.explain_words import QUANTITIES, TRANSFORMERS_METHODS, WordMethod
 from visattn.pipelines.words.generation import (
     GeneratedText,

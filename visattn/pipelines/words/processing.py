@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.data.images.video import VideoClip
+from visattn.images.video import VideoClip
 from visattn.pipelines.words.prompt_images import video_metadata
 from visattn.pipelines.words.spans import same_length
 

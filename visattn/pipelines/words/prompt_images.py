@@ -7,8 +7,8 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from visattn.data.images.reader import ImageLike, LoadedImage, list_images, read_image
-from visattn.data.images.video import VideoClip, is_video, read_clip, video_length
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.video import VideoClip, is_video, read_clip, video_length
 from visattn.pipelines.captioning import read_images
 
 PromptLike = ImageLike | Sequence[ImageLike]

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
-from visattn.data.images.reader import ImageLike
+from visattn.images.reader import ImageLike
 from visattn.pipelines.attention_history import AttentionHistory
 from visattn.training.base import Task
 from visattn.training.callbacks.image_logging import require_whole_model

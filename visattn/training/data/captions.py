@@ -22,11 +22,11 @@ from visattn.data.captions.formats import CaptionFormat
 from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary, WordCounts, count_words
 from visattn.data.feature_cache.cache import FeatureCache, Photos
-from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError, ReadFallback
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
 from visattn.data.phrases.phrases import read_phrases
+from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.encoder import ImageEncoder
 from visattn.results.kinds import Split
 from visattn.training.data.fallback import ReadFallbackDataModule

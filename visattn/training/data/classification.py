@@ -18,10 +18,10 @@ from visattn.data.classification.datasets import (
 )
 from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.images.batch_augment import build_batch_transform
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.results.kinds import Split
 from visattn.training.data.fallback import ReadFallbackDataModule
 from visattn.training.targets import TargetCounts

@@ -7,10 +7,10 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader
 
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.scenes.dataset import Split
+from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.training.data.fallback import ReadFallbackDataModule
 
 

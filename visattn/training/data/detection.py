@@ -5,7 +5,6 @@ from typing import Any
 
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.resize import ResizeMode
 from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
 from visattn.data.regions.detection import (
     AnnotatedObjects,
@@ -16,6 +15,7 @@ from visattn.data.regions.detection import (
 )
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.images.resize import ResizeMode
 from visattn.results.kinds import NO_OBJECT
 from visattn.training.data.dense import DenseDataModule
 from visattn.training.targets import TargetCounts

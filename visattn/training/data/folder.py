@@ -14,9 +14,9 @@ from visattn.data.classification.datasets import (
     list_labeled_files,
 )
 from visattn.data.images.augment import AugmentationSpec
-from visattn.data.images.resize import ResizeMode
 from visattn.data.loading.fallback import OnError
 from visattn.data.loading.path_list import PathList
+from visattn.images.resize import ResizeMode
 from visattn.results.kinds import Split
 from visattn.training.data.classification import ClassificationDataModule
 

@@ -9,7 +9,6 @@ import torch
 
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.images.resize import ResizeMode
 from visattn.data.loading.fallback import OnError
 from visattn.data.regions.coco_instances import read_category_names
 from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
@@ -23,6 +22,7 @@ from visattn.data.regions.segmentation import (
 )
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.images.resize import ResizeMode
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
 from visattn.training.data.dense import DenseDataModule
 from visattn.training.targets import TargetCounts

@@ -10,8 +10,6 @@ from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.classification.datasets import LabeledImages
 from visattn.data.feature_cache.cache import Photos
 from visattn.data.images.augment import AugmentationSpec
-from visattn.data.images.reader import LoadedImage
-from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError
 from visattn.data.shards.datasets import (
     ShardedPhotos,
@@ -21,6 +19,8 @@ from visattn.data.shards.datasets import (
 )
 from visattn.data.shards.format import WORD_COUNTS, ShardInfo, ShardKind, read_json
 from visattn.data.shards.reader import ShardSamples
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.results.kinds import Split
 from visattn.training.data.captions import CaptionedImagesDataModule
 from visattn.training.data.classification import ClassificationDataModule

@@ -7,7 +7,6 @@ from pathlib import Path
 from torch.utils.data import Dataset
 
 from visattn.data.captions.vocabulary import Vocabulary
-from visattn.data.images.resize import ResizeMode, ResizeSpec
 from visattn.data.loading.fallback import OnError
 from visattn.data.questions.batch import QuestionSample
 from visattn.data.questions.vqa_files import (
@@ -18,6 +17,7 @@ from visattn.data.questions.vqa_files import (
     read_vqa,
 )
 from visattn.data.scenes.dataset import Split
+from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.training.data.fallback import ReadFallbackDataModule
 from visattn.training.data.questions import QuestionDataModule
 from visattn.training.targets import TargetCounts

@@ -10,12 +10,12 @@ from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.dataset import hflip_sample
 from visattn.data.classification.datasets import ImageFiles, LabeledBatch
 from visattn.data.images.augment import Augmentation, AugmentationSpec
-from visattn.data.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.shards.datasets import caption_entry
 from visattn.data.shards.format import ShardInfo, shard_name
 from visattn.data.shards.reader import decode_image
 from visattn.data.shards.webdataset import SampleStream, StreamedSample, StreamLoader, check_url
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from video_data import block_frame, rotate_mp4, write_clip
 
-from visattn.data.images.video import VideoError, VideoReader, is_video
+from visattn.images.video import VideoError, VideoReader, is_video
 
 
 def block_position(pixels: np.ndarray) -> tuple[float, float]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 from video_data import block_frame, write_clip
 
-from visattn.data.images import video
-from visattn.data.images.mp4_times import is_constant_rate, set_frame_times
-from visattn.data.images.video import VideoError, VideoReader
+from visattn.images import video
+from visattn.images.mp4_times import is_constant_rate, set_frame_times
+from visattn.images.video import VideoError, VideoReader
 
 
 def frames(count: int) -> list[np.ndarray]:

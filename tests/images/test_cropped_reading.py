@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from visattn.data.images.augment import PerImageTransform, RandomResizedCrop, build_augmentation
-from visattn.data.images.reader import ImageError, read_image
+from visattn.images.reader import ImageError, read_image
 
 UNIFORMS = torch.rand(7, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 

@@ -9,8 +9,8 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from visattn.data.images.reader import LoadedImage
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
 
 ResizeMode = Literal["crop", "squash", "pad"]
 

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from visattn.commands.options.images import find_input_images
-from visattn.data.images import formats
-from visattn.data.images.formats import has_heif
-from visattn.data.images.reader import ImageError, find_images, read_image, read_size
 from visattn.data.shards.sources import image_extension
+from visattn.images import formats
+from visattn.images.formats import has_heif
+from visattn.images.reader import ImageError, find_images, read_image, read_size
 
 HEIF_HEAD = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
 
@@ -41,7 +41,7 @@ def test_heic_is_read_upright(orientation: int, bright: int) -> None:
 
 
 def test_without_the_extra_a_heic_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visattn.data.images.reader.has_heif", lambda: False)
+    monkeypatch.setattr("visattn.images.reader.has_heif", lambda: False)
     with pytest.raises(ImageError, match=r"a HEIF image: .*pip install 'visattn\[heif\]'"):
         read_image(HEIF_HEAD)
 

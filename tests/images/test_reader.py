@@ -32,8 +32,8 @@ from image_zoo import (
 )
 from PIL import Image, PngImagePlugin
 
-from visattn.data.images import integrity as jpeg_scans
-from visattn.data.images.reader import ImageError, LoadedImage, find_images, read_image, read_size
+from visattn.images import integrity as jpeg_scans
+from visattn.images.reader import ImageError, LoadedImage, find_images, read_image, read_size
 
 STORED = {  # EXIF code -> the upright pixels as they then lie in the file
     1: lambda upright: upright,

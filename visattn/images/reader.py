@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from visattn.data.images.formats import (
+from visattn.images.formats import (
     HEIF_ADVICE,
     describe_skipped,
     has_heif,
@@ -22,8 +22,8 @@ from visattn.data.images.formats import (
     is_heif,
     is_other_image,
 )
-from visattn.data.images.integrity import count_jpeg_scans, png_rows_missing
-from visattn.data.images.rgb import from_array, to_rgb
+from visattn.images.integrity import count_jpeg_scans, png_rows_missing
+from visattn.images.rgb import from_array, to_rgb
 from visattn.io.argument_checks import check_argument
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
@@ -127,7 +127,7 @@ def read_image(
 
     Args:
         source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`),
-            the bytes of one, a PIL image, an array as `visattn.data.images.rgb.from_array` accepts
+            the bytes of one, a PIL image, an array as `visattn.images.rgb.from_array` accepts
             it, or a `LoadedImage`, which is returned unchanged.
         max_bytes: Largest file size that is opened.
         max_pixels: Largest image that is decoded. Pillow has its own limit, twice
@@ -142,7 +142,7 @@ def read_image(
         array([  0,   1, 255], dtype=uint8)
         >>> read_image(b"no image")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        visattn.data.images.reader.ImageError: image: not an image of a known format (JPEG, ...
+        visattn.images.reader.ImageError: image: not an image of a known format (JPEG, ...
     """
     check_argument("max_bytes", max_bytes, int)
     check_argument("max_pixels", max_pixels, int)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from visattn.data.images.rgb import from_array, to_rgb
+from visattn.images.rgb import from_array, to_rgb
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from PIL import Image
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
 
-from visattn.data.images.reader import LoadedImage, read_image
-from visattn.data.images.resize import ResizeSpec, resize_geometry, resize_to_input
+from visattn.images.reader import LoadedImage, read_image
+from visattn.images.resize import ResizeSpec, resize_geometry, resize_to_input
 from visattn.results.attention_map import AttentionMap
 
 SIDES = st.integers(3, 97)

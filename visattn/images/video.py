@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.data.images.mp4_times import is_constant_rate, set_frame_times
+from visattn.images.mp4_times import is_constant_rate, set_frame_times
 from visattn.io.atomic import atomic_replace
 from visattn.io.disk_errors import is_disk_full
 from visattn.io.safe_text import open_regular_file
