@@ -74,9 +74,9 @@ def _animate(args: argparse.Namespace) -> list[Path]:
     """Write the GIFs and return their paths."""
     from visattn.io.atomic import atomic_write
     from visattn.models.ram.glimpse_model import GlimpseModel
-    from visattn.pipelines.draw_scanpaths import glimpse_animation, glimpse_wall
     from visattn.pipelines.model_io import load
     from visattn.pipelines.scanpath import glimpses
+    from visattn.viz.scanpaths.animation import glimpse_animation, glimpse_wall
 
     model = load(args.weights)
     if not isinstance(model, GlimpseModel):

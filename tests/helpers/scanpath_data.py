@@ -1,8 +1,12 @@
 """Synthetic scan paths."""
 
 import numpy as np
+import torch
+from jaxtyping import UInt8
 
-from visattn.viz.scanpaths.record import ScanPathData
+from visattn.geometry.affine import Geometry
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import ScanPath
 
 CLASSES = ("cat", "dog", "bird", "fish", "horse", "cow", "sheep")
 
@@ -16,7 +20,7 @@ def miniature_scan(
     channels: int = 3,
     classes: tuple[str, ...] = CLASSES,
     seed: int = 3,
-) -> ScanPathData:
+) -> ScanPath:
     """Return a scan in which the probability of the last class increases."""
     rng = np.random.default_rng(seed)
     middles = rng.uniform((0, 0), (size[1], size[0]), (glimpses, 1, 2))
@@ -26,10 +30,21 @@ def miniature_scan(
     shares = np.exp(logits)
     down, along = np.mgrid[: size[0], : size[1]] / max(size)
     layers = (np.sin(9 * down + 3 * along), np.cos(5 * along), np.sin(11 * along * down))
-    return ScanPathData(
-        np.stack([127 + 60 * layer for layer in layers], axis=-1).astype(np.uint8),
-        np.concatenate([middles - half, middles + half], -1),
-        rng.integers(0, 256, (glimpses, scales, channels, glimpse, glimpse), dtype=np.uint8),
-        shares / shares.sum(1, keepdims=True),
+    patches = rng.integers(0, 256, (glimpses, scales, channels, glimpse, glimpse), dtype=np.uint8)
+    place, note = Geometry.identity(size), {"policy": "greedy", "seed": 0}
+    return ScanPath(
         classes,
+        torch.from_numpy(shares / shares.sum(1, keepdims=True)),
+        torch.zeros(glimpses, 2),
+        torch.from_numpy(np.concatenate([middles - half, middles + half], -1)),
+        torch.from_numpy(patches),
+        torch.from_numpy(
+            np.stack([127 + 60 * layer for layer in layers[:channels]]).astype(np.uint8)
+        ),
+        AttentionMap(torch.ones(glimpses, 2, 2), "retina", "glimpse", place, note),
     )
+
+
+def photo_of(scan: ScanPath) -> UInt8[np.ndarray, "y x 3"]:
+    """Return the photo of a scan of `miniature_scan`."""
+    return np.ascontiguousarray(scan.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy())

@@ -10,14 +10,11 @@ from PIL import Image
 
 import visattn
 from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.pipelines.draw_scanpaths import (
-    Coverage,
-    glimpse_animation,
-    glimpse_panel,
-    glimpse_wall,
-)
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath
+from visattn.viz.scanpaths.animation import glimpse_animation, glimpse_wall
+from visattn.viz.scanpaths.coverage import Coverage
+from visattn.viz.scanpaths.panel import glimpse_panel
 
 RNG = np.random.default_rng(4)
 PHOTOS = [RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8) for _ in range(5)]

@@ -175,7 +175,7 @@ class GlimpseRun(ImageRun["ScanPath"]):
             FileNotFoundError: If the file or run does not exist.
             ValueError: If it is not a glimpse model.
         """
-        from visattn.pipelines.draw_scanpaths import Coverage
+        from visattn.viz.scanpaths.coverage import Coverage
 
         self.model, self.weights = _load_glimpse_model(self.args)
         self.coverage = Coverage(f"{self.args.policy} policy")
@@ -209,11 +209,8 @@ class GlimpseRun(ImageRun["ScanPath"]):
 
     def write(self, name: str, image: "LoadedImage", result: "ScanPath") -> "Sequence[np.ndarray]":
         """Write panel and animation of an image; return its scan path."""
-        from visattn.pipelines.draw_scanpaths import (
-            glimpse_animation,
-            glimpse_overlay,
-            glimpse_panel,
-        )
+        from visattn.viz.scanpaths.animation import glimpse_animation
+        from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
 
         panel = glimpse_panel(image, result, name=Path(image.name).name)
         atomic_write(self.out / f"{name}.png", encode_png(panel))
@@ -239,7 +236,7 @@ class GlimpseRun(ImageRun["ScanPath"]):
 
     def _cover_all_images(self, batch_size: int) -> bool:
         """Compute the coverage anew if earlier runs or other shards have finished the rest."""
-        from visattn.pipelines.draw_scanpaths import Coverage
+        from visattn.viz.scanpaths.coverage import Coverage
 
         records = {path: self.out / f"{name}.json" for path, name in self.all_names.items()}
         missing = (path for path, record in records.items() if not record.is_file())

@@ -6,7 +6,7 @@ from visattn.results.display import show
 
 show |= {
     "Caption": "visattn.pipelines.draw_captions:notebook_caption",
-    "ScanPath": "visattn.pipelines.draw_scanpaths:notebook_scanpath",
+    "ScanPath": "visattn.viz.scanpaths.panel:notebook_scanpath",
 }
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

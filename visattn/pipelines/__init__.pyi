@@ -24,11 +24,6 @@ from .draw_maps import (
 from .draw_pages import (
     caption_html as caption_html,
 )
-from .draw_scanpaths import (
-    glimpse_animation as glimpse_animation,
-    glimpse_panel as glimpse_panel,
-    glimpse_wall as glimpse_wall,
-)
 from .draw_word_statistics import (
     head_overview_figure as head_overview_figure,
     text_attention_figure as text_attention_figure,

@@ -470,6 +470,26 @@ class ScanPath:
         """Probability of the prediction."""
         return label_text(self.labels, self.end_class)[1]
 
+    @property
+    def tags(self) -> dict[int, str]:
+        """The label read after a glimpse, by its index; empty if there is a single label."""
+        if self.glimpses_per_label is None:
+            return {}
+        return {label.glimpse: label.name for label in self.labels}
+
+    def until_end(self) -> "ScanPath":
+        """Return the scan path up to the end of its sequence of labels."""
+        count = self.labels[-1].glimpse + 1
+        maps = self.maps[:count] if len(self.maps) > count else self.maps
+        return replace(
+            self,
+            probabilities=self.probabilities[:count],
+            locations=self.locations[:count],
+            boxes=self.boxes[:count],
+            patches=self.patches[:count],
+            maps=maps,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the scan path as plain values for JSON, without what the network sees."""
         return {

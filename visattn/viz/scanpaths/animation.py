@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from visattn.results.values import ReadLabel, format_percent, label_text
+from visattn.images.reader import ImageLike
+from visattn.results.values import ReadLabel, ScanPath, format_percent, label_text
 from visattn.viz.layout.gif import encode_gif
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
 from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
-from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors
+from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors, is_wide, read_scan
 from visattn.viz.scanpaths.probabilities import class_colors, top_classes
-from visattn.viz.scanpaths.record import ScanPathData
 
 FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12
@@ -20,35 +21,40 @@ _BAR_HEIGHT, _NAME_WIDTH, _PROBABILITY_WIDTH = 22, 110, 52
 _MIN_WIDTH = 240  # in pixels
 
 
-def scan_path_animation(
-    scan: ScanPathData, *, width: int = 560, max_bytes: int = 1_500_000
+def glimpse_animation(
+    image: ImageLike, scan: ScanPath, *, width: int = 560, max_bytes: int = 1_500_000
 ) -> bytes:
-    """Return a GIF: the image, a frame for each glimpse, and the complete scan path.
+    """Return an animated GIF: the image, a frame for each glimpse, and the complete scan path.
 
     Each frame shows the scan path at the left, the mosaic of glimpses at the right, and the class
     probabilities below. If the file would exceed `max_bytes`, the frames are made smaller.
 
     Args:
-        scan: Scan path to draw.
-        width: Width of the GIF in pixels, at least 240.
+        image: The original image.
+        scan: Its scan path, from `glimpses`.
+        width: Width in pixels, at least 240.
         max_bytes: Maximum size of the file; exceeded only at the minimum width.
 
     Raises:
-        ValueError: If the width is too small.
+        ValueError: If the scan path belongs to an image of another size, or the width is too small.
 
     Example:
-        >>> scan = ScanPathData(
-        ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
-        ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> from visattn.pipelines.scanpath import glimpses
+        >>> model = RecurrentAttentionModel(
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
         ... )
-        >>> scan_path_animation(scan, width=240)[:6]
-        b'GIF89a'
+        >>> photo = np.zeros((60, 80, 3), np.uint8)
+        >>> [scan] = glimpses(model, photo)
+        >>> glimpse_animation(photo, scan)[:3]
+        b'GIF'
     """
+    pixels, scan = read_scan(image, scan)
     if width < _MIN_WIDTH:
         raise ValueError(f"an animation must be at least {_MIN_WIDTH} pixels wide, got {width}")
     durations = [FIRST_DURATION, *[GLIMPSE_DURATION] * len(scan.boxes), LAST_DURATION]
     while True:
-        frames, image_height = _draw_frames(scan, width)
+        frames, image_height = _draw_frames(pixels, scan, width)
         text_colors = [*glimpse_colors(len(scan.boxes)), *class_colors()]
         gif = encode_gif(frames, durations, image_height, text_colors=text_colors)
         if len(gif) <= max_bytes or width == _MIN_WIDTH:
@@ -56,19 +62,22 @@ def scan_path_animation(
         width = max(_MIN_WIDTH, int(width * 0.95 * (max_bytes / len(gif)) ** 0.5))
 
 
-def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int]:
+def _draw_frames(
+    image: UInt8[np.ndarray, "y x 3"], scan: ScanPath, width: int
+) -> tuple[list[Image.Image], int]:
     """Return all frames, and the height of their images."""
-    wide, max_width = scan.is_wide, width - 2 * _MARGIN
+    boxes, probabilities = scan.boxes.numpy(), scan.probabilities.numpy()
+    wide, max_width = is_wide(image), width - 2 * _MARGIN
     half = (max_width - _GAP) // 2
-    placement = place_image(scan.image.shape[:2], scan.boxes, (half, max_width if wide else half))
-    shown = top_classes(scan.probabilities, glimpses_per_label=scan.glimpses_per_label)
+    placement = place_image(image.shape[:2], boxes, (half, max_width if wide else half))
+    shown = top_classes(probabilities, glimpses_per_label=scan.glimpses_per_label)
     rows, columns = placement.canvas_size
     left = (width - columns if wide else width - 2 * columns - _GAP) // 2
     dx, dy = (0, rows + _GAP) if wide else (columns + _GAP, 0)
     mosaic_place = (left + dx + placement.offset[0], _MARGIN + dy + placement.offset[1])
     height = _MARGIN + dy + rows + _MARGIN
     frame_size = (width, height + len(shown) * _BAR_HEIGHT + _MARGIN)
-    count, canvas = len(scan.boxes), placement.paste_image(scan.image)
+    count, canvas = len(boxes), placement.paste_image(image)
     frames = []
     for step in range(count + 2):
         drawn_glimpses = min(step, count)
@@ -76,7 +85,7 @@ def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int
         current = None if step > count else drawn_glimpses
         path = draw_scan_path(
             canvas,
-            placement.boxes_on_canvas(scan.boxes),
+            placement.boxes_on_canvas(boxes),
             num_glimpses=current,
             image_area=placement.image_area,
             tags=scan.tags,
@@ -89,13 +98,13 @@ def _draw_frames(scan: ScanPathData, width: int) -> tuple[list[Image.Image], int
     return frames, height
 
 
-def _mosaic_of_first(scan: ScanPathData, placement: ImagePlacement, count: int) -> np.ndarray:
-    boxes = placement.boxes_on_resized_image(scan.boxes)
-    return glimpse_mosaic(scan.patches[:count], boxes[:count], placement.image_size)
+def _mosaic_of_first(scan: ScanPath, placement: ImagePlacement, count: int) -> np.ndarray:
+    boxes = placement.boxes_on_resized_image(scan.boxes.numpy())
+    return glimpse_mosaic(scan.patches[:count].numpy(), boxes[:count], placement.image_size)
 
 
 def _draw_bars(
-    pen: ImageDraw.ImageDraw, scan: ScanPathData, shown: Sequence[int], count: int, top: int
+    pen: ImageDraw.ImageDraw, scan: ScanPath, shown: Sequence[int], count: int, top: int
 ) -> None:
     """Draw the class probabilities after some glimpses; before the first, empty bars."""
     font, width = load_font(SMALL + 1), pen.im.size[0]
@@ -121,45 +130,56 @@ _WRONG_COLOR = (186, 84, 84)
 _CAPTION_HEIGHT = 30
 
 
-def scan_path_grid_animation(
-    scans: Sequence[ScanPathData],
+def glimpse_wall(
+    images: Sequence[ImageLike],
+    scans: Sequence[ScanPath],
     *,
     truths: Sequence[str | None] = (),
     columns: int | None = None,
     side: int = 170,
 ) -> bytes:
-    """Return a GIF of a grid of images: a frame for each glimpse, and the complete scan paths.
+    """Return an animated GIF of a grid of images: a frame for each glimpse, and the complete paths.
 
     Below each image is the most probable class so far, with its probability.
 
     Args:
-        scans: At least one scan path. A path with fewer glimpses than another stays complete.
+        images: The original images, at least one.
+        scans: One scan path per image. A path with fewer glimpses than another stays complete.
         truths: True class of each image, if known, or its labels, separated by spaces; wrong
             predictions are red.
         columns: Number of columns; by default slightly more than rows.
         side: Maximum side of an image in pixels.
 
     Raises:
-        ValueError: If there is no scan path, or there is not one true class for each image.
+        ValueError: If there is no scan path, or not one image or true class for each, or one
+            belongs to an image of another size.
 
     Example:
-        >>> scan = ScanPathData(
-        ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
-        ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> from visattn.pipelines.scanpath import glimpses
+        >>> model = RecurrentAttentionModel(
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
         ... )
-        >>> scan_path_grid_animation([scan, scan], truths=["dog", "cat"], side=64)[:6]
-        b'GIF89a'
+        >>> photo = np.zeros((60, 80, 3), np.uint8)
+        >>> [scan] = glimpses(model, photo)
+        >>> glimpse_wall([photo, photo], [scan, scan], columns=2)[:3]
+        b'GIF'
     """
+    if len(images) != len(scans):
+        raise ValueError(
+            f"there must be one scan path per image, got {len(scans)} for {len(images)} images"
+        )
     if not scans or len(truths) not in (0, len(scans)):
         raise ValueError(
             "a grid needs at least one scan path, and either no truths or one for each; got "
             f"{len(scans)} scan paths and {len(truths)} truths"
         )
-    count = max(len(scan.boxes) for scan in scans)
+    placed = [read_scan(*pair) for pair in zip(images, scans, strict=True)]
+    count = max(len(scan.boxes) for _, scan in placed)
     columns = columns or min(len(scans), round((1.6 * len(scans)) ** 0.5 + 0.4))
     true_classes = list(truths) or [None] * len(scans)
     frames = [
-        _draw_grid_frame(scans, true_classes, step, columns, side) for step in range(count + 2)
+        _draw_grid_frame(placed, true_classes, step, columns, side) for step in range(count + 2)
     ]
     durations = [FIRST_DURATION, *[GLIMPSE_DURATION] * count, LAST_DURATION]
     text_colors = [*glimpse_colors(count), ACCENT, _WRONG_COLOR]
@@ -167,26 +187,27 @@ def scan_path_grid_animation(
 
 
 def _draw_grid_frame(
-    scans: Sequence[ScanPathData],
+    placed: Sequence[tuple[UInt8[np.ndarray, "_y _x 3"], ScanPath]],
     truths: Sequence[str | None],
     step: int,
     columns: int,
     side: int,
 ) -> Image.Image:
     """Return all images after `step` glimpses; one step more shows the complete paths."""
-    rows = -(-len(scans) // columns)
+    rows = -(-len(placed) // columns)
     column_step, row_step = side + _GAP, side + _CAPTION_HEIGHT + _GAP
     size = (2 * _MARGIN + columns * column_step - _GAP, 2 * _MARGIN + rows * row_step - _GAP)
     page = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(page)
-    for index, (scan, truth) in enumerate(zip(scans, truths, strict=True)):
+    for index, ((image, scan), truth) in enumerate(zip(placed, truths, strict=True)):
         x, y = _MARGIN + index % columns * column_step, _MARGIN + index // columns * row_step
         count = len(scan.boxes)
-        placement = place_image(scan.image.shape[:2], scan.boxes, (side, side), max_margin=0)
+        scan_boxes = scan.boxes.numpy()
+        placement = place_image(image.shape[:2], scan_boxes, (side, side), max_margin=0)
         current = None if step > count else step
-        boxes = placement.boxes_on_canvas(scan.boxes)
+        boxes = placement.boxes_on_canvas(scan_boxes)
         drawn = draw_scan_path(
-            placement.paste_image(scan.image),
+            placement.paste_image(image),
             boxes,
             num_glimpses=current,
             image_area=placement.image_area,
@@ -201,7 +222,7 @@ def _draw_grid_frame(
 
 def _write_prediction(
     pen: ImageDraw.ImageDraw,
-    scan: ScanPathData,
+    scan: ScanPath,
     truth: str | None,
     glimpse: int,
     place: tuple[int, int, int],
@@ -217,7 +238,7 @@ def _write_prediction(
     pen.text((left, top), name, color, large)
 
 
-def _prediction_so_far(scan: ScanPathData, glimpse: int) -> tuple[str, float]:
+def _prediction_so_far(scan: ScanPath, glimpse: int) -> tuple[str, float]:
     """Return the labels read so far and the probable next one, with their probability."""
     best = int(scan.probabilities[glimpse].argmax())
     name, probability = scan.class_names[best], float(scan.probabilities[glimpse, best])

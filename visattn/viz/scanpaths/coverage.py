@@ -1,15 +1,18 @@
 """Figure of glimpse locations on many images: the mean scan path and a heat map per glimpse."""
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
+from torch import Tensor
 
+from visattn.results.values import ScanPath
 from visattn.viz.layout.grid import GAP, MARGIN, TileGrid, compute_tile_grid
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.heatmap import overlay
 from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, draw_legend
 from visattn.viz.maps.resize import resize_image, resize_map
-from visattn.viz.scanpaths.canvas import place_image
+from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
 
 _TITLE_SIZE, _CAPTION_HEIGHT, _WIDTH = 25, 34, 1200
@@ -110,3 +113,58 @@ def _draw_marker(
     large = Image.new("RGB", (72, 72), BACKGROUND)
     draw_number_marker(ImageDraw.Draw(large), (36, 36), number, color, 30)
     page.paste(large.reduce(3), corner)
+
+
+class Coverage:
+    """Mean scan path and mean resolution maps over many images.
+
+    Args:
+        policy: Description of the policy for the figure.
+
+    Example:
+        >>> Coverage().count
+        0
+    """
+
+    def __init__(self, policy: str = "") -> None:
+        self.policy, self.count = policy, 0
+        self._sums: list[Float[Tensor, "*axes"]] = []
+
+    def add(self, scan: ScanPath) -> None:
+        """Add a scan path.
+
+        Raises:
+            ValueError: If its number of glimpses or its grid differs from the others.
+        """
+        values, locations = scan.maps.values.double(), scan.locations.double()
+        pixels = scan.pixels.double()
+        terms = [values, values.amax(0), locations, locations**2, pixels]
+        if self._sums and any(a.shape != b.shape for a, b in zip(self._sums, terms, strict=True)):
+            raise ValueError(
+                "scan paths must come from one model: expected maps of shape "
+                f"{list(self._sums[0].shape)}, got {list(values.shape)}"
+            )
+        self._sums = [a + b for a, b in zip(self._sums or [0.0] * 5, terms, strict=True)]
+        self.count += 1
+
+    def panel(self) -> UInt8[np.ndarray, "height width 3"]:
+        """Return a figure with the mean path and a heat map for each glimpse.
+
+        Raises:
+            ValueError: If no scan path was added.
+        """
+        if not self.count:
+            raise ValueError("coverage needs at least one scan path, got none")
+        maps, overall, mean, squares, pixels = (total / self.count for total in self._sums)
+        std = (squares - mean**2).clamp(min=0).sqrt()
+        half = mean.new_tensor([maps.shape[2], maps.shape[1]]) / 2
+        boxes = torch.cat([(mean - std + 1) * half, (mean + std + 1) * half], -1)
+        images = f"{self.count:,} image{'' if self.count == 1 else 's'}"
+        return coverage_panel(
+            patch_to_rgb(pixels.round().byte().numpy()),
+            boxes.numpy(),
+            overall.numpy(),
+            maps.numpy(),
+            title=f"Coverage of {images}",
+            note=self.policy,
+        )

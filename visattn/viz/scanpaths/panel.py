@@ -1,18 +1,29 @@
 """Figure of a scan path: the path, the mosaic of glimpses, class probabilities and patches."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
-from visattn.results.values import format_percent
+from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageLike
+from visattn.results.values import ScanPath, format_percent
 from visattn.viz.layout.grid import GAP, MARGIN
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
 from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
-from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
+from visattn.viz.scanpaths.path import (
+    draw_number_marker,
+    draw_scan_path,
+    glimpse_colors,
+    is_wide,
+    read_scan,
+)
 from visattn.viz.scanpaths.probabilities import plot_probabilities
-from visattn.viz.scanpaths.record import ScanPathData
 
+_TIMES, _DOT = "\N{MULTIPLICATION SIGN}", " \N{MIDDLE DOT} "
 _WIDTH = 1200
 _INNER_WIDTH = _WIDTH - 2 * MARGIN
 _IMAGE_SIZE = 400  # maximum side of the two images, which lie beside each other
@@ -26,7 +37,9 @@ _MARKER_HEIGHT, _LINE_HEIGHT = 32, 22  # above and below the patches of a glimps
 _PROBABILITY_WIDTH = 46
 
 
-def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, "height 1200 3"]:
+def glimpse_panel(
+    image: ImageLike, scan: ScanPath, *, name: str = ""
+) -> UInt8[np.ndarray, "height 1200 3"]:
     """Return a figure of a scan path.
 
     The first row shows the image with the scan path, the mosaic of all glimpses, and the class
@@ -35,42 +48,53 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
     mosaic of a wide image lies below its scan path, both at twice the size.
 
     Args:
-        scan: Scan path to draw.
-        note: Line below the title.
+        image: The original image.
+        scan: Its scan path, from `glimpses`.
+        name: Name of the image in the figure.
+
+    Raises:
+        ValueError: If the scan path belongs to an image of another size.
 
     Example:
-        >>> scan = ScanPathData(
-        ...     np.zeros((30, 40, 3), np.uint8), np.array([[[10.0, 10, 18, 18]]]),
-        ...     np.zeros((1, 1, 1, 4, 4), np.uint8), np.array([[0.2, 0.8]]), ("cat", "dog"),
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> from visattn.pipelines.scanpath import glimpses
+        >>> model = RecurrentAttentionModel(
+        ...     ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
         ... )
-        >>> scan_path_panel(scan).shape[1]
-        1200
+        >>> photo = np.zeros((60, 80, 3), np.uint8)
+        >>> [scan] = glimpses(model, photo)
+        >>> glimpse_panel(photo, scan, name="photo").ndim
+        3
     """
-    wide = scan.is_wide
+    pixels, read = read_scan(image, scan)
+    size = f"{pixels.shape[1]} {_TIMES} {pixels.shape[0]}"
+    note = _DOT.join(filter(None, [name, size, *_note_parts(scan)]))
+    boxes, probabilities = read.boxes.numpy(), read.probabilities.numpy()
+    wide = is_wide(pixels)
     max_width = 2 * _IMAGE_SIZE + GAP if wide else _IMAGE_SIZE
-    placement = place_image(scan.image.shape[:2], scan.boxes, (_IMAGE_SIZE, max_width))
+    placement = place_image(pixels.shape[:2], boxes, (_IMAGE_SIZE, max_width))
     path = draw_scan_path(
-        placement.paste_image(scan.image),
-        placement.boxes_on_canvas(scan.boxes),
+        placement.paste_image(pixels),
+        placement.boxes_on_canvas(boxes),
         image_area=placement.image_area,
-        tags=scan.tags,
+        tags=read.tags,
     )
     mosaic = glimpse_mosaic(
-        scan.patches, placement.boxes_on_resized_image(scan.boxes), placement.image_size
+        read.patches.numpy(), placement.boxes_on_resized_image(boxes), placement.image_size
     )
     offset = (0, len(path) + GAP + _HEADER_HEIGHT) if wide else (_IMAGE_SIZE + GAP, 0)
     height = max(_MIN_PLOT_HEIGHT, len(path), offset[1] + len(mosaic))
     plot = plot_probabilities(
-        scan.probabilities,
+        probabilities,
         scan.class_names,
         (height, _PLOT_WIDTH),
         glimpses_per_label=scan.glimpses_per_label,
     )
-    strip = glimpse_strip(scan)
+    strip = glimpse_strip(read)
     above = MARGIN + _TITLE_SIZE + 40 + _HEADER_HEIGHT
     page = Image.new("RGB", (_WIDTH, above + height + 30 + strip.shape[0] + MARGIN), BACKGROUND)
     pen = ImageDraw.Draw(page)
-    _write_title(pen, scan, note)
+    _write_title(pen, read, note)
     shift = (placement.offset[0], 0) if wide else (0, placement.offset[1])  # without the margins
     for header, part, (x, y), (dx, dy) in (
         ("scan path", path, (0, 0), (0, 0)),
@@ -85,7 +109,7 @@ def scan_path_panel(scan: ScanPathData, *, note: str = "") -> UInt8[np.ndarray, 
 
 
 def glimpse_strip(
-    scan: ScanPathData, *, width: int = _INNER_WIDTH
+    scan: ScanPath, *, width: int = _INNER_WIDTH
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return the patches of each glimpse in order, with the most probable class after it.
 
@@ -95,7 +119,7 @@ def glimpse_strip(
     """
     count, scales = scan.boxes.shape[:2]
     side, columns = _strip_layout(count, scales, width)
-    best, font = scan.probabilities.argmax(1), load_font(SMALL + 2)
+    best, font = scan.probabilities.argmax(1).tolist(), load_font(SMALL + 2)
     names = [scan.class_names[which] for which in best]
     apart = (
         max(map(font.getlength, names)) > side - _PROBABILITY_WIDTH
@@ -107,7 +131,7 @@ def glimpse_strip(
     for index, color in enumerate(glimpse_colors(count)):
         x, y = index % columns * (side + GAP), index // columns * (tall + 16)
         _draw_marker(page, (x + 12, y + 12), index + 1, color)
-        for scale, patch in enumerate(scan.patches[index]):
+        for scale, patch in enumerate(scan.patches[index].numpy()):
             tile = Image.fromarray(draw_patch(patch, side))
             page.paste(tile, (x, y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)))
         below, chance = y + tall - 20, format_percent(float(scan.probabilities[index, best[index]]))
@@ -139,8 +163,8 @@ def _draw_marker(
     page.paste(large.reduce(3), (place[0] - 12, place[1] - 12))
 
 
-def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPathData, note: str) -> None:
-    name, probability = scan.prediction
+def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPath, note: str) -> None:
+    name, probability = scan.prediction, scan.probability
     font, large = load_font(SMALL + 4), load_font(_TITLE_SIZE)
     text = truncate_text(name, large, _INNER_WIDTH - 100)
     pen.text((MARGIN, MARGIN - 6), text, TEXT, large)
@@ -150,3 +174,56 @@ def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPathData, note: str) -> Non
     pen.text(
         (MARGIN, MARGIN + _TITLE_SIZE + 6), truncate_text(note, small, _INNER_WIDTH), MUTED, small
     )
+
+
+def _note_parts(scan: ScanPath) -> list[str]:
+    """Return the description of the glimpses: input size, glimpse size, policy."""
+    count, scales, _, side, _ = scan.patches.shape
+    text = f"{count} glimpse{'' if count == 1 else 's'} of {side} {_TIMES} {side}"
+    text += f" at {scales} scales" if scales > 1 else ""
+    text += f", {scan.glimpses_per_label} per label" if scan.glimpses_per_label else ""
+    policy = str(scan.maps.metadata["policy"])
+    seed = f", seed {scan.maps.metadata['seed']}" if policy in ("sampled", "random") else ""
+    height, width = scan.maps.values.shape[1:]
+    return [f"network input {width} {_TIMES} {height}", text, f"{policy} policy{seed}"]
+
+
+def glimpse_overlay(
+    image: ImageLike, scan: ScanPath, *, max_side: int = 400
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return the image with its scan path.
+
+    Args:
+        image: The original image.
+        scan: Its scan path, from `glimpses`.
+        max_side: Maximum length of the longer side, in pixels.
+
+    Raises:
+        ValueError: If the scan path belongs to an image of another size.
+    """
+    pixels, read = read_scan(image, scan)
+    boxes = read.boxes.numpy()
+    view = place_image(pixels.shape[:2], boxes, (max_side, max_side))
+    return draw_scan_path(
+        view.paste_image(pixels),
+        view.boxes_on_canvas(boxes),
+        image_area=view.image_area,
+        tags=read.tags,
+    )
+
+
+def notebook_scanpath(scan: ScanPath) -> bytes:
+    """Return the scan path on the network's input, as a PNG file for notebooks.
+
+    Args:
+        scan: A scan path.
+    """
+    geometry = Geometry.identity((scan.pixels.shape[-2], scan.pixels.shape[-1]))
+    corners, boxes = scan.boxes.view(-1, 2), scan.boxes
+    if scan.maps.geometry is not None:
+        boxes = scan.maps.geometry.to_input(corners).view(scan.boxes.shape)
+    on_input = replace(scan, boxes=boxes, maps=scan.maps.with_geometry(geometry))
+    buffer = io.BytesIO()
+    panel = glimpse_panel(scan.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy(), on_input)
+    Image.fromarray(panel).save(buffer, "png")
+    return buffer.getvalue()

@@ -6,12 +6,15 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.images.reader import ImageLike, read_image
+from visattn.results.values import ScanPath
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.colormap import colormap_lut
 from visattn.viz.maps.legend import BACKGROUND, TEXT
 
 Color = tuple[int, int, int]
 
+_WIDE = 2.0  # ratio of width to height
 _SUPERSAMPLING = 3  # for antialiased lines
 _FIRST_COLOR, _LAST_COLOR = 80, 240  # indices into the colormap: visible on black and on white
 _DIMMED = 0.5  # brightness outside all glimpses
@@ -223,3 +226,34 @@ def _separate_points(points: Float[np.ndarray, "t 2"], distance: float) -> Float
             break
         moved += (gap / length[..., None] * push[..., None]).sum(1) * 0.7
     return moved
+
+
+def read_scan(image: ImageLike, scan: ScanPath) -> tuple[UInt8[np.ndarray, "y x 3"], ScanPath]:
+    """Return the pixels of an image, and its scan path up to the end of its sequence of labels.
+
+    Args:
+        image: The original image.
+        scan: Its scan path.
+
+    Raises:
+        ValueError: If the scan path belongs to an image of another size.
+    """
+    original, geometry = read_image(image), scan.maps.geometry
+    if geometry is None or geometry.image_size != original.size:
+        size = None if geometry is None else geometry.image_size
+        raise ValueError(
+            f"the scan path belongs to an image of {size} (height, width), but {original.name} has "
+            f"{original.size}; pass the original image"
+        )
+    return original.pixels, scan.until_end()
+
+
+def is_wide(image: UInt8[np.ndarray, "y x 3"]) -> bool:
+    """Return whether the mosaic is drawn below the scan path instead of beside it.
+
+    Example:
+        >>> is_wide(np.zeros((10, 30, 3), np.uint8))
+        True
+    """
+    height, width = image.shape[:2]
+    return width >= _WIDE * height
