@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from torch import Tensor
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
@@ -16,7 +17,7 @@ from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.draw_explorer import all_heads_figure, explorer_html
 from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers
-from visattn.recording.model_info import ExplainedModel, ReadRows
+from visattn.recording.model_info import ExplainedModel, ModelInfo, ReadRows
 from visattn.recording.recorder import record
 
 PHOTO = LoadedImage(
@@ -68,12 +69,16 @@ def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
 ) -> None:
     inputs = prepare_images(explained, PHOTO).inputs
     layer = record_layers(explained, inputs, layers=[1])[0]
-    torch.testing.assert_close(layer.read_row(explained.info), layer.weights[:, 0])
+
+    def row(info: ModelInfo) -> Tensor:
+        return record_layers(replace(explained, info=info), inputs, layers=[1])[0].read_row()
+
+    torch.testing.assert_close(row(explained.info), layer.weights[:, 0])
     patches = replace(explained.info, pooling="mean", read_rows=None)
-    torch.testing.assert_close(layer.read_row(patches), layer.weights[:, 3:].mean(1))
+    torch.testing.assert_close(row(patches), layer.weights[:, 3:].mean(1))
     mixed = ReadRows((0.25, 0.0, 0.25), 0.5, kinds=("class", "register", "register"))
     expected = (layer.weights[:, 0] + layer.weights[:, 2]) / 4 + layer.weights[:, 3:].mean(1) / 2
-    torch.testing.assert_close(layer.read_row(replace(patches, read_rows=mixed)), expected)
+    torch.testing.assert_close(row(replace(patches, read_rows=mixed)), expected)
 
 
 def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
