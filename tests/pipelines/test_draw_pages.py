@@ -18,7 +18,7 @@ from visattn.pipelines.captioning import ground_phrases
 from visattn.pipelines.draw_captions import caption_figure
 from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import Caption, Phrase
+from visattn.results.captions import Caption, Phrase
 
 WORDS = ("a", "red", "dog")
 SIZE = (40, 100)

@@ -26,8 +26,8 @@ from visattn.pipelines.model_io import load, save
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.results.values import Caption
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghijk")
 

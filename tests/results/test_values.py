@@ -8,8 +8,9 @@ import torch
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption, GroundedPhrase
 from visattn.results.display import show, shown
-from visattn.results.values import Answer, Caption, GroundedPhrase
+from visattn.results.values import Answer
 
 PLACE = Geometry.identity((30, 40))
 

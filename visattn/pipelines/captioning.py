@@ -37,7 +37,7 @@ from visattn.models.captioning.hard_attention import Places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import Caption, GroundedPhrase, Phrase
+from visattn.results.captions import Caption, GroundedPhrase, Phrase
 from visattn.viz.html.index_page import is_result_folder
 
 _THUMBNAIL = 640  # pixels

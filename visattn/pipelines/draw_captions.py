@@ -17,9 +17,9 @@ from visattn.images.video import read_clip
 from visattn.io.argument_checks import checked_arguments
 from visattn.pipelines.draw_maps import draw_target
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import map_scale
-from visattn.results.values import Caption
 from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
 from visattn.viz.captions.image_panel import image_panel, image_tile_sizes
 from visattn.viz.captions.panel import caption_panel

@@ -10,8 +10,8 @@ from visattn.geometry.placement import Box
 from visattn.images.reader import ImageLike, read_image
 from visattn.pipelines.draw_captions import DrawnImage, check_one_image, drawn_images
 from visattn.pipelines.draw_word_statistics import statistics_figures
+from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
-from visattn.results.values import Caption
 from visattn.viz.captions.animation import animation_frame_size, caption_animation
 from visattn.viz.html.caption_page import PageCaption, PageFigure, caption_page
 from visattn.viz.html.photo_page import PageImage

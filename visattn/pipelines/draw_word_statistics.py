@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.results.values import Caption
+from visattn.results.captions import Caption
 from visattn.results.word_statistics import HeadOverview
 from visattn.viz.captions.head_tables import head_tables
 from visattn.viz.captions.text_matrix import MatrixColumn, text_matrix

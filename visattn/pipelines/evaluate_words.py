@@ -20,8 +20,8 @@ from visattn.models.captioner import Captioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.explain_words import WordMethod, caption_maps, check_word_method
+from visattn.results.captions import Phrase
 from visattn.results.kinds import UNKNOWN
-from visattn.results.values import Phrase
 
 Control = Literal["none", "swapped", "untrained"]
 CONTROLS: tuple[Control, ...] = get_args(Control)

@@ -16,7 +16,7 @@ from visattn.pipelines.captioner_words import captioner_run, word_occlusion
 from visattn.pipelines.captioning import caption
 from visattn.recording.frozen_model import frozen
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import Caption
+from visattn.results.captions import Caption
 
 WordMethod = Literal[
     "attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"

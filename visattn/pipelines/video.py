@@ -25,8 +25,8 @@ from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
 from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.scale import MapScale, map_scale
-from visattn.results.values import Caption
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
 from visattn.viz.layout.text import format_time, load_font, wrap_text
 from visattn.viz.maps.heatmap import overlay as draw_overlay

@@ -11,7 +11,8 @@ from visattn.images.resize import ResizeMode
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.scanpath import Policy, glimpses
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import Caption, ScanPath
+from visattn.results.captions import Caption
+from visattn.results.values import ScanPath
 
 
 class FrameCaptions:

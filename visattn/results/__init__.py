@@ -1,4 +1,4 @@
-"""What pipelines return and viz draws: attention maps, captions, answers, detections."""
+"""Results of pipelines, which viz draws: attention maps, captions, answers, detections."""
 
 import lazy_loader
 

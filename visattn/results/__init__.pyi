@@ -1,6 +1,10 @@
 from .attention_map import (
     AttentionMap as AttentionMap,
 )
+from .captions import (
+    Caption as Caption,
+    Phrase as Phrase,
+)
 from .kinds import (
     MapKind as MapKind,
 )
@@ -12,10 +16,8 @@ from .scale import (
 )
 from .values import (
     Answer as Answer,
-    Caption as Caption,
     DetectedObject as DetectedObject,
     DetectionResult as DetectionResult,
-    Phrase as Phrase,
     ScanPath as ScanPath,
     Segmentation as Segmentation,
 )

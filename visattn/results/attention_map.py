@@ -245,6 +245,10 @@ class AttentionMap:
         """Iterate over the maps of the first axis."""
         return (self[index] for index in range(len(self)))
 
+    def place(self) -> dict[str, Any] | None:
+        """Return the geometry as plain values for JSON; None if it is unknown."""
+        return None if self.geometry is None else self.geometry.to_dict()
+
     def with_geometry(self, geometry: Geometry) -> "AttentionMap":
         """Return the same map with a geometry.
 

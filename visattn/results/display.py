@@ -1,4 +1,4 @@
-"""How notebooks show results: a table of the functions that draw them."""
+"""Table of the functions that show results in notebooks."""
 
 from importlib import import_module
 from typing import Any

@@ -1,6 +1,5 @@
-"""What pipelines return and what is drawn: captions, answers, scan paths, detections."""
+"""Results besides maps and captions: answers, scan paths, detections, segmentations."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,259 +15,6 @@ from visattn.geometry.placement import GridPlacement
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, MapKind
-from visattn.results.word_statistics import HeadOverview, TextAttention
-
-
-class Phrase(NamedTuple):
-    """A noun phrase of a caption, with the boxes of what it refers to.
-
-    Example:
-        >>> Phrase(1, 2, ((0.0, 0.5, 1.0, 1.0),), ("scene",), "green grass").num_words
-        2
-    """
-
-    start: int
-    """Index of its first word in the words that `split_words` returns for the caption."""
-    num_words: int
-    """Number of words."""
-    boxes: tuple[Box, ...]
-    """Left, top, right, bottom, from 0 to 1 across the image or the network's input."""
-    types: tuple[str, ...]
-    """Such as `people`, `animals`, `scene`."""
-    text: str
-    """The words in lower case, joined by single spaces."""
-
-
-class GroundedPhrase(NamedTuple):
-    """A phrase of a caption, its ground-truth boxes, and the scores of its attention."""
-
-    first: int
-    """Index of its first word in the caption."""
-    words: int
-    boxes: tuple[Box, ...]
-    """Left, top, right and bottom as fractions of the image size."""
-    correctness: tuple[float, ...] = ()
-    """Attention inside the boxes, for each word; empty if they are outside the model's input."""
-    baseline: float = 0.0
-    """Attention inside the boxes of a uniform map."""
-    pointed: bool = False
-    """Whether the peak of the sum of its maps is inside the boxes."""
-
-
-_OF_VIDEO = ("frames", "seconds")
-NO_WORDS = "(no words)"
-"""Text of a caption without words in figures."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Caption:
-    """A caption with log-probability, gate and attention map of each word."""
-
-    words: tuple[str, ...]
-    log_probs: tuple[float, ...]
-    """Log-probability of each word, in nats."""
-    gates: tuple[float, ...]
-    """Share of the image in the context vector of each word, in [0, 1]: the attention gate, or 1
-    minus the weight of a visual sentinel."""
-    maps: AttentionMap
-    """One attention map per word, placed on the original image."""
-    score: float
-    """Log-probability of the caption divided by its length penalty."""
-    finished: bool
-    """Whether the end token was generated; otherwise the caption was truncated."""
-    alternatives: tuple["Caption", ...] = ()
-    """The next best captions, if `num_captions` is above 1."""
-    image: str = ""
-    """Name of the image file; "" if unknown."""
-    gate_symbol: str = "β"
-    """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
-    the photo, where words also attend text and padding."""
-    notes: str = ""
-    """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
-    thumbnail: UInt8[np.ndarray, "y x 3"] | None = None
-    """The photo at up to 640 pixels, for notebooks."""
-    spaces: tuple[bool, ...] = ()
-    """Whether white space stands before each word; () if it does before all."""
-    further_maps: tuple[AttentionMap, ...] = ()
-    """Maps of the words on the second and later photos, if the prompt shows several."""
-    text_attention: TextAttention | None = None
-    """Attention of the words to the prompt and to earlier words, if requested."""
-    head_overview: HeadOverview | None = None
-    """Statistics of each layer and head that reads the photo, if requested."""
-    phrases: tuple[GroundedPhrase, ...] = ()
-    """Annotated phrases that occur in it, from `ground_phrases`."""
-
-    def __repr__(self) -> str:
-        """Return the caption in one line."""
-        more = f", {len(self.alternatives)} more" if self.alternatives else ""
-        name = f", {self.image}" if self.image else ""
-        text = truncate_text(self.text, 100)
-        return f"Caption({text!r}, score {self.score:.3g}, {len(self.words)} maps{more}{name})"
-
-    def _repr_html_(self) -> str | None:
-        """Return the photo and the words for notebooks; hovering a word shows its map."""
-        return shown(self)
-
-    @property
-    def is_video(self) -> bool:
-        """Whether the caption is one of a video, whose maps have an axis of frames."""
-        return "frames" in self.maps.metadata
-
-    @property
-    def is_of_single_photo(self) -> bool:
-        """Whether the prompt showed one photo, and no video."""
-        return not self.is_video and not self.further_maps
-
-    @property
-    def image_maps(self) -> tuple[AttentionMap, ...]:
-        """The maps of the words on each photo of the prompt, or on each frame of the video."""
-        if not self.is_video:
-            return (self.maps, *self.further_maps)
-        maps, seconds = self.maps, self.maps.metadata["seconds"]
-        return tuple(
-            replace(maps, values=maps.values[:, number], metadata={**maps.metadata, "second": each})
-            for number, each in enumerate(seconds)
-        )
-
-    def display_range(self) -> tuple[float, float]:
-        """Return the values (vmin, vmax) between which all maps of the caption should be drawn.
-
-        That of `AttentionMap.display_range`; of several photos or frames, a word's peak is that of
-        all of them, and uniform attention is spread over all of them.
-        """
-        images = self.image_maps
-        if len(images) == 1:
-            return self.maps.display_range()
-        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in images], 1)
-        joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
-        return joined.display_range()
-
-    @property
-    def smooth(self) -> bool:
-        """Whether figures interpolate the maps; those of hard attention are single cells."""
-        return self.maps.metadata.get("places") not in ("argmax", "sample")
-
-    @property
-    def quantity(self) -> str:
-        """What the values of the maps are, for legends."""
-        return str(self.maps.metadata.get("quantity", "attention"))
-
-    @property
-    def text(self) -> str:
-        """The caption as one line."""
-        if not self.spaces:
-            return " ".join(self.words)
-        spaced = zip(self.spaces, self.words, strict=True)
-        return "".join(" " * space + word for space, word in spaced).strip()
-
-    @property
-    def has_gates(self) -> bool:
-        """Whether a gate scaled the context vector of a word; otherwise all gates are 1."""
-        return any(gate < 1 for gate in self.gates)
-
-    def drawable(self) -> "Caption":
-        """Return the caption as figures show it: one without a word says so on the bare photo."""
-        if self.words:
-            return self
-        first, *further = (
-            replace(each, values=torch.zeros(1, *each.values.shape[1:]), labels=())
-            for each in (self.maps, *self.further_maps)
-        )
-        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
-                       further_maps=tuple(further), spaces=())  # fmt: skip
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record of the caption, its maps and alternatives as plain values for JSON.
-
-        Of several photos, `maps` and `geometry` are lists with one entry for each.
-
-        Example:
-            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
-            >>> record = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True).to_dict()
-            >>> record["caption"], record["maps"], record["geometry"]
-            ('7', [[[1.0, 1.0]]], None)
-        """
-        places = [_place(maps) for maps in (self.maps, *self.further_maps)]
-        return {
-            "image": self.image,
-            **_caption_record(self),
-            **{key: self.maps.metadata[key] for key in _OF_VIDEO if self.is_video},
-            "geometry": places if self.further_maps else places[0],
-            "alternatives": [_caption_record(each) for each in self.alternatives],
-        }
-
-    def to_arrays(self) -> dict[str, Any]:
-        """Return the caption as NumPy arrays; the keys of the second caption end in `_2`.
-
-        Maps on the second photo of a prompt are `photo2_maps`, with `photo2_geometry`.
-        """
-        arrays: dict[str, Any] = {}
-        for number, each in enumerate((self, *self.alternatives), start=1):
-            suffix = "" if number == 1 else f"_{number}"
-            arrays |= {
-                f"maps{suffix}": each.maps.values.numpy(),
-                f"words{suffix}": np.array(each.words, dtype=np.str_),
-                f"gates{suffix}": np.array(each.gates),
-                f"log_probs{suffix}": np.array(each.log_probs),
-                f"score{suffix}": np.array(each.score),
-            }
-            for photo, maps in enumerate(each.further_maps, start=2):
-                arrays[f"photo{photo}_maps{suffix}"] = maps.values.numpy()
-        for photo, maps in enumerate((self.maps, *self.further_maps), start=1):
-            if maps.geometry is not None:
-                prefix = "" if photo == 1 else f"photo{photo}_"
-                arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
-        for key in _OF_VIDEO if self.is_video else ():
-            arrays[key] = np.array(self.maps.metadata[key])
-        return arrays
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
-        """Return the caption of a record, without its statistics.
-
-        Args:
-            record: What `to_dict` returned, or the JSON file of `visattn caption`.
-
-        Example:
-            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
-            >>> record = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True).to_dict()
-            >>> Caption.from_dict(record).words
-            ('7',)
-        """
-        several = isinstance(record["geometry"], list)
-        places = record["geometry"] if several else [record["geometry"]]
-        video = {key: record[key] for key in _OF_VIDEO if key in record}
-        names = record["image"]
-
-        def read(entry: Mapping[str, Any], alternatives: tuple[Caption, ...]) -> Caption:
-            words = tuple(entry["words"])
-            maps = [
-                AttentionMap(
-                    torch.tensor(values, dtype=torch.float32), "record", "words",
-                    None if place is None else Geometry.from_dict(place),
-                    {**entry.get("made", {}), **video}, words,
-                )
-                for values, place in zip(
-                    entry["maps"] if several else [entry["maps"]], places, strict=True
-                )
-            ]  # fmt: skip
-            phrases = [{key: each[key] for key in GroundedPhrase._fields}
-                       for each in entry.get("phrases", ())]  # fmt: skip
-            return cls(
-                words=words,
-                log_probs=tuple(entry["log_probs"]),
-                gates=tuple(entry["gates"]),
-                maps=maps[0],
-                score=entry["score"],
-                finished=entry["finished"],
-                alternatives=alternatives,
-                image=", ".join(names) if several else names,
-                notes=entry.get("notes", ""),
-                further_maps=tuple(maps[1:]),
-                phrases=tuple(GroundedPhrase(**each) for each in phrases),
-            )
-
-        return read(record, tuple(read(each, ()) for each in record.get("alternatives", ())))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -320,7 +66,7 @@ class Answer:
             "hops": [] if maps is None else list(maps.labels),
             "maps": None if maps is None else maps.values.tolist(),
             "word_weights": None if weights is None else weights.tolist(),
-            "geometry": None if maps is None else _place(maps),
+            "geometry": None if maps is None else maps.place(),
         }
 
     @classmethod
@@ -505,7 +251,7 @@ class ScanPath:
             "locations": self.locations.tolist(),
             "boxes": self.boxes.tolist(),
             "probabilities": self.probabilities.tolist(),
-            "geometry": _place(self.maps),
+            "geometry": self.maps.place(),
         }
 
 
@@ -567,7 +313,7 @@ class DetectionResult:
             **self.maps.metadata,
             "maps": self.maps.values.tolist(),
             "points": None if self.points is None else self.points.tolist(),
-            "geometry": _place(self.maps),
+            "geometry": self.maps.place(),
         }
 
 
@@ -665,10 +411,6 @@ class RecordedLayer:
         return torch.einsum("q,hqyx->hyx", shares, self.weights)
 
 
-def _place(maps: AttentionMap) -> dict[str, Any] | None:
-    return None if maps.geometry is None else maps.geometry.to_dict()
-
-
 def _read_maps(
     record: Mapping[str, Any], kind: MapKind, labels: tuple[str, ...]
 ) -> AttentionMap | None:
@@ -677,26 +419,3 @@ def _read_maps(
     place = None if record["geometry"] is None else Geometry.from_dict(record["geometry"])
     values = torch.tensor(record["maps"], dtype=torch.float32)
     return AttentionMap(values, "record", kind, place, labels=labels)
-
-
-def _caption_record(caption: Caption) -> dict[str, Any]:
-    """Return what an alternative has as well as the caption itself."""
-    left_out = ("image", *_OF_VIDEO)
-    made = {name: each for name, each in caption.maps.metadata.items() if name not in left_out}
-    maps = [each.values.tolist() for each in (caption.maps, *caption.further_maps)]
-    statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
-    return {
-        "caption": caption.text,
-        "words": list(caption.words),
-        "log_probs": list(caption.log_probs),
-        "gates": list(caption.gates),
-        "finished": caption.finished,
-        "score": caption.score,
-        **({"notes": caption.notes, "made": made} if caption.notes else {}),
-        **{name: each.to_dict() for name, each in statistics.items() if each is not None},
-        "maps": maps if caption.further_maps else maps[0],
-        "phrases": [
-            {"text": " ".join(caption.words[each.first : each.first + each.words])} | each._asdict()
-            for each in caption.phrases
-        ],
-    }

@@ -19,8 +19,8 @@ from visattn.pipelines.draw_captions import alignment_figure, caption_figure, dr
 from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.pipelines.video import caption_video
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.records import read_saved_maps
-from visattn.results.values import Caption
 from visattn.viz.captions.image_panel import image_panel
 
 pytest.importorskip("transformers")

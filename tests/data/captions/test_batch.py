@@ -6,8 +6,8 @@ from hypothesis import given, strategies as st
 
 from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
+from visattn.results.captions import Phrase
 from visattn.results.kinds import END, PAD, START
-from visattn.results.values import Phrase
 
 VOCABULARY = Vocabulary.from_captions(["a b c d e"])
 CAPTIONS = st.lists(st.sampled_from("abcde"), max_size=7).map(" ".join)

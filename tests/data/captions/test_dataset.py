@@ -16,7 +16,7 @@ from visattn.data.phrases.phrases import read_phrases
 from visattn.images.reader import ImageError
 from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 ENCODER = TimmEncoder("test_resnet", img_size=(64, 96)).eval()
 

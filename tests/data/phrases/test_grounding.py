@@ -7,7 +7,7 @@ from torch import Tensor
 
 from visattn.data.phrases.grounding import score_phrases, supervised_words
 from visattn.geometry.affine import Box
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 LEFT, RIGHT, TOP = (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.5)
 STEPS = st.integers(0, 60)

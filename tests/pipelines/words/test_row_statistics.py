@@ -14,7 +14,7 @@ from visattn.data.phrases.phrases import phrases_to_input
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 TOLERANCE = 2e-6
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from visattn.metrics.maps.grounding import paper_correctness
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 from visattn.training.metrics.grounding import PHRASE_METRICS, PhraseScores
 
 LEFT = Phrase(0, 2, ((0.0, 0.0, 0.5, 1.0),), (), "a dog")

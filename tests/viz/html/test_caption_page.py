@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
-from visattn.results.values import GroundedPhrase
+from visattn.results.captions import GroundedPhrase
 from visattn.viz.html.caption_page import PageCaption, caption_page
 from visattn.viz.maps.colormap import colormap_lut
 

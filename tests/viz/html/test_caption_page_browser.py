@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from visattn.geometry.affine import Geometry
-from visattn.results.values import GroundedPhrase
+from visattn.results.captions import GroundedPhrase
 from visattn.viz.html.caption_page import PageCaption, caption_page
 from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.words.captions import WordOptions
     from visattn.pipelines.words.prompt_images import PromptImages
-    from visattn.results.values import Caption
+    from visattn.results.captions import Caption
 
 PREFIX = "hf:"
 _GENERATION = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.models.captioner import Captioner
     from visattn.pipelines.words.prompt_images import PromptImages
-    from visattn.results.values import Caption, Phrase
+    from visattn.results.captions import Caption, Phrase
 
 _CARD_IMAGES = 4  # on the index, of several photos or frames
 _OPTIONS = ("method", "length_penalty", "seed")

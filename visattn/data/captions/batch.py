@@ -10,8 +10,8 @@ from torch import Tensor
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.scenes.world import World
 from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.results.captions import Phrase
 from visattn.results.kinds import PAD, SPECIAL_TOKENS, UNKNOWN
-from visattn.results.values import Phrase
 
 
 class CaptionSample(NamedTuple):

@@ -12,7 +12,7 @@ from visattn.data.feature_cache.cache import FeatureCache
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.phrases.phrases import phrases_to_input
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from visattn.data.captions.vocabulary import split_words
 from visattn.geometry.affine import Box
 from visattn.io.safe_text import decode_utf8, element_text, parse_xml, read_bytes_bounded
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 _PARTS = re.compile(r"\[/EN#(\d+)((?:/[a-z]+)+) ([^\]]+)\]|([^\s\[\]]+)")
 

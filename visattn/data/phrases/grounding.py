@@ -17,7 +17,7 @@ from visattn.metrics.maps.grounding import (
     pointing_hit,
     uniform_baseline,
 )
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 
 class GroundingResult(NamedTuple):

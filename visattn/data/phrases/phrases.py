@@ -18,7 +18,7 @@ from visattn.io.safe_text import (
     read_bytes_bounded,
     short_repr,
 )
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 
 def read_phrases(

@@ -16,7 +16,7 @@ from visattn.data.scenes.render import object_boxes
 from visattn.data.scenes.verify import verify_caption
 from visattn.images.reader import LoadedImage, read_image
 from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 
 Captions = tuple[tuple[tuple[str, ...], tuple[Phrase, ...]], ...]
 

@@ -14,7 +14,7 @@ from visattn.pipelines.words.processing import PhotoProcessor, list_prompts
 from visattn.pipelines.words.prompt_images import PromptImages, PromptLike
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
-from visattn.results.values import Caption, Phrase
+from visattn.results.captions import Caption, Phrase
 
 _SELECTABLE = ("attention", "gradient_attention")
 

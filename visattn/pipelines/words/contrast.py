@@ -12,7 +12,7 @@ from visattn.pipelines.words.controls import Controls
 from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
-from visattn.results.values import Caption
+from visattn.results.captions import Caption
 
 NEUTRAL_PROMPT = "Write a general description of the image."
 """The neutral prompt of Zhang et al. 2025."""

@@ -33,7 +33,7 @@ from visattn.pipelines.words.replay import WordReplay, replay_text
 from visattn.pipelines.words.token_activation import replay_token_activation
 from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.recording.frozen_model import frozen
-from visattn.results.values import Caption
+from visattn.results.captions import Caption
 
 _WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
 

@@ -51,7 +51,7 @@ from visattn.recording.reused_outputs import ReusedOutputs
 from visattn.recording.rounding import Rounding
 from visattn.recording.word_rows import WordRows
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import Caption
+from visattn.results.captions import Caption
 
 _UNTOUCHED = Controls()
 

@@ -17,7 +17,7 @@ from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.spans import split_words
 from visattn.recording.frozen_model import frozen
 from visattn.recording.word_rows import WordRows
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 from visattn.results.word_statistics import HeadOverview, KeyKind, TextAttention, TextKey
 
 

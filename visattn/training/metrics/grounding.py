@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric, SumMetric
 
 from visattn.data.phrases.grounding import GroundingResult, score_phrases
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 from visattn.training.metrics.weighted_mean import WeightedMean
 
 PHRASE_METRICS = (

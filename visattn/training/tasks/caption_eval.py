@@ -18,7 +18,7 @@ from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.serialization.config import build_model, model_config
-from visattn.results.values import Phrase
+from visattn.results.captions import Phrase
 from visattn.training.base import InputSpec, Task
 from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.metrics.captioning import (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from visattn.results.values import GroundedPhrase
+from visattn.results.captions import GroundedPhrase
 from visattn.viz.html.document import escape_text, image_data_url
 from visattn.viz.html.photo_page import LONGEST, PageImage, photo_page
 from visattn.viz.html.safe_text import sanitize_text
