@@ -132,11 +132,14 @@ class CaptionRun(ImageRun["Caption"]):
         atomic_write(Path(f"{file}.html"), html.encode())
         return _mean_overlays(images, result)
 
+    def _phrases(self, image: "LoadedImage | PromptImages") -> "Sequence[Phrase]":
+        return self.phrase_boxes.get(Path(image.name).name, ())
+
     def _grounded(self, image: "LoadedImage | PromptImages", result: "Caption") -> "Caption":
         from visattn.pipelines.captioning import ground_phrases
 
-        phrases = self.phrase_boxes.get(Path(image.name).name)
-        return result if phrases is None else ground_phrases(result, phrases)
+        phrases = self._phrases(image)
+        return ground_phrases(result, phrases) if phrases else result
 
 
 def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
