@@ -36,9 +36,6 @@ from .pipelines.captioning import (
 from .pipelines.detection import (
     detect as detect,
 )
-from .pipelines.draw_captions import (
-    overlay as overlay,
-)
 from .pipelines.explainer import (
     Explainer as Explainer,
     explain as explain,
@@ -65,6 +62,9 @@ from .recording.recorder import (
 )
 from .results.attention_map import (
     AttentionMap as AttentionMap,
+)
+from .viz.maps.placed import (
+    overlay as overlay,
 )
 
 __all__: list[str]

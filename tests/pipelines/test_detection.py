@@ -16,8 +16,8 @@ from visattn.models.detection.detr import DETR
 from visattn.models.encoder import ImageEncoder
 from visattn.pipelines.detection import detect
 from visattn.pipelines.detector_attention import detector_attention
-from visattn.pipelines.draw_detections import detection_figure, detection_overlay
 from visattn.results.attention_map import AttentionMap
+from visattn.viz.detection.panel import detection_figure, detection_overlay
 
 SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
 

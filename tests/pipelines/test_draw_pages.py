@@ -15,10 +15,11 @@ from PIL import Image
 from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec, resize_geometry
 from visattn.pipelines.captioning import ground_phrases
-from visattn.pipelines.draw_captions import caption_figure
-from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, Phrase
+from visattn.viz.captions.animation import caption_gif
+from visattn.viz.captions.figure import caption_figure
+from visattn.viz.html.caption_page import caption_html
 
 WORDS = ("a", "red", "dog")
 SIZE = (40, 100)

@@ -19,8 +19,8 @@ from tests.helpers.image_text_models import (
     tiny_tokenizer,
 )
 from visattn.cli import main
-from visattn.pipelines.draw_queries import query_figure
 from visattn.pipelines.explain_queries import explain_queries, load_detector
+from visattn.viz.maps.queries import query_figure
 
 Capsys = pytest.CaptureFixture[str]
 RESIZE: dict[str, Any] = {"size": {"shortest_edge": 96, "longest_edge": 160}}

@@ -14,11 +14,12 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.pipelines.draw_explorer import all_heads_figure, explorer_html
 from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers
 from visattn.recording.model_info import ExplainedModel, ModelInfo, ReadRows
 from visattn.recording.recorder import record
+from visattn.viz.html.explorer_page import explorer_html
+from visattn.viz.maps.heads import all_heads_figure
 
 PHOTO = LoadedImage(
     np.random.default_rng(3).integers(0, 256, (50, 90, 3), dtype=np.uint8), 1, "a.jpg"

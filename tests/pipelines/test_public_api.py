@@ -21,13 +21,14 @@ from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.serialization.config import model_config
 from visattn.models.serialization.safetensors_file import read_safetensors, write_safetensors
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.draw_captions import caption_figure, overlay
 from visattn.pipelines.model_io import load, save
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.viz.captions.figure import caption_figure
+from visattn.viz.maps.placed import overlay
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghijk")
 

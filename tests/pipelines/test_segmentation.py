@@ -13,13 +13,9 @@ from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeMode
 from visattn.models.encoder import SmallEncoder
 from visattn.models.segmentation.unet import UNet, UNetOutput
-from visattn.pipelines.segmentation import (
-    photo_labels,
-    place_segmentations,
-    segment,
-    segmentation_figure,
-)
+from visattn.pipelines.segmentation import photo_labels, place_segmentations, segment
 from visattn.results.values import Segmentation
+from visattn.viz.maps.segmentation import segmentation_figure
 
 BLOCK = (60, 20, 100, 70)  # left, top, right, bottom
 

@@ -257,7 +257,7 @@ def _write_answers(
     index: ImageIndex | None,
 ) -> list[str]:
     """Print rows and write the files of an image; return reasons for missing files."""
-    from visattn.pipelines.draw_answers import answer_html
+    from visattn.viz.html.question_page import answer_html
 
     for answer in answers:
         text, probability = answer.answers[0]

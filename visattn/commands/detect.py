@@ -169,7 +169,7 @@ class DetectionRun(ImageRun["DetectionResult"]):
         self, name: str, image: "LoadedImage", result: "DetectionResult"
     ) -> "Sequence[np.ndarray]":
         """Write the figures of an image; return the one with boxes."""
-        from visattn.pipelines.draw_detections import detection_figure, detection_overlay
+        from visattn.viz.detection.panel import detection_figure, detection_overlay
 
         boxes = detection_overlay(image, result)
         queries = detection_figure(image, result, name=Path(image.name).name)

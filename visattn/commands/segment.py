@@ -141,8 +141,7 @@ class SegmentationRun(ImageRun["Segmentation"]):
         self, name: str, image: "LoadedImage", result: "Segmentation"
     ) -> "Sequence[np.ndarray]":
         """Write mask, overlay and figure of an image; return the overlay."""
-        from visattn.pipelines.segmentation import segmentation_figure
-        from visattn.viz.maps.segmentation import draw_labels
+        from visattn.viz.maps.segmentation import draw_labels, segmentation_figure
 
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
         figure = segmentation_figure(image, result, title=Path(image.name).name)

@@ -5,7 +5,7 @@ import lazy_loader
 from visattn.results.display import show
 
 show |= {
-    "Caption": "visattn.pipelines.draw_captions:notebook_caption",
+    "Caption": "visattn.viz.html.notebook_caption:notebook_caption",
     "ScanPath": "visattn.viz.scanpaths.panel:notebook_scanpath",
 }
 

@@ -7,27 +7,6 @@ from .captioning import (
 from .detection import (
     detect as detect,
 )
-from .draw_captions import (
-    caption_figure as caption_figure,
-    overlay as overlay,
-)
-from .draw_detections import (
-    detection_figure as detection_figure,
-)
-from .draw_explorer import (
-    all_heads_figure as all_heads_figure,
-    explorer_html as explorer_html,
-)
-from .draw_maps import (
-    comparison_figure as comparison_figure,
-)
-from .draw_pages import (
-    caption_html as caption_html,
-)
-from .draw_word_statistics import (
-    head_overview_figure as head_overview_figure,
-    text_attention_figure as text_attention_figure,
-)
 from .explain_queries import (
     explain_queries as explain_queries,
 )
@@ -61,7 +40,6 @@ from .scanpath import (
 )
 from .segmentation import (
     segment as segment,
-    segmentation_figure as segmentation_figure,
 )
 from .video import (
     caption_video as caption_video,

@@ -19,13 +19,13 @@ from visattn.functional.evaluation.faithfulness import spearman_correlation
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
-from visattn.pipelines.draw_captions import overlay
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.viz.captions.panel import caption_panel
 from visattn.viz.html.document import image_data_url, jpeg_data_url
 from visattn.viz.html.history_page import HistoryRow, history_page
 from visattn.viz.layout.grid import compute_tile_size
+from visattn.viz.maps.placed import overlay
 from visattn.viz.maps.resize import resize_image
 
 _PAGE, _TABLE = "index.html", "maps.csv"

@@ -1,7 +1,6 @@
 """Segmentation of photos: the class of each pixel of the photo, gates as maps, and figures."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +15,10 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.results.attention_map import AttentionMap
-from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
+from visattn.results.kinds import IGNORE_CLASS
 from visattn.results.values import Segmentation
 from visattn.viz.maps.segmentation import (
-    SegmentationTile,
-    draw_errors,
-    draw_gate,
-    draw_labels,
-    segmentation_panel,
+    segmentation_figure,
 )
 
 
@@ -123,59 +118,6 @@ def photo_labels(
     return labels.numpy()
 
 
-def segmentation_figure(
-    image: ImageLike,
-    segmentation: Segmentation,
-    truth: UInt8[np.ndarray, "y x"] | None = None,
-    *,
-    title: str = "",
-    width: int = 1200,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
-
-    Gates are drawn on the fixed scale from 0 to 1, each on its own grid.
-
-    Args:
-        image: The photo.
-        segmentation: Its segmentation.
-        truth: True class of each pixel of the photo; 255 does not count.
-        title: Title; by default the shares of the classes.
-        width: Width of the figure in pixels.
-
-    Raises:
-        ValueError: If the photo and the label maps differ in size.
-
-    Example:
-        >>> labels = np.zeros((30, 40), np.uint8)
-        >>> geometry = Geometry.identity((30, 40))
-        >>> result = Segmentation(labels, ("background", "cat"), (), geometry)
-        >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).shape[1]
-        600
-    """
-    pixels = read_image(image).pixels
-    tiles = [SegmentationTile("image", pixels, nearest=True)]
-    options: dict[str, Any] = {"background": segmentation.has_background}
-    if truth is not None:
-        tiles.append(SegmentationTile("truth", draw_labels(pixels, truth, **options), nearest=True))
-    labels = segmentation.labels
-    tiles.append(
-        SegmentationTile("prediction", draw_labels(pixels, labels, **options), nearest=True)
-    )
-    if truth is not None:
-        wrong = (truth != labels) & (truth != IGNORE_CLASS)
-        share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
-        errors = draw_errors(pixels, truth, labels)
-        tiles.append(SegmentationTile(f"errors, {100 * share:.1f} %", errors, nearest=True))
-    tiles += [_gate_tile(pixels, gate) for gate in segmentation.gates]
-    return segmentation_panel(
-        tiles,
-        _legend(segmentation, truth),
-        title=title or _summary(segmentation),
-        width=width,
-        gates=bool(segmentation.gates),
-    )
-
-
 def batch_panels(
     model: UNet, batch: SegmentationBatch, output: UNetOutput, count: int
 ) -> list[UInt8[np.ndarray, "height width 3"]]:
@@ -198,12 +140,6 @@ def batch_panels(
     ]
 
 
-def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> SegmentationTile:
-    rows, columns = gate.values.shape
-    title = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
-    return SegmentationTile(title, draw_gate(pixels, gate.resize_to_image(smooth=False).numpy()))
-
-
 def _gate_maps(
     gates: Sequence[Float[Tensor, "_ _"]],
     geometry: Geometry,
@@ -214,23 +150,3 @@ def _gate_maps(
         AttentionMap(gate, f"levels.{index}.gate.tap", "gate", geometry, placement=place)
         for index, (gate, place) in enumerate(zip(gates, places, strict=True))
     )
-
-
-def _legend(
-    segmentation: Segmentation, truth: UInt8[np.ndarray, "y x"] | None
-) -> list[tuple[int, str]]:
-    """Return number and name of the classes on the photo; numbers are those of `class_color`."""
-    present = set(np.unique(segmentation.labels).tolist())
-    present |= set() if truth is None else set(np.unique(truth).tolist())
-    shift = 0 if segmentation.has_background else 1
-    names = segmentation.class_names
-    entries = [(n + shift, names[n]) for n in sorted(present) if n < len(names)]
-    return entries + ([(IGNORE_CLASS, "not counted")] if IGNORE_CLASS in present else [])
-
-
-def _summary(segmentation: Segmentation) -> str:
-    shares = segmentation.shares()
-    if segmentation.has_background:
-        shares.pop(BACKGROUND, None)
-    parts = [f"{name} {100 * share:.1f} %" for name, share in list(shares.items())[:4]]
-    return ", ".join(parts) or "nothing but background"

@@ -15,13 +15,16 @@ from tests.helpers.video_data import block_frame, write_clip
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
 from visattn.images.video import VideoReader
-from visattn.pipelines.draw_captions import alignment_figure, caption_figure, drawn_images
-from visattn.pipelines.draw_pages import caption_gif, caption_html
 from visattn.pipelines.video import caption_video
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.records import read_saved_maps
+from visattn.viz.captions.alignment import alignment_figure
+from visattn.viz.captions.animation import caption_gif
+from visattn.viz.captions.figure import caption_figure
 from visattn.viz.captions.image_panel import image_panel
+from visattn.viz.captions.images import drawn_images
+from visattn.viz.html.caption_page import caption_html
 
 pytest.importorskip("transformers")
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 
 import visattn
-from visattn.pipelines.draw_pages import caption_html
 from visattn.pipelines.words.contrast import contrast_maps
 from visattn.pipelines.words.controls import Controls
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
+from visattn.viz.html.caption_page import caption_html
 
 OTHER = "w7 w8 w9"
 

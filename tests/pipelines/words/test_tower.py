@@ -10,11 +10,11 @@ from torch import Tensor
 from vlm_runs import greedy, options, photo, prompt_of, sharp
 
 import visattn
-from visattn.pipelines.draw_captions import caption_figure
 from visattn.pipelines.words.methods import placed_maps
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.tower import tower_maps, tower_placement
+from visattn.viz.captions.figure import caption_figure
 
 LAST = {
     "llava": "model.vision_tower.encoder.layers.1",

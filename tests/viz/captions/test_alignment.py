@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.draw_captions import alignment_figure
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
-from visattn.viz.captions.alignment import alignment_image_size, alignment_panel
+from visattn.viz.captions.alignment import alignment_figure, alignment_image_size, alignment_panel
 from visattn.viz.layout.grid import MARGIN, title_bottom
 from visattn.viz.maps.legend import BACKGROUND
 from visattn.viz.maps.resize import resize_image

@@ -1,18 +1,20 @@
 """HTML pages of captions in a browser: mouse, keys, touch, hostile texts."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from caption_results import caption_of
 
-from visattn.geometry.affine import Geometry
-from visattn.results.captions import GroundedPhrase
-from visattn.viz.html.caption_page import PageCaption, caption_page
+from visattn.results.captions import Caption, GroundedPhrase
+from visattn.viz.html.caption_page import caption_html
 from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
 
 RNG = np.random.default_rng(3)
+SIZE = (48, 80)
 WORDS = ("a", "red", "dog", "runs")
 DOG = GroundedPhrase(
     1, 2, ((0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.1, 0.2)), (0.625, 0.25), 0.375, pointed=True
@@ -30,16 +32,17 @@ EVIL = (
 )
 
 
-def said(words: tuple[str, ...], **more: Any) -> PageCaption:
+def said(words: tuple[str, ...], **more: Any) -> Caption:
     maps = RNG.random((len(words), 3, 5)) ** 3
     chances = tuple(np.log(RNG.uniform(0.01, 1, len(words))).tolist())
     gates = tuple(RNG.random(len(words)).tolist())
-    return PageCaption(words, maps / maps.sum((1, 2), keepdims=True), chances, gates, **more)
+    maps /= maps.sum((1, 2), keepdims=True)
+    return caption_of(words, maps, SIZE, chances, gates, **more)
 
 
-def page(*captions: PageCaption, size: tuple[int, int] = (48, 80), **options: Any) -> str:
-    pixels = RNG.integers(0, 256, (*size, 3), dtype=np.uint8)
-    return caption_page(pixels, captions, Geometry.identity(size).to_dict(), **options)
+def page(first: Caption, *others: Caption, **options: Any) -> str:
+    pixels = RNG.integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+    return caption_html(pixels, replace(first, alternatives=others), **options)
 
 
 @pytest.fixture(scope="module")

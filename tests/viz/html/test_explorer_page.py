@@ -7,27 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from explorer_results import explained_model, layer_of, method_map
 from hypothesis import given, strategies as st
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.html.explorer_page import (
-    ExplorerLayer,
-    ExplorerMap,
-    explorer_page,
-    quantize_weights,
-)
+from visattn.images.reader import LoadedImage
+from visattn.results.scale import MapScale
+from visattn.viz.html.explorer_page import explorer_html, quantize_weights
 
 RNG = np.random.default_rng(2)
 WEIGHTS = RNG.random((3, 7, 2, 3))
-LAYER = ExplorerLayer(4, "blocks.4", WEIGHTS, (0, 1, 2), (2, 3), ("class",), (2, 3), 1)
-MAP = ExplorerMap("Grad-CAM", RNG.normal(size=(5, 7)), 0.0, 1.5, signed=True)
+PLACE = Geometry.identity((31, 53))
+LAYER = layer_of(4, WEIGHTS, ("class",), 1)
+MAP = method_map("Grad-CAM", RNG.normal(size=(5, 7)), PLACE, signed=True)
+SCALE = MapScale("image", 0.0, 1.5, signed=True)
 
 
 def page(size: tuple[int, int] = (31, 53), **options: Any) -> str:
-    options = {"layers": [LAYER], "maps": [MAP], **options}
-    return explorer_page(
-        np.zeros((*size, 3), np.uint8), Geometry.identity(size).to_dict(), **options
-    )
+    options = {"layers": [LAYER], "maps": [MAP], "scales": [SCALE], **options}
+    photo = LoadedImage(np.zeros((*size, 3), np.uint8))
+    return explorer_html(photo, PLACE, explained=explained_model(), **options)
 
 
 def page_data(text: str) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def test_page_data_has_weights_and_maps() -> None:
     np.testing.assert_allclose((codes / 255) ** 2 * tops[..., None, None], WEIGHTS, atol=0.004)
     assert (layer["number"], layer["count"], layer["query_roles"]) == (4, 7, ["class"])
     values = np.frombuffer(base64.b64decode(item["values"]), "<f4").reshape(5, 7)
-    np.testing.assert_array_equal(values, MAP.values.astype(np.float32))
+    np.testing.assert_array_equal(values, MAP.values.numpy().astype(np.float32))
     assert item["range"] == "\N{MINUS SIGN}1.5 to 1.5"
 
 
@@ -69,8 +68,11 @@ def test_page_is_deterministic() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"layers": [], "maps": []}, "at least one attention layer or attribution map"),
-        ({"maps": [ExplorerMap("a", np.full((2, 2), np.nan))]}, "must be finite"),
+        (
+            {"layers": [], "maps": [], "scales": []},
+            "at least one attention layer or attribution map",
+        ),
+        ({"maps": [method_map("a", np.full((2, 2), np.nan), PLACE)]}, "must be finite"),
         ({"opacity": 1.5}, "opacity must be between 0 and 1"),
         ({"colormap": "mud"}, "unknown colormap 'mud'"),
     ],
@@ -81,22 +83,13 @@ def test_invalid_inputs_are_refused(options: dict[str, Any], reason: str) -> Non
 
 
 def test_maps_of_another_image_are_refused() -> None:
-    place = Geometry.identity((5, 7)).to_dict()
     with pytest.raises(ValueError, match="pass the original image"):
-        explorer_page(np.zeros((7, 5, 3), np.uint8), place, maps=[MAP])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"heads": (0, 1)}, {"grid": (3, 3)}, {"keys": (3, 2)}, {"query_roles": ("class",) * 3}],
-)
-def test_mismatching_shapes_are_refused(change: dict[str, Any]) -> None:
-    arguments = {"number": 0, "site": "a", "weights": WEIGHTS, "heads": (0, 1, 2), "grid": (2, 3),
-             "query_roles": ("class",), "keys": (2, 3), **change}  # fmt: skip
-    with pytest.raises(ValueError, match="must be \\[heads, tokens, rows, columns\\]"):
-        ExplorerLayer(**arguments)
+        page((7, 5))
 
 
 def test_class_rows_and_pooling_layers_are_supported() -> None:
-    assert ExplorerLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), ("class",), (2, 3)).patches == 0
-    assert ExplorerLayer(0, "a", WEIGHTS[:, :1], (0, 1, 2), (2, 3), (), (2, 3)).is_pooling
+    rows = layer_of(0, WEIGHTS[:, :1], ("class",))
+    pool = layer_of(1, WEIGHTS[:, :1])
+    assert [each["is_pooling"] for each in page_data(page(layers=[rows, pool]))["layers"]] == [
+        False, True,
+    ]  # fmt: skip

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from explorer_results import explained_model, layer_of, method_map
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.html.explorer_page import (
-    ExplorerLayer,
-    ExplorerMap,
-    explorer_page,
-    quantize_weights,
-)
+from visattn.results.scale import MapScale
+from visattn.viz.html.explorer_page import explorer_html, quantize_weights
 from visattn.viz.maps.heatmap import overlay
 
 RNG = np.random.default_rng(3)
@@ -34,14 +32,15 @@ def attention(heads: int, askers: int, grid: tuple[int, int]) -> np.ndarray:
 
 
 LAYERS = (
-    ExplorerLayer(0, "blocks.0", attention(3, 2, GRID), (0, 1, 2), GRID, ("class", "register"),
-                  GRID, 2),
-    ExplorerLayer(1, "blocks.1", attention(2, 0, (6, 10)), (0, 1), (6, 10), (), (6, 10)),
-)  # fmt: skip
-MAPS = (
-    ExplorerMap("Grad-CAM", RNG.random((4, 6)), 0.0, 0.9, facts=(("Explains", "dog"),)),
-    ExplorerMap("gradients", RNG.normal(size=(60, 100)), 0.0, 2.0, signed=True),
+    layer_of(0, attention(3, 2, GRID), ("class", "register"), 2),
+    layer_of(1, attention(2, 0, (6, 10))),
 )
+DOG = {"class": "dog", "target": 0, "probability": 0.91}
+MAPS = (
+    method_map("Grad-CAM", RNG.random((4, 6)), GEOMETRY, **DOG),
+    method_map("gradients", RNG.normal(size=(60, 100)), GEOMETRY, signed=True),
+)
+SCALES = (MapScale("image", 0.0, 0.9), MapScale("image", 0.0, 2.0, signed=True))
 
 
 def photo() -> np.ndarray:
@@ -51,15 +50,16 @@ def photo() -> np.ndarray:
 
 
 def write(path: Path, **options: Any) -> Path:
-    options = {"layers": LAYERS, "maps": MAPS, "name": "dog.jpg", "model": "ViT", **options}
-    page = explorer_page(photo(), GEOMETRY.to_dict(), **options)
+    options = {"layers": LAYERS, "maps": MAPS, "scales": SCALES, "name": "dog.jpg",
+               "explained": explained_model(), **options}  # fmt: skip
+    page = explorer_html(LoadedImage(photo()), GEOMETRY, **options)
     path.write_text(page, encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("pages") / "a.html", title="dog, 91 %", index="index.html")
+    return write(tmp_path_factory.mktemp("pages") / "a.html", index="index.html")
 
 
 def opened(browser: Any, path: Path, **window: Any) -> None:
@@ -117,13 +117,13 @@ def back(weights: np.ndarray) -> np.ndarray:
 def test_method_overlay_matches_python(browser: Any, page: Path) -> None:
     opened(browser, page)
     assert text(browser, "#shown") == "Grad-CAM"
-    wanted = expected(page, browser, MAPS[0].values, vmax=0.9)
+    wanted = expected(page, browser, MAPS[0].values.numpy(), vmax=0.9)
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
     browser.click("#maps button", 1)
-    wanted = expected(page, browser, MAPS[1].values, vmax=2.0, signed=True)
+    wanted = expected(page, browser, MAPS[1].values.numpy(), vmax=2.0, signed=True)
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
     assert text(browser, "#low") == "\u22122.0"
-    assert text(browser, "#facts") == ""
+    assert "Target" not in text(browser, "#facts")
 
 
 def test_tile_shows_its_head_on_the_shared_scale(browser: Any, page: Path) -> None:
@@ -131,7 +131,7 @@ def test_tile_shows_its_head_on_the_shared_scale(browser: Any, page: Path) -> No
     browser.click("#tiles button", 1)
     assert text(browser, "#shown") == "Layer 0, head 1"
     assert "query: the class token" in text(browser, "#query")
-    rows = back(LAYERS[0].weights)[:, 0]
+    rows = back(LAYERS[0].weights.numpy())[:, 0]
     top = max(sorted(row.max() for row in rows)[1], 4 / 15)
     wanted = expected(page, browser, rows[1], vmax=top)
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
@@ -156,12 +156,12 @@ def test_clicking_the_photo_selects_the_query(browser: Any, page: Path) -> None:
     assert (left - start) / width == pytest.approx((30 + 60) / 160, abs=0.02)
     assert (right - start) / width == pytest.approx((30 + 80) / 160, abs=0.02)
     browser.click("#shared button", 1)
-    row = back(LAYERS[0].weights)[0, 2 + 5 + 3]
+    row = back(LAYERS[0].weights.numpy())[0, 2 + 5 + 3]
     wanted = expected(page, browser, row, vmax=row.max())
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
     browser.click("#tiles button", 4)  # another layer, whose grid is finer
     assert "this patch" in text(browser, "#query")
-    row = back(LAYERS[1].weights)[0, 3 * 10 + 7]
+    row = back(LAYERS[1].weights.numpy())[0, 3 * 10 + 7]
     wanted = expected(page, browser, row, vmax=row.max())
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
 
@@ -183,7 +183,7 @@ def test_layers_without_the_query_token_are_disabled(browser: Any, page: Path) -
     assert browser.value(off) == [False] * 7
     browser.click("#shared button", 1)
     browser.click("#tiles button", 4)
-    row = back(LAYERS[1].weights)[0].mean(0)
+    row = back(LAYERS[1].weights.numpy())[0].mean(0)
     wanted = expected(page, browser, row, vmax=row.max())
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
 
@@ -229,9 +229,9 @@ def test_tap_selects_the_query(browser: Any, page: Path) -> None:
 
 @pytest.mark.parametrize("width", [360, 820, 1280, 1920])
 def test_page_has_no_horizontal_overflow(browser: Any, tmp_path: Path, width: int) -> None:
-    wide = ExplorerLayer(23, "x" * 90, attention(24, 1, GRID), tuple(range(24)), GRID, ("class",),
-                         GRID, 1)  # fmt: skip
-    path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, model="y" * 250)
+    wide = layer_of(23, attention(24, 1, GRID), ("class",), 1, "x" * 90)
+    explained = explained_model("y" * 250)
+    path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, explained=explained)
     opened(browser, path, width=width, height=740, dark=True)
     assert browser.value("document.documentElement.scrollWidth") == width
 
@@ -247,10 +247,11 @@ def test_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> N
 
 
 def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) -> None:
-    layer = ExplorerLayer(0, EVIL, attention(1, 1, GRID), (0,), GRID, (EVIL,), GRID, 1)
-    evil = ExplorerMap(EVIL, np.ones((2, 2)), unit=EVIL, facts=((EVIL, EVIL),))
-    names = {"name": EVIL, "model": EVIL, "title": EVIL}
-    path = write(tmp_path / "a.html", layers=[layer], maps=[evil], **names)
+    layer = layer_of(0, attention(1, 1, GRID), (EVIL,), 1, EVIL)
+    evil = method_map(EVIL, np.ones((2, 2)), GEOMETRY, options={EVIL: EVIL}, **{"class": EVIL})
+    explained = explained_model(EVIL)
+    options = {"layers": [layer], "maps": [evil], "scales": None, "name": EVIL}
+    path = write(tmp_path / "a.html", explained=explained, **options)
     opened(browser, path)
     browser.click("#tiles button", 0)
     click_at(browser, 0.5, 0.5)

@@ -1,24 +1,29 @@
 """Hostile captions and names in images and on pages."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from caption_results import caption_of
+from explorer_results import explained_model, method_map
 from PIL import Image, ImageDraw, features
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.captions.animation import caption_animation
-from visattn.viz.captions.panel import caption_panel
-from visattn.viz.html.caption_page import PageCaption, caption_page
-from visattn.viz.html.explorer_page import ExplorerMap, explorer_page
+from visattn.images.reader import LoadedImage
+from visattn.results.captions import Caption
+from visattn.viz.captions.animation import caption_gif
+from visattn.viz.captions.figure import caption_figure
+from visattn.viz.html.caption_page import caption_html
+from visattn.viz.html.explorer_page import explorer_html
 from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
 from visattn.viz.layout.text import load_font, wrap_text
 
 RNG = np.random.default_rng(5)
 IMAGE = np.zeros((30, 40, 3), np.uint8)
-PLACE = Geometry.identity((30, 40)).to_dict()
+PLACE = Geometry.identity((30, 40))
 WORDS: dict[str, tuple[str, ...]] = {
     "code": ("<script>alert(1)</script>", "</script>", "&amp;", "'\"><svg onload=alert(1)>"),
     "mathematics": ("$5", "to", "$6", "$\\bad{", "b$", "a_b^c", "${name}"),
@@ -37,20 +42,19 @@ TOO_WIDE = (
 each = pytest.mark.parametrize("kind", WORDS)
 
 
-def said(words: tuple[str, ...]) -> PageCaption:
+def said(words: tuple[str, ...]) -> Caption:
     maps = RNG.random((len(words), 3, 5))
-    return PageCaption(words, maps / maps.sum((1, 2), keepdims=True))
+    return caption_of(words, maps / maps.sum((1, 2), keepdims=True), (30, 40))
 
 
 @each
 def test_panel_with_hostile_text_is_drawn_fast(kind: str) -> None:
     words = WORDS[kind]
     start = time.process_time()
-    panel = caption_panel(IMAGE, words, np.zeros((len(words), 3, 5)), width=600)
+    panel = caption_figure(IMAGE, said(words), width=600)
     assert time.process_time() - start < 10
     assert panel.shape[1] == 600
-    few = words[:2]
-    caption_animation(IMAGE, few, np.zeros((len(few), 3, 5)), width=200, vmax=1.0)
+    caption_gif(IMAGE, said(words[:2]), width=200)
 
 
 def test_caption_of_ten_thousand_words_is_wrapped_fast() -> None:
@@ -81,10 +85,15 @@ def pages(folder: Path, kind: str) -> list[Path]:
     """Write a page of each kind with hostile texts only."""
     words = WORDS[kind]
     text = " ".join(words)
-    maps = [ExplorerMap(text, RNG.random((3, 5)), unit=text, facts=((text, text),))]
+    facts = {"options": {text: text}, "class": text}
+    maps = [method_map(text, RNG.random((3, 5)), PLACE, **facts)]
+    explained = explained_model(text)
+    said_twice = replace(said(words), alternatives=(said(words[::-1]),))
     made = {
-        "viewer": caption_page(IMAGE, [said(words), said(words[::-1])], PLACE, name=text),
-        "explorer": explorer_page(IMAGE, PLACE, maps=maps, name=text, model=text, title=text),
+        "viewer": caption_html(IMAGE, said_twice, name=text),
+        "explorer": explorer_html(
+            LoadedImage(IMAGE), PLACE, explained=explained, maps=maps, name=text
+        ),
         "index": index_page(
             [IndexEntry(text, "viewer.html", text, thumbnail(IMAGE))] * 3, title=text
         ),

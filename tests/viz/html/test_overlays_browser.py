@@ -14,12 +14,12 @@ from visattn.images.resize import ResizeSpec, resize_geometry
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.captioning import ResizeMode, caption
-from visattn.pipelines.draw_captions import overlay as draw
-from visattn.pipelines.draw_pages import caption_html
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.viz.html.caption_page import PageCaption, caption_page
+from visattn.viz.html.caption_page import caption_html
 from visattn.viz.maps.heatmap import Style, overlay
+from visattn.viz.maps.placed import overlay as draw
 
 WORDS = ("a", "red", "dog")
 TOLERANCE = 2  # of 255
@@ -39,9 +39,8 @@ def grids(y: int, x: int) -> torch.Tensor:
 
 def write(path: Path, pixels: np.ndarray, maps: AttentionMap, **options: Any) -> Image.Image:
     """Write a page and return the embedded photo."""
-    assert maps.geometry is not None
-    shown = PageCaption(WORDS, maps.values.numpy())
-    page = caption_page(pixels, [shown], maps.geometry.to_dict(), **options)
+    shown = Caption(WORDS, (), (), maps, -0.5, finished=True)
+    page = caption_html(pixels, shown, **options)
     path.write_text(page, encoding="utf-8")
     embedded = page.split("data:image/jpeg;base64,")[1].split('"')[0]
     return Image.open(io.BytesIO(base64.b64decode(embedded))).convert("RGB")

@@ -3,25 +3,29 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.html.question_page import PageQuestion, question_page
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Answer
+from visattn.viz.html.question_page import answer_html
 
 MAPS = np.random.default_rng(1).random((2, 3, 5))
 WEIGHTS = np.array([[0.75, 0.25], [0.5, 0.5]])
 HOPS = ("hop 1", "<hop 2>")
-RED = PageQuestion(
-    "Red <ring>?", ("red", "<ring>"), (("yes", 0.75), ("<no>", 0.25)), HOPS, MAPS, WEIGHTS
-)
+PLACE = Geometry.identity((31, 53))
+HOP_MAPS = AttentionMap(torch.from_numpy(MAPS), "hops", "tokens", PLACE, labels=HOPS)
+SHARES = (("yes", 0.75), ("<no>", 0.25))
+RED = Answer("Red <ring>?", ("red", "<ring>"), SHARES, HOP_MAPS, torch.from_numpy(WEIGHTS))
 
 
-def page(*questions: PageQuestion) -> str:
-    geometry = Geometry.identity((31, 53)).to_dict()
-    return question_page(np.zeros((31, 53, 3), np.uint8), questions, geometry)
+def page(*answers: Answer) -> str:
+    return answer_html(np.zeros((31, 53, 3), np.uint8), answers)
 
 
 def page_data(text: str) -> dict[str, Any]:
@@ -31,7 +35,7 @@ def page_data(text: str) -> dict[str, Any]:
 
 
 def test_page_data_has_exact_maps_on_one_scale() -> None:
-    data = page_data(page(RED, PageQuestion("Left?", ("left",), (("no", 1.0),))))
+    data = page_data(page(RED, Answer("Left?", ("left",), (("no", 1.0),), None)))
     first, second = data["questions"]
     packed = np.frombuffer(base64.b64decode(first["maps"]), "<f4").reshape(2, 3, 5)
     np.testing.assert_array_equal(packed, MAPS.astype(np.float32))
@@ -48,16 +52,8 @@ def test_texts_cannot_become_markup() -> None:
 
 
 def test_bad_data_are_refused() -> None:
-    answers = (("yes", 1.0),)
-    with pytest.raises(ValueError, match="at least one word and one answer"):
-        PageQuestion("?", (), answers)
-    with pytest.raises(ValueError, match="one name per map, got 1 and 2"):
-        PageQuestion("red", ("red",), answers, ("hop 1",), MAPS)
-    with pytest.raises(ValueError, match=r"word_weights must be \(2, 1\)"):
-        PageQuestion("red", ("red",), answers, HOPS, MAPS, WEIGHTS)
-    with pytest.raises(ValueError, match="must be finite"):
-        PageQuestion("red", ("red",), answers, HOPS, MAPS * np.nan)
     with pytest.raises(ValueError, match="at least one question"):
         page()
+    coarse = replace(HOP_MAPS, values=HOP_MAPS.values[:, :2])
     with pytest.raises(ValueError, match="the same grid"):
-        page(RED, PageQuestion("red", ("red",), answers, HOPS, MAPS[:, :2]))
+        page(RED, replace(RED, maps=coarse))

@@ -110,10 +110,11 @@ class CaptionRun(ImageRun["Caption"]):
         self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
     ) -> "Sequence[np.ndarray]":
         """Write panel, arrays and page of an image; return the mean map of its words."""
-        from visattn.pipelines.draw_captions import alignment_figure, caption_figure
-        from visattn.pipelines.draw_pages import caption_gif, caption_html
-        from visattn.pipelines.draw_word_statistics import statistics_figures
         from visattn.results.records import npz_bytes
+        from visattn.viz.captions.alignment import alignment_figure
+        from visattn.viz.captions.animation import caption_gif
+        from visattn.viz.captions.figure import caption_figure, statistics_figures
+        from visattn.viz.html.caption_page import caption_html
 
         file, images = str(self.out / name), _images(image)
         outlined = boxes_of(result.maps, self.args)
@@ -257,7 +258,7 @@ def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.
     """Return the photos with the mean map of all words; of many frames a few."""
     import numpy as np
 
-    from visattn.pipelines.draw_captions import overlay
+    from visattn.viz.maps.placed import overlay
 
     top = None if len(images) == 1 else caption.display_range()[1]
     drawn: list[np.ndarray] = []

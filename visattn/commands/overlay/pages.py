@@ -43,7 +43,7 @@ def index_text(maps: "Sequence[AttentionMap]") -> str:
     Args:
         maps: One map per method.
     """
-    from visattn.pipelines.draw_maps import method_title, target_line
+    from visattn.viz.maps.comparison import method_title, target_line
 
     titles = [method_title(each) for each in maps if not each.metadata.get("empty")]
     failures = [
@@ -159,7 +159,7 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
         Raises:
             OSError: If a file cannot be written.
         """
-        from visattn.pipelines.draw_maps import comparison_figure
+        from visattn.viz.maps.comparison import comparison_figure
 
         if len(maps) > 1:
             parts = [Path(image.name).name, self.runner.explained.info.name]
@@ -206,7 +206,8 @@ class OverlayPages(AbstractContextManager["OverlayPages"]):
         scales: "Sequence[MapScale]",
         layers: "Sequence[RecordedLayer]",
     ) -> None:
-        from visattn.pipelines.draw_explorer import all_heads_figure, explorer_html
+        from visattn.viz.html.explorer_page import explorer_html
+        from visattn.viz.maps.heads import all_heads_figure
 
         geometry, explained = maps[0].geometry, self.runner.explained
         if geometry is None:

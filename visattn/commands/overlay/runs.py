@@ -269,7 +269,7 @@ class _Run:
 
     def _render(self, job: _MapJob) -> "dict[str, np.ndarray]":
         """Write the images of the maps of a photo; return the overlays."""
-        from visattn.pipelines.draw_maps import outline_boxes, render_map
+        from visattn.viz.maps.placed import outline_boxes, render_map
 
         overlays: dict[str, np.ndarray] = {}
         for spec, attention_map, scale in zip(self.runner.specs, job.maps, job.scales, strict=True):

@@ -125,8 +125,8 @@ def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:
 def _overlay(
     image: "LoadedImage", maps: "AttentionMap", index: int, args: argparse.Namespace
 ) -> "np.ndarray":
-    from visattn.pipelines.draw_maps import outline_boxes
     from visattn.viz.maps.heatmap import overlay
+    from visattn.viz.maps.placed import outline_boxes
 
     drawn = overlay(
         image.pixels,

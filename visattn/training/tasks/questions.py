@@ -13,7 +13,6 @@ from visattn.data.questions.batch import QuestionBatch
 from visattn.data.questions.erasure import Erased
 from visattn.functional.captioning.losses import attention_mass_loss
 from visattn.models.vqa_model import AnswerOutput, VQAModel
-from visattn.pipelines.draw_questions import question_panels, rows_of_types
 from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.data.questions import QuestionDataModule
@@ -32,6 +31,7 @@ from visattn.training.optim import (
     weight_decay_groups,
 )
 from visattn.training.tasks.question_losses import answer_loss, hop_targets
+from visattn.training.tasks.question_panels import question_panels, rows_of_types
 
 CONTROLS = ("other_image", "blank_image")
 ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")

@@ -1,12 +1,19 @@
 """Alignment matrix: the attention of each word over the columns of the image, below the image."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.images.reader import ImageLike, read_image
+from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
+from visattn.viz.captions.images import check_one_image
 from visattn.viz.captions.panel import format_probability
 from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
 from visattn.viz.layout.text import load_font, truncate_text
@@ -186,3 +193,52 @@ def _write_row(
     pen.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
     left = MARGIN + _LABELS_WIDTH + matrix_width + 10
     pen.text((left, middle), probability, MUTED, load_font(SMALL), anchor="lm")
+
+
+def alignment_figure(
+    image: ImageLike, caption: Caption, *, width: int = 1200, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of the image above the alignment matrix: words by columns of the image.
+
+    A cell of the matrix has the attention of a column of the grid, all its rows together, and lies
+    below the part of the image that this column covers.
+
+    Args:
+        image: The original image.
+        caption: Its caption.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.alignment_panel`.
+
+    Raises:
+        ValueError: If the maps have no geometry.
+
+    Example:
+        >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 90)))
+        >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
+        >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).shape[1]
+        600
+    """
+    check_one_image(caption, "an alignment matrix")
+    original, caption = read_image(image), caption.drawable()
+    size = alignment_image_size(original.size, width=width)
+    maps = caption.maps
+    return alignment_panel(
+        original.pixels,
+        caption.words,
+        _attention_per_column(maps, size),
+        maps=maps.resize_to_image(size, smooth=caption.smooth).numpy(),
+        log_probs=caption.log_probs or None,
+        width=width,
+        **options,
+    )
+
+
+def _attention_per_column(maps: AttentionMap, size: tuple[int, int]) -> Float[np.ndarray, "t x"]:
+    """Return the attention of the grid column at each pixel column; NaN where nothing was seen."""
+    rotated = maps.geometry is not None and maps.geometry.matrix[0][1] != 0
+    axis = -1 if rotated else -2  # of the grid, along the height of the image
+    sums = maps.values.sum(axis, keepdim=True).expand_as(maps.values)
+    placed = replace(maps, values=sums).resize_to_image(size, smooth=False)
+    columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows that were seen
+    return columns.masked_fill(columns < 0, torch.nan).numpy()

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.images.reader import ImageLike, read_image
+from visattn.results.captions import Caption
+from visattn.viz.captions.images import check_one_image
 from visattn.viz.layout.gif import encode_gif
 from visattn.viz.layout.text import ELLIPSIS, load_font, truncate_text
 from visattn.viz.maps.heatmap import Style, overlay
@@ -139,3 +143,32 @@ def _word_positions(
             positions.append((text, x, _MARGIN + number * _LINE_HEIGHT, x + text_width))
             x += text_width + space
     return positions, 2 * _MARGIN + min(len(lines), _MAX_LINES) * _LINE_HEIGHT - 6
+
+
+def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **options: Any) -> bytes:
+    """Return an animated GIF with the attention map of one word per frame.
+
+    Args:
+        image: The original image.
+        caption: Its caption.
+        width: Width in pixels.
+        options: Arguments of `visattn.viz.captions.animation.caption_animation`.
+
+    Raises:
+        ValueError: If the width is too small.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> from visattn.results import AttentionMap
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
+        >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
+        >>> caption_gif(np.zeros((30, 40, 3), np.uint8), result)[:6]
+        b'GIF89a'
+    """
+    check_one_image(caption, "a GIF")
+    pixels, caption = read_image(image).pixels, caption.drawable()
+    options.setdefault("vmax", caption.maps.display_range()[1])
+    shown = animation_frame_size(pixels.shape[:2], width)
+    maps = caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy()
+    return caption_animation(pixels, caption.words, maps, width=width, **options)

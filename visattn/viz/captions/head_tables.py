@@ -1,11 +1,14 @@
 """Statistics of the heads of each layer as tables of colors, with a ranking of the heads."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.results.captions import Caption
+from visattn.results.word_statistics import HeadOverview
 from visattn.viz.captions.alignment import draw_cells
 from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
 from visattn.viz.layout.text import load_font, truncate_text
@@ -15,6 +18,7 @@ MIN_WIDTH = 560
 _AXIS, _GAP, _LABEL = 34, 34, 54  # left of a table, between tables, above one
 _MIN_CELL, _MAX_CELL, _MAX_HEIGHT = 3, 34, 24  # of cells, in pixels
 _LINE, _BAR = 22, 12
+_RANKED = 10  # heads
 
 
 def head_tables(
@@ -115,3 +119,63 @@ def _write_ranking(
             last = column == len(row) - 1
             space = width - MARGIN - x if last else step - 8
             pen.text((x, y), truncate_text(text, font, space), TEXT if number else MUTED, font)
+
+
+def head_overview_figure(
+    caption: Caption, *, width: int = 1200, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return how each head of each layer reads the photo, and the heads that localize best.
+
+    Args:
+        caption: A caption with `head_overview`.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.captions.head_tables.head_tables`.
+
+    Raises:
+        ValueError: If the caption has no overview of heads.
+
+    Example:
+        >>> from visattn.results.attention_map import AttentionMap
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> heads = HeadOverview(("a", "b"), *[torch.rand(2, 3) for _ in range(3)])
+        >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, head_overview=heads)
+        >>> head_overview_figure(caption).shape[1]
+        1200
+    """
+    overview = caption.head_overview
+    if overview is None:
+        raise ValueError(
+            "the caption must have the overview of its heads: pass head_overview=True to "
+            "visattn.caption, for a model of transformers"
+        )
+    tables = {
+        "share on the photo": overview.share,
+        "entropy (1: uniform)": overview.entropy,
+        "spread (1: uniform)": overview.spread,
+    }
+    if overview.in_boxes is not None:
+        tables[f"in the boxes (uniform: {overview.area or 0:.2f})"] = overview.in_boxes
+    rule = "smallest spread, of the heads with at least the median share on the photo"
+    if overview.in_boxes is not None:
+        rule = "most of the map in the boxes"
+    return head_tables(
+        {name: values.numpy() for name, values in tables.items()}, ranking_rows(overview),
+        title=caption.text, subtitle=f"means over {len(caption.words)} words; best first: {rule}",
+        width=width, **options,
+    )  # fmt: skip
+
+
+def ranking_rows(overview: HeadOverview) -> list[list[str]]:
+    """Return the best heads as a table of text, with the options that select each.
+
+    Args:
+        overview: The overview.
+    """
+    boxes = ["in boxes"] if overview.in_boxes is not None else []
+    rows = [["layer", "head", "share", "entropy", "spread", *boxes, "options"]]
+    for each in overview.ranked()[:_RANKED]:
+        values = [each.share, each.entropy, each.spread]
+        values += [] if each.in_boxes is None else [each.in_boxes]
+        numbers = [f"{value:.2f}" for value in values]
+        rows.append([str(each.layer), str(each.head), *numbers, each.options])
+    return rows

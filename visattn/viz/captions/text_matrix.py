@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.results.captions import Caption
 from visattn.viz.captions.alignment import draw_cells
 from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
 from visattn.viz.layout.text import load_font, truncate_text
@@ -169,3 +170,50 @@ def _draw_cell(page: Image.Image, place: tuple[int, int, int], value: float, vma
         text = f"{100 * value:.0f}" if value >= 0.01 else "<1"
         ImageDraw.Draw(page).text((x + cell / 2, y + _ROW / 2), text, color, load_font(SMALL - 1),
                                   anchor="mm")  # fmt: skip
+
+
+def text_attention_figure(
+    caption: Caption, *, width: int = 1200, **options: Any
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return the matrix of a caption's words by the text that they attend to.
+
+    Args:
+        caption: A caption with `text_attention`.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.captions.text_matrix.text_matrix`.
+
+    Raises:
+        ValueError: If the caption has no attention to text, or no word.
+
+    Example:
+        >>> from visattn.results.attention_map import AttentionMap
+        >>> from visattn.results.word_statistics import TextAttention, TextKey
+        >>> half = torch.tensor([0.5])
+        >>> keys = (TextKey("what", "prompt", (0,)),)
+        >>> text = TextAttention(("dog",), keys, half[:, None], half, 0 * half, True)
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, text_attention=text)
+        >>> text_attention_figure(caption).shape[1]
+        1200
+    """
+    attention = caption.text_attention
+    if attention is None:
+        raise ValueError(
+            "the caption must have its attention to text: pass text_attention=True to "
+            "visattn.caption, for a model of transformers"
+        )
+    group = "prompt"
+    columns: list[MatrixColumn] = []
+    for key in attention.keys:
+        group = "caption" if key.kind == "word" else group  # special tokens stay where they stand
+        columns.append(MatrixColumn(key.text, group, key.kind == "special"))
+    weights = attention.weights.numpy()
+    if bool((attention.other > 1e-6).any()) and attention.joint:
+        columns.append(MatrixColumn("other image tokens", "others", special=True))
+        weights = np.column_stack([weights, attention.other.numpy()])
+    parts = [attention.how]
+    if not attention.joint:
+        parts.append("text by self-attention, the photo by cross-attention: each sums to 1")
+    subtitle = "; ".join(filter(None, parts))
+    return text_matrix(attention.words, columns, weights, shares=attention.photo.numpy(),
+                       title=caption.text, subtitle=subtitle, width=width, **options)  # fmt: skip

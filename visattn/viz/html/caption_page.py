@@ -2,214 +2,182 @@
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+import torch
+from jaxtyping import UInt8
 
-from visattn.results.captions import GroundedPhrase
+from visattn.geometry.affine import Box
+from visattn.images.reader import ImageLike
+from visattn.results.captions import Caption
+from visattn.results.map_boxes import MapBoxes
+from visattn.viz.captions.figure import statistics_figures
+from visattn.viz.captions.images import DrawnImage, drawn_images
 from visattn.viz.html.document import escape_text, image_data_url
-from visattn.viz.html.photo_page import LONGEST, PageImage, photo_page
+from visattn.viz.html.photo_page import PageOptions, PageParts, photo_page
 from visattn.viz.html.safe_text import sanitize_text
-from visattn.viz.maps.heatmap import Style
 
 _WORD, _CAPTION = 60, 1_000  # characters
-_VIEWER = (
-    "overlays.js", "photo.js", "widgets.js", "viewer.js",
-)  # fmt: skip
+_STRONGEST = 6  # words of the text that the page names for each word
+_STYLES = ("paper.css", "viewer.css")
+_SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "viewer.js")
+_TITLES = {
+    "text": "Attention to the prompt and to earlier words",
+    "heads": "Layers and heads that read the photo",
+}
 
 
-class PageFigure(NamedTuple):
-    """A figure below the photo."""
-
-    title: str
-    pixels: UInt8[np.ndarray, "y x 3"]
-
-
-@dataclass(frozen=True, eq=False)
-class PageCaption:
-    """A caption as a page shows it.
-
-    Args:
-        words: At least one.
-        maps: Attention on the grid that covers the model's input, one map per word.
-        log_probs: Log-probability of each word; empty if unknown.
-        gates: Gate of each word, between 0 and 1; empty if the model has none.
-        score: Beam-search score.
-        finished: Whether the caption has an end token; otherwise it was truncated.
-        phrases: Phrases with ground-truth boxes.
-        boxes: Boxes around the high parts of each map, left, top, right and bottom as fractions of
-            the image size; empty without boxes.
-        texts: For each word the words of the text that it attends to, with their weights; empty if
-            unknown.
-
-    Raises:
-        ValueError: If there is no word, or the numbers of entries differ.
-
-    Example:
-        >>> PageCaption(("a", "dog"), np.zeros((2, 7, 7))).score is None
-        True
-    """
-
-    words: tuple[str, ...]
-    maps: Float[np.ndarray, "t y x"]
-    log_probs: tuple[float, ...] = ()
-    gates: tuple[float, ...] = ()
-    score: float | None = None
-    finished: bool = True
-    phrases: tuple[GroundedPhrase, ...] = ()
-    boxes: tuple[tuple[tuple[float, float, float, float], ...], ...] = ()
-    texts: tuple[tuple[tuple[str, float], ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check that there is one entry per word."""
-        count = len(self.words)
-        if not count:
-            raise ValueError("a caption needs at least one word, got none")
-        for name in ("maps", "log_probs", "gates", "boxes", "texts"):
-            length = len(getattr(self, name))
-            if length != count and (length or name == "maps"):
-                raise ValueError(f"{name} must have {count} entries, one per word, got {length}")
-
-
-def caption_page(
-    image: UInt8[np.ndarray, "y x 3"],
-    captions: Sequence[PageCaption],
-    geometry: Mapping[str, Any],
+def caption_html(
+    image: ImageLike | Sequence[ImageLike],
+    caption: Caption,
     *,
-    name: str = "image",
-    vmax: float | None = None,
-    colormap: str = "magma",
-    opacity: float = 0.7,
-    style: Style = "heat",
-    longest: int = LONGEST,
-    index: str | None = None,
-    smooth: bool = True,
-    gate_symbol: str = "β",
-    notes: str = "",
-    images: Sequence[PageImage] = (),
-    quantity: str = "attention",
-    even: tuple[float, str] | None = None,
-    figures: Sequence[PageFigure] = (),
+    boxes: MapBoxes | None = None,
+    **options: Any,
 ) -> str:
-    """Return a self-contained HTML page that shows the attention map of each word.
+    """Return a self-contained HTML page with the attention map of each word of a caption.
 
     Hovering, tapping or selecting a word with the arrow keys shows its map on the image, as
-    `overlay` draws it. All words of all captions share one value range.
+    `overlay` draws it. All words of all captions share one value range. Several photos of a prompt,
+    or the frames of a video, stand side by side, each with its share of the map that is shown.
 
     Args:
-        image: RGB, of any size and proportions.
-        captions: The best caption first, then the other candidates.
-        geometry: Geometry of the maps, from `Geometry.to_dict`.
-        name: Name of the image.
-        vmax: Value at the upper end of the colormap. By default the median of the peaks of the
-            maps of the first caption.
-        colormap: See `colormap_lut`.
-        opacity: Initial opacity at `vmax`, between 0 and 1.
-        style: Initial style, `heat` or `light`.
-        longest: Maximum side of the embedded image in pixels.
-        index: File name of the index page to link to.
-        smooth: Whether the maps are interpolated at first, or drawn as cells.
-        gate_symbol: Symbol of the gates, or words that name them.
-        notes: How the maps were made.
-        images: Several images that are shown side by side, `image` first. The maps of a word
-            have the cells of all of them, `[t, 1, cells]`, one image after the other.
-        quantity: What the values of the maps are.
-        even: Value that the scale marks, and what it means, such as that of a uniform map.
-        figures: Figures below the photo.
+        image: The original image; a list of the photos of a prompt; or a video file or its frames.
+        caption: Its caption; the `alternatives` can be selected on the page. The boxes and scores
+            of its `phrases` are shown.
+        boxes: Boxes of the maps of the first caption, from `caption.maps.boxes()`, which are
+            outlined.
+        options: Fields of `PageOptions`, such as `name`, `index`, `colormap` and `vmax`.
 
     Raises:
-        ValueError: If there is no caption, the grids differ, the geometry belongs to another
-            image, or an option is invalid.
+        ValueError: If a caption belongs to images of other sizes or number, or boxes are given for
+            several.
 
     Example:
-        >>> dog = PageCaption(("a", "<dog>"), np.full((2, 3, 3), 1 / 9))
-        >>> place = {"matrix": np.eye(3).tolist(), "input_size": [30, 40],
-        ...          "image_size": [30, 40], "region": [0, 0, 40, 30]}
-        >>> page = caption_page(np.zeros((30, 40, 3), np.uint8), [dog], place)
-        >>> "a &lt;dog&gt;" in page, "<dog>" in page
-        (True, False)
+        >>> from visattn.geometry import Geometry
+        >>> from visattn.results import AttentionMap
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
+        >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
+        >>> caption_html(np.zeros((30, 40, 3), np.uint8), result)[:15]
+        '<!doctype html>'
     """
-    _check_captions(captions)
-    first = captions[0]
-    cells = sum(each.grid[0] * each.grid[1] for each in images)
-    if images and first.maps.shape[1:] != (1, cells):
+    geometry = caption.maps.geometry
+    if geometry is None:
         raise ValueError(
-            f"the maps of {len(images)} images must have {cells} cells, got maps of shape "
-            f"{first.maps.shape}"
+            "the maps of the caption have no geometry; `visattn.caption` returns placed maps"
         )
-    peaks = [float(values.max()) for values in first.maps]
-    vmax = _default_vmax(peaks) if vmax is None else vmax
-    if not vmax > 0:
-        raise ValueError(f"vmax must be above 0, got {vmax}")
+    images = drawn_images(image, caption)
+    several = not caption.is_of_single_photo
+    if several and (caption.phrases or boxes is not None):
+        raise ValueError("boxes are those of one photo; the caption has several images")
+    page = PageOptions(**options).otherwise(
+        name=_page_name(caption, images), vmax=caption.display_range()[1], smooth=caption.smooth
+    )
+    if not (page.vmax or 0.0) > 0:
+        raise ValueError(f"vmax must be above 0, got {page.vmax}")
+    captions = [each.drawable() for each in (caption, *caption.alternatives)]
+    maps = [_joined_maps(each) for each in captions]
+    outlined = [relative_boxes(boxes), *(() for _ in caption.alternatives)]
     return photo_page(
-        "viewer.html",
-        image,
+        images[0].pixels,
         geometry,
-        styles=["paper.css", "viewer.css"],
-        scripts=_VIEWER,
-        data={
-            "grid": list(first.maps.shape[1:]),
-            "scale": [0.0, vmax],
-            "clipped": max(float(entry.maps.max()) for entry in captions) > vmax,
-            "captions": [_caption_data(entry) for entry in captions],
-            "smooth": smooth,
-            "gateSymbol": gate_symbol,
-            "notes": sanitize_text(notes, _CAPTION),
-            "quantity": quantity,
-            "even": None if even is None else list(even),
-        },
-        images=images,
-        markup={"statistics": "".join(map(_figure, figures))},
-        texts={"caption": sanitize_text(" ".join(first.words), _CAPTION)},
-        name=name,
-        colormap=colormap,
-        opacity=opacity,
-        style=style,
-        longest=longest,
-        index=index,
+        PageParts(
+            "viewer.html",
+            _STYLES,
+            _SCRIPTS,
+            data={
+                "grid": list(maps[0].shape[1:]),
+                "scale": [0.0, page.vmax],
+                "clipped": max(float(each.max()) for each in maps) > (page.vmax or 0.0),
+                "captions": [
+                    _caption_data(*each) for each in zip(captions, maps, outlined, strict=True)
+                ],
+                "smooth": page.smooth,
+                "gateSymbol": caption.gate_symbol,
+                "notes": sanitize_text(caption.notes, _CAPTION),
+                "quantity": caption.quantity,
+                "even": _even(caption),
+            },
+            texts={"caption": sanitize_text(" ".join(captions[0].words), _CAPTION)},
+            markup={"statistics": "".join(
+                _figure(_TITLES[kind], pixels)
+                for kind, pixels in statistics_figures(caption).items()
+            )},
+        ),
+        page,
+        images if several else (),
+    )  # fmt: skip
+
+
+def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:
+    """Return the boxes of each map as fractions of the image size; () without boxes.
+
+    Args:
+        boxes: Boxes of maps.
+    """
+    if boxes is None:
+        return ()
+    height, width = boxes.image_size
+    return tuple(
+        tuple((x0 / width, y0 / height, x1 / width, y1 / height) for x0, y0, x1, y1 in each)
+        for each in boxes.per_map()
     )
 
 
-def _figure(figure: PageFigure) -> str:
-    """Return the markup of a figure."""
-    longest = max(figure.pixels.shape[:2])
-    address, (height, width) = image_data_url(figure.pixels, longest=longest)
-    title = escape_text(figure.title)
+def _page_name(caption: Caption, images: Sequence[DrawnImage]) -> str:
+    """Return the name of the photo or of the video, or the names of the photos."""
+    if caption.is_video:
+        return Path(caption.image).name
+    return ", ".join(image.label for image in images)
+
+
+def _even(caption: Caption) -> list[float | str] | None:
+    """Return the value that the scale marks, and its meaning: that of a map without preference."""
+    if (even := caption.maps.metadata.get("even")) is not None:
+        return [float(even[0]), str(even[1])]
+    if caption.quantity != "attention":
+        return None
+    cells = sum(each.values.shape[1:].numel() for each in caption.image_maps)
+    return [1 / cells, "uniform attention"]
+
+
+def _figure(title: str, pixels: UInt8[np.ndarray, "y x 3"]) -> str:
+    """Return the markup of a figure below the photo."""
+    address, (height, width) = image_data_url(pixels, longest=max(pixels.shape[:2]))
+    title = escape_text(title)
     return (
         f'<section class="card wide"><h3>{title}</h3><div class="scroll">'
         f'<img src="{address}" width="{width}" height="{height}" alt="{title}"></div></section>'
     )
 
 
-def _check_captions(captions: Sequence[PageCaption]) -> None:
-    if not captions:
-        raise ValueError("a page needs at least one caption")
-    grids = {caption.maps.shape[1:] for caption in captions}
-    if len(grids) > 1:
-        raise ValueError(f"the maps of all captions must have the same grid, got {sorted(grids)}")
+def _joined_maps(caption: Caption) -> np.ndarray:
+    """Return the maps of the words; of several images `[t, 1, cells]`, one after the other."""
+    if caption.is_of_single_photo:
+        return caption.maps.values.numpy()
+    return torch.cat([each.values.flatten(1) for each in caption.image_maps], 1)[:, None].numpy()
 
 
-def _default_vmax(peaks: list[float]) -> float:
-    median = sorted(peaks)[len(peaks) // 2]
-    return median if median > 0 else 1.0
-
-
-def _caption_data(caption: PageCaption) -> dict[str, Any]:
+def _caption_data(
+    caption: Caption, maps: np.ndarray, boxes: tuple[tuple[Box, ...], ...]
+) -> dict[str, Any]:
     """Return the data for the script; maps as base64 of little-endian float32."""
-    maps = caption.maps.astype("<f4").tobytes()
+    text = caption.text_attention
+    strongest = [] if text is None else [
+        text.strongest(word, _STRONGEST) for word in range(len(caption.words))
+    ]  # fmt: skip
     return {
         "words": [sanitize_text(word, _WORD) for word in caption.words],
         "chances": [math.exp(min(0.0, log_prob)) for log_prob in caption.log_probs],
-        "gates": list(caption.gates),
+        "gates": list(caption.gates) if caption.has_gates else [],
         "score": caption.score,
         "finished": caption.finished,
-        "maps": base64.b64encode(maps).decode(),
+        "maps": base64.b64encode(maps.astype("<f4").tobytes()).decode(),
         "phrases": [phrase._asdict() for phrase in caption.phrases],
-        "boxes": caption.boxes,
-        "texts": [
-            [[sanitize_text(text, _WORD), weight] for text, weight in row] for row in caption.texts
-        ],
-    }
+        "boxes": boxes,
+        "texts": [[[sanitize_text(text, _WORD), weight] for text, weight in row]
+                  for row in strongest],
+    }  # fmt: skip

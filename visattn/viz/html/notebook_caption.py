@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from visattn.results.captions import Caption
 from visattn.viz.html.document import escape_text, image_data_url
 from visattn.viz.maps.heatmap import overlay
 
@@ -57,3 +58,16 @@ def caption_element(
     )
     style = _STYLE.format(id=name)
     return f'<div id="{name}"><style>{style}{rules}</style><div>{images}</div><p>{spans}</p></div>'
+
+
+def notebook_caption(caption: Caption) -> str | None:
+    """Return the photo and the words for notebooks; hovering a word shows its map.
+
+    Args:
+        caption: A caption; without its photo or without words nothing is shown.
+    """
+    if caption.thumbnail is None or not caption.words:
+        return None
+    maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
+    top = caption.display_range()[1]
+    return caption_element(caption.thumbnail, caption.words, maps.numpy(), vmax=top)

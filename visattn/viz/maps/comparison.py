@@ -3,15 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from visattn.viz.layout.grid import MARGIN, compute_tile_grid, create_titled_page
+from visattn.attribution.methods import METHODS
+from visattn.images.reader import ImageLike, read_image
+from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.scale import MapScale, map_scale
+from visattn.viz.layout.grid import MARGIN, compute_tile_grid, compute_tile_size, create_titled_page
 from visattn.viz.layout.text import load_font, truncate_text, wrap_text
 from visattn.viz.maps.heatmap import Style, overlay
 from visattn.viz.maps.legend import LEGEND_HEIGHT, MUTED, SMALL, TEXT, TRACK, draw_legend
+from visattn.viz.maps.placed import draw_target
 from visattn.viz.maps.resize import resize_image, resize_map
 
 _NAME_SIZE, _CAPTION_HEIGHT = 17, 56  # font size of names; height of the text below a tile
@@ -163,3 +169,117 @@ def _draw_placeholder(
     lines = wrap_text(reason, load_font(SMALL), width - 20, max(1, (height - 20) // 16))
     for number, line in enumerate(lines):
         pen.text((x + 10, y + 10 + 16 * number), line, MUTED, load_font(SMALL))
+
+
+def comparison_figure(
+    image: ImageLike,
+    maps: Sequence[AttentionMap],
+    *,
+    scales: Sequence[MapScale] | None = None,
+    title: str | None = None,
+    subtitle: str = "",
+    width: int = 1200,
+    **options: Any,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of the image and the overlay of each method, side by side.
+
+    Args:
+        image: The original image.
+        maps: One map per method, placed on the image, as `visattn.explain` returns them.
+        scales: One color scale per map; by default that of `map_scale`.
+        title: Title; by default the explained class with its probability or score.
+        subtitle: Subtitle.
+        width: Width of the figure in pixels.
+        options: Arguments of `visattn.viz.maps.comparison.comparison_panel`.
+
+    Raises:
+        ValueError: If there is no map, or one lies on an image of another size.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> comparison_figure(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
+        600
+    """
+    original = read_image(image)
+    scales = scales or [map_scale([each]) for each in maps]
+    tile = compute_tile_size(original.size, len(maps), width=width)
+    compared = [_method_map(*pair, tile) for pair in zip(maps, scales, strict=True)]
+    if title is None:
+        title = next(filter(None, map(target_line, maps)), "Attention")
+    marked = draw_target(original.pixels, maps[0]) if maps else original.pixels
+    return comparison_panel(
+        marked, compared, title=title, subtitle=subtitle, width=width, **options
+    )
+
+
+def target_line(attention_map: AttentionMap) -> str:
+    """Return the explained class of a map with its probability or score.
+
+    Example:
+        >>> metadata = {"class": "tench", "target": 0, "score": 7.25}
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
+        'tench, score 7.2'
+        >>> metadata["probability"] = 0.913
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
+        'tench, 91 %'
+    """
+    metadata = attention_map.metadata
+    if metadata.get("target") is None and not metadata.get("class"):
+        return ""
+    name = metadata.get("class") or f"class {metadata['target']}"
+    cosine = metadata.get("cosine")
+    if isinstance(cosine, (int, float)):
+        return f"{name}, {_cosine_text(cosine)}"
+    values = (metadata.get(key) for key in ("score", "probability"))
+    # records in JSON hold NaN as a string
+    score, probability = (value if isinstance(value, (int, float)) else None for value in values)
+    if probability is not None:
+        percent = f"{100 * probability:.0f} %" if probability >= 0.01 else "below 1 %"
+        return f"{name}, {percent}"
+    if score is None:
+        return str(name)
+    number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
+    return f"{name}, score {number}"
+
+
+def method_title(attention_map: AttentionMap) -> str:
+    """Return the title of the method that computed a map.
+
+    Example:
+        >>> metadata = {"method": "gradcam"}
+        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
+        'Grad-CAM'
+    """
+    metadata = attention_map.metadata
+    name = str(metadata.get("method") or attention_map.site)
+    return str(metadata.get("title") or (METHODS[name].title if name in METHODS else name))
+
+
+def _method_map(attention_map: AttentionMap, scale: MapScale, tile: tuple[int, int]) -> MethodMap:
+    name = method_title(attention_map)
+    if reason := attention_map.metadata.get("empty") or empty_map_reason(attention_map.values):
+        return MethodMap(name, None, note=reason)
+    size = _supersampled_size(attention_map, tile)
+    values = attention_map.resize_to_image(size).numpy()
+    cosine, note = attention_map.metadata.get("cosine"), ""
+    if isinstance(cosine, (int, float)):
+        note = f"{_cosine_text(cosine)}; {scale.text}".replace("-", "\N{MINUS SIGN}")
+    return MethodMap(name, values, scale.vmin, scale.vmax, scale.signed, note)
+
+
+def _cosine_text(cosine: float) -> str:
+    return f"cosine {cosine:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:
+    """Return a size at which every cell of the map has a pixel; it is then averaged to the tile."""
+    geometry = attention_map.geometry
+    if geometry is None:
+        return tile
+    (rows, columns), (height, width) = attention_map.values.shape, geometry.input_size
+    (xx, xy, _), (yx, yy, _), _ = geometry.matrix
+    image_height, image_width = geometry.image_size
+    cells_y = image_height / (abs(yy or yx) * (height / rows if yy else width / columns))
+    cells_x = image_width / (abs(xx or xy) * (width / columns if xx else height / rows))
+    return max(tile[0], round(cells_y)), max(tile[1], round(cells_x))

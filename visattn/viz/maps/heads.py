@@ -3,11 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.attribution.layer_weights import describe_read_rows
+from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import RecordedLayer
 from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
 from visattn.viz.layout.text import load_font
 from visattn.viz.maps.heatmap import Style, overlay
@@ -159,3 +168,83 @@ def _write_heads(
         font,
         anchor="ms",
     )
+
+
+def all_heads_figure(
+    image: LoadedImage,
+    geometry: Geometry,
+    *,
+    explained: ExplainedModel,
+    layers: Sequence[RecordedLayer],
+    name: str | None = None,
+    **options: Any,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure with a row per layer and a tile per head.
+
+    A tile shows the mean of the rows that the scores read, such as that of the class token. All
+    tiles share one color scale, up to the median of the maxima of all heads.
+
+    Args:
+        image: The original image.
+        geometry: Its geometry on the input of the network.
+        explained: The model.
+        layers: Attention from `record_layers`.
+        name: Name in the figure; by default the file name of the image.
+        options: Arguments of `visattn.viz.maps.heads.head_grid`.
+
+    Raises:
+        ValueError: If there is no layer.
+
+    Example:
+        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.models import VisionTransformer
+        >>> model = VisionTransformer(
+        ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
+        ... )
+        >>> explained = analyze_model(model)
+        >>> from visattn.images import read_image
+        >>> from visattn.pipelines.layer_attention import record_layers
+        >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
+        >>> place = Geometry.identity((16, 24))
+        >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
+        >>> all_heads_figure(photo, place, explained=explained, layers=layers).shape[2]
+        3
+    """
+    info = explained.info
+    rows = [layer.read_row() for layer in layers]
+    tile = head_tile_size(image.size, max((len(row) for row in rows), default=1))
+    places = [key_geometry(layer, explained, geometry.from_edges()) for layer in layers]
+    placed = [
+        AttentionMap(row, "", "tokens", place) for row, place in zip(rows, places, strict=True)
+    ]
+    peaks = torch.cat([row.flatten(1).amax(1) for row in rows]) if rows else torch.ones(1)
+    uniform = max((4 / row[0].numel() for row in rows), default=0.0)
+    return head_grid(
+        image.pixels,
+        [
+            LayerHeads(f"layer {layer.index}", entry.resize_to_image(tile).numpy(), layer.heads)
+            for layer, entry in zip(layers, placed, strict=True)
+        ],
+        title=Path(image.name).name if name is None else name,
+        subtitle=f"{info.name}: attention of {_read_tokens(info)}, by head",
+        vmax=max(float(peaks.median()), uniform),
+        **options,
+    )
+
+
+def _read_tokens(info: ModelInfo) -> str:
+    names = {"class": "the class token", "mean": "all patches (mean)"}
+    return names.get(info.pooling) or describe_read_rows(info)
+
+
+def key_geometry(layer: RecordedLayer, explained: ExplainedModel, base: Geometry) -> Geometry:
+    """Return the geometry of the maps of a layer, whose keys may lie elsewhere than the input.
+
+    Args:
+        layer: A layer.
+        explained: Its model.
+        base: Geometry of the input, from edge to edge.
+    """
+    if layer.placement is None or explained.align == "edges":
+        return base
+    return base.with_placement(layer.placement)

@@ -3,11 +3,16 @@
 import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Integer, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.images.reader import ImageLike, read_image
+from visattn.results.attention_map import AttentionMap
+from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
+from visattn.results.values import Segmentation
 from visattn.viz.layout.grid import GAP, MARGIN, compute_tile_grid, create_titled_page
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.heatmap import overlay
@@ -230,3 +235,82 @@ def _draw_classes(
             text = truncate_text(name, font, 400)
             pen.text((x + _SWATCH + 8, y - 1), text, MUTED, font)
             x += _SWATCH + 8 + round(font.getlength(text)) + GAP
+
+
+def segmentation_figure(
+    image: ImageLike,
+    segmentation: Segmentation,
+    truth: UInt8[np.ndarray, "y x"] | None = None,
+    *,
+    title: str = "",
+    width: int = 1200,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
+
+    Gates are drawn on the fixed scale from 0 to 1, each on its own grid.
+
+    Args:
+        image: The photo.
+        segmentation: Its segmentation.
+        truth: True class of each pixel of the photo; 255 does not count.
+        title: Title; by default the shares of the classes.
+        width: Width of the figure in pixels.
+
+    Raises:
+        ValueError: If the photo and the label maps differ in size.
+
+    Example:
+        >>> labels = np.zeros((30, 40), np.uint8)
+        >>> geometry = Geometry.identity((30, 40))
+        >>> result = Segmentation(labels, ("background", "cat"), (), geometry)
+        >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).shape[1]
+        600
+    """
+    pixels = read_image(image).pixels
+    tiles = [SegmentationTile("image", pixels, nearest=True)]
+    options: dict[str, Any] = {"background": segmentation.has_background}
+    if truth is not None:
+        tiles.append(SegmentationTile("truth", draw_labels(pixels, truth, **options), nearest=True))
+    labels = segmentation.labels
+    tiles.append(
+        SegmentationTile("prediction", draw_labels(pixels, labels, **options), nearest=True)
+    )
+    if truth is not None:
+        wrong = (truth != labels) & (truth != IGNORE_CLASS)
+        share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
+        errors = draw_errors(pixels, truth, labels)
+        tiles.append(SegmentationTile(f"errors, {100 * share:.1f} %", errors, nearest=True))
+    tiles += [_gate_tile(pixels, gate) for gate in segmentation.gates]
+    return segmentation_panel(
+        tiles,
+        _legend(segmentation, truth),
+        title=title or _summary(segmentation),
+        width=width,
+        gates=bool(segmentation.gates),
+    )
+
+
+def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> SegmentationTile:
+    rows, columns = gate.values.shape
+    title = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
+    return SegmentationTile(title, draw_gate(pixels, gate.resize_to_image(smooth=False).numpy()))
+
+
+def _legend(
+    segmentation: Segmentation, truth: UInt8[np.ndarray, "y x"] | None
+) -> list[tuple[int, str]]:
+    """Return number and name of the classes on the photo; numbers are those of `class_color`."""
+    present = set(np.unique(segmentation.labels).tolist())
+    present |= set() if truth is None else set(np.unique(truth).tolist())
+    shift = 0 if segmentation.has_background else 1
+    names = segmentation.class_names
+    entries = [(n + shift, names[n]) for n in sorted(present) if n < len(names)]
+    return entries + ([(IGNORE_CLASS, "not counted")] if IGNORE_CLASS in present else [])
+
+
+def _summary(segmentation: Segmentation) -> str:
+    shares = segmentation.shares()
+    if segmentation.has_background:
+        shares.pop(BACKGROUND, None)
+    parts = [f"{name} {100 * share:.1f} %" for name, share in list(shares.items())[:4]]
+    return ", ".join(parts) or "nothing but background"

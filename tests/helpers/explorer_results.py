@@ -1,0 +1,41 @@
+"""Recorded layers and maps of methods, as explorer pages show them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from visattn.geometry.affine import Geometry
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import RecordedLayer
+
+
+def explained_model(name: str = "ViT") -> ExplainedModel:
+    """Return a model that is not run, whose class token is read."""
+    info = ModelInfo(name, "timm", (48, 80), (0.5,), (0.5,), "class")
+    return ExplainedModel(nn.Identity(), info, nn.Identity())
+
+
+def layer_of(
+    index: int,
+    weights: Float[np.ndarray, "h q y x"],
+    prefix: tuple[str, ...] = (),
+    num_prefix_keys: int = 0,
+    site: str = "",
+) -> RecordedLayer:
+    """Return a layer whose queries lie on the grid of its keys."""
+    heads, grid = tuple(range(len(weights))), (weights.shape[2], weights.shape[3])
+    values = torch.from_numpy(weights)
+    site = site or f"blocks.{index}"
+    return RecordedLayer(index, site, values, heads, grid, prefix, num_prefix_keys)
+
+
+def method_map(
+    name: str, values: Float[np.ndarray, "y x"], place: Geometry, **metadata: Any
+) -> AttentionMap:
+    """Return the map of a method, placed on the photo."""
+    metadata = {"title": name, **metadata}
+    return AttentionMap(torch.from_numpy(values), name, "gradient", place, metadata)
