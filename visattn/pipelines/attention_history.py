@@ -5,7 +5,7 @@ import io
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.captions.panel import caption_panel
+from visattn.results.captions import Caption
+from visattn.viz.captions.figure import caption_figure
 from visattn.viz.html.document import image_data_url, jpeg_data_url
 from visattn.viz.html.history_page import HistoryRow, history_page
-from visattn.viz.layout.grid import compute_tile_size
 from visattn.viz.maps.placed import overlay
 from visattn.viz.maps.resize import resize_image
 
@@ -222,10 +222,9 @@ def _draw(image: LoadedImage, attention_map: AttentionMap) -> UInt8[np.ndarray, 
     if attention_map.values.ndim == 2:
         return _shrink(np.array(overlay(image, attention_map)))
     labels = attention_map.labels or tuple(map(str, range(1, len(attention_map) + 1)))
-    size = compute_tile_size(image.pixels.shape[:2], len(labels), width=_WORDS_WIDTH)
-    maps = attention_map.resize_to_image(size).detach().cpu().numpy()
-    top = attention_map.display_range()[1]
-    return caption_panel(image.pixels, labels, maps, vmax=top, width=_WORDS_WIDTH)
+    maps = replace(attention_map, values=attention_map.values.detach().cpu())
+    words = Caption(labels, (), (), maps, score=0.0, finished=True)
+    return caption_figure(image, words, smooth=True, width=_WORDS_WIDTH)
 
 
 def _shrink(pixels: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "_y _x 3"]:

@@ -1,16 +1,21 @@
 """Figures of segmentations: colors, outlines, errors, panels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
+from visattn.geometry.affine import Geometry
+from visattn.results.attention_map import AttentionMap
+from visattn.results.values import Segmentation
 from visattn.viz.maps.segmentation import (
-    SegmentationTile,
     class_color,
     draw_errors,
     draw_gate,
     draw_labels,
     outlines,
-    segmentation_panel,
+    segmentation_figure,
 )
 
 IMAGE = np.full((20, 30, 3), 100, np.uint8)
@@ -70,25 +75,24 @@ def test_gates_are_drawn_on_the_scale_from_0_to_1() -> None:
     assert np.abs(contrast[:, 0] - contrast[:, -1]).max() > 50
 
 
-def test_a_panel_shows_its_tiles_and_the_legend() -> None:
-    tiles = [
-        SegmentationTile("image", IMAGE),
-        SegmentationTile("prediction", np.full((20, 30, 3), (9, 199, 9), np.uint8), nearest=True),
-    ]
-    names = [(number, f"class number {number}") for number in range(1, 40)]
-    page = segmentation_panel(tiles, names, title="scene", width=600)
+def test_a_figure_shows_its_tiles_and_the_legend() -> None:
+    names = ("background", *(f"class number {number}" for number in range(1, 40)))
+    labels = np.arange(600).reshape(20, 30).astype(np.uint8) % 40
+    geometry = Geometry.identity((20, 30))
+    result = Segmentation(labels, names, (), geometry)
+    page = segmentation_figure(IMAGE, result, title="scene", width=600)
     assert page.shape[1] == 600
-    assert (page == (9, 199, 9)).all(-1).sum() > 3000
     for number in (1, 20, 39):
         assert (page == class_color(number)).all(-1).sum() > 100
-    taller = segmentation_panel(tiles, names, title="scene", width=600, gates=True)
-    assert taller.shape[0] == page.shape[0] + 64
+    gate = AttentionMap(torch.ones(2, 3), "gate", "gate", geometry)
+    taller = segmentation_figure(IMAGE, replace(result, gates=(gate,)), title="scene", width=600)
+    assert taller.shape[0] >= page.shape[0] + 64
 
 
-@pytest.mark.parametrize("tiles", [[], [SegmentationTile("image", IMAGE)]])
-def test_wrong_panels_are_refused(tiles: list[SegmentationTile]) -> None:
+def test_a_narrow_figure_is_refused() -> None:
+    result = Segmentation(np.zeros((20, 30), np.uint8), ("cat",), (), Geometry.identity((20, 30)))
     with pytest.raises(ValueError, match="at least one tile and a width of 480"):
-        segmentation_panel(tiles, [], title="", width=479 if tiles else 600)
+        segmentation_figure(IMAGE, result, width=479)
 
 
 def test_wrong_label_maps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

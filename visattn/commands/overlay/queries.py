@@ -75,7 +75,7 @@ def overlay_queries(args: argparse.Namespace) -> int:
         reads = [describe_images([*names]), f"the detector in {directory}"]
         return print_dry_run(reads, args.out, files)
     from visattn.pipelines.explain_queries import explain_queries, load_detector
-    from visattn.viz.maps.queries import query_figure
+    from visattn.viz.detection.panel import query_figure
 
     model, processor = load_detector(directory)
     move_to_device(model, args.device)

@@ -143,27 +143,25 @@ def _overlay(
 def _panel(
     image: "LoadedImage", maps: "AttentionMap", saved: "SavedMaps", args: argparse.Namespace
 ) -> "np.ndarray":
-    import numpy as np
+    from visattn.results.captions import Caption
+    from visattn.viz.captions.figure import caption_figure
 
-    from visattn.viz.captions.panel import caption_panel
-    from visattn.viz.layout.grid import compute_tile_size
-
-    size, smooth = compute_tile_size(image.size, len(maps)), args.interpolation == "bilinear"
-    values = maps.resize_to_image(size, smooth=smooth).numpy()
     per_map = args.normalize == "image" and args.vmax is None
+    top = 1.0 if per_map else _full_color_value(maps, args)
+    boxes = boxes_of(maps, args)
     if per_map:
-        maxima = np.array([_full_color_value(each, args) for each in maps], dtype=np.float32)
-        values = values / maxima[:, None, None]
-    return caption_panel(
-        image.pixels,
-        saved.words,
-        values,
-        log_probs=saved.log_probs,
-        gates=saved.gates,
-        boxes=None if (boxes := boxes_of(maps, args)) is None else boxes.per_map(),
+        tops = [_full_color_value(each, args) for each in maps]
+        maps = replace(maps, values=maps.values / maps.values.new_tensor(tops)[:, None, None])
+    log_probs, gates = tuple(saved.log_probs or ()), tuple(saved.gates or ())
+    caption = Caption(tuple(saved.words), log_probs, gates, maps, score=0.0, finished=True)
+    return caption_figure(
+        image,
+        caption,
+        boxes=boxes,
         vmin=args.vmin,
-        vmax=1.0 if per_map else _full_color_value(maps, args),
+        vmax=top,
         colormap=args.colormap,
         opacity=args.opacity,
         style=args.style,
+        smooth=args.interpolation == "bilinear",
     )

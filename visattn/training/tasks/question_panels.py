@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
@@ -10,7 +11,8 @@ from visattn.data.questions.batch import Question, QuestionBatch
 from visattn.geometry import Geometry
 from visattn.models.vqa_model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.maps.comparison import MethodMap, comparison_panel
+from visattn.results.scale import MapScale
+from visattn.viz.maps.comparison import comparison_figure
 from visattn.viz.maps.marks import draw_frame
 
 _MIN_SIDE = 320  # of the drawn image in pixels
@@ -39,13 +41,16 @@ def question_panels(
         image = batch.images[index].permute(1, 2, 0).cpu().numpy()
         pixels = _framed(image, question, sample.boxes)
         maps = None if output.attention is None else output.attention[row].detach().float().cpu()
+        hops = _hop_maps(model, maps, pixels)
         panels.append(
-            comparison_panel(
+            comparison_figure(
                 pixels,
-                _hop_maps(model, maps),
+                hops,
+                scales=_shared_scale(hops),
                 title=question.text,
                 subtitle=_answer_line(model.answers, probabilities[row], question.answer),
                 width=_WIDTH,
+                smooth=False,
             )
         )
     return panels
@@ -74,19 +79,24 @@ def rows_of_types(batch: QuestionBatch, count: int) -> list[int]:
     return chosen
 
 
-def _hop_maps(model: VQAModel, maps: Float[Tensor, "hops n"] | None) -> list[MethodMap]:
-    """Return the maps of all hops on one scale."""
+def _hop_maps(
+    model: VQAModel, maps: Float[Tensor, "hops n"] | None, pixels: UInt8[np.ndarray, "y x 3"]
+) -> list[AttentionMap]:
+    """Return the maps of all hops on the drawn image; one that says so if there are none."""
+    drawn = Geometry.identity((pixels.shape[0], pixels.shape[1])).resized(model.img_size)
     if maps is None:
-        return [MethodMap("maps", None, note="this model has no attention maps")]
-    geometry, vmax = Geometry.identity(model.img_size), float(maps.max())
+        note = {"empty": "this model has no attention maps"}
+        return [AttentionMap(torch.zeros(1, 1), "maps", "tokens", drawn, note)]
     placement = model.encoder.placement
-    placed = [
-        AttentionMap(values.view(model.grid_size), name, "tokens", geometry, placement=placement)
+    return [
+        AttentionMap(values.view(model.grid_size), name, "tokens", drawn, placement=placement)
         for name, values in zip(model.hop_names, maps, strict=True)
     ]
-    return [
-        MethodMap(hop.site, hop.resize_to_image(smooth=False).numpy(), vmax=vmax) for hop in placed
-    ]
+
+
+def _shared_scale(hops: Sequence[AttentionMap]) -> list[MapScale]:
+    top = max(float(hop.values.max()) for hop in hops) or 1.0
+    return [MapScale("global", 0.0, top)] * len(hops)
 
 
 def _framed(

@@ -14,12 +14,11 @@ from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.captions.images import check_one_image
-from visattn.viz.captions.panel import format_probability
 from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
-from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.layout.text import format_probability, load_font, truncate_text
 from visattn.viz.maps.contours import draw_contours
 from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, draw_legend
+from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, Legend
 from visattn.viz.maps.resize import resize_image
 from visattn.viz.scanpaths.path import glimpse_colors
 
@@ -90,14 +89,9 @@ def alignment_panel(
         page.paste(Image.fromarray(draw(None, cells)), (MARGIN + _LABELS_WIDTH, y))
         swatch = None if maps is None else colors[index]
         _write_row(ImageDraw.Draw(page), y, word, probability, size[1], swatch)
-    draw_legend(
-        page,
-        (MARGIN, bottom + MARGIN // 2),
-        draw,
-        (0.0, vmax),
-        clipped=bool(finite.max(initial=0.0) > vmax),
-        has_nan=len(finite) < columns.size,
-    )
+    clipped = bool(finite.max(initial=0.0) > vmax)
+    legend = Legend(draw, (0.0, vmax), clipped=clipped, has_nan=len(finite) < columns.size)
+    legend.draw(page, (MARGIN, bottom + MARGIN // 2))
     return np.array(page)
 
 

@@ -1,11 +1,10 @@
 """Animated GIF of a caption: the attention map of each word."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from visattn.images.reader import ImageLike, read_image
@@ -13,67 +12,58 @@ from visattn.results.captions import Caption
 from visattn.viz.captions.images import check_one_image
 from visattn.viz.layout.gif import encode_gif
 from visattn.viz.layout.text import ELLIPSIS, load_font, truncate_text
-from visattn.viz.maps.heatmap import Style, overlay
 from visattn.viz.maps.legend import BACKGROUND, MUTED, TEXT
+from visattn.viz.maps.options import DrawOptions
 from visattn.viz.maps.resize import resize_image, resize_map
 
 FIRST_DURATION, WORD_DURATION, LAST_DURATION = 1200, 750, 2600  # of frames, in milliseconds
 _MARGIN, _FONT_SIZE, _LINE_HEIGHT, _MAX_LINES = 12, 17, 28, 4
-_MIN_WIDTH = 160  # in pixels
+_WIDTH, _MIN_WIDTH = 480, 160  # in pixels
 _MAX_ASPECT = 2.0  # height of the image / width of the frame
 
 
-def caption_animation(
-    image: UInt8[np.ndarray, "y x 3"],
-    words: Sequence[str],
-    maps: Float[np.ndarray, "t y2 x2"],
-    *,
-    vmax: float,
-    colormap: str = "magma",
-    opacity: float = 0.7,
-    style: Style = "heat",
-    width: int = 480,
-    max_bytes: int = 1_500_000,
+def caption_gif(
+    image: ImageLike, caption: Caption, *, max_bytes: int = 1_500_000, **options: Any
 ) -> bytes:
-    """Return a GIF: the image, a frame for each word, and the mean map over words.
+    """Return an animated GIF: the image, a frame for each word, and the mean map over words.
 
-    All frames share one value range and one palette. If the file would exceed `max_bytes`, the
-    frames are made smaller.
+    All frames share one value range and one palette. The caption is below the image, with the
+    current word highlighted. If the file would exceed `max_bytes`, the frames are made smaller.
 
     Args:
-        image: RGB, of any size and proportions.
-        words: At least one; the caption is below the image, with the current word highlighted.
-        maps: One per word, over the whole image, at any size; NaN outside the model's input.
-            Maps of size `animation_frame_size(...)` are drawn without resizing.
-        vmax: Value at the upper end of the colormap.
-        colormap: See `colormap_lut`.
-        opacity: Opacity at `vmax`, between 0 and 1.
-        style: See `overlay`.
-        width: Width of the GIF in pixels, at least 160.
+        image: The original image.
+        caption: Its caption.
         max_bytes: Maximum size of the file.
+        options: Fields of `DrawOptions`, such as `width`, 480 by default and at least 160.
 
     Raises:
-        ValueError: If there is no word, the numbers of words and maps differ, or the width is too
-            small.
+        ValueError: If the width is too small.
 
     Example:
-        >>> gif = caption_animation(
-        ...     np.zeros((30, 40, 3), np.uint8), ["a", "dog"], np.zeros((2, 30, 40)), vmax=1.0
-        ... )
-        >>> gif[:6]
+        >>> from visattn.geometry import Geometry
+        >>> from visattn.results import AttentionMap
+        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
+        >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
+        >>> caption_gif(np.zeros((30, 40, 3), np.uint8), result)[:6]
         b'GIF89a'
     """
-    if not words or len(words) != len(maps):
-        raise ValueError(f"each word needs one map, got {len(maps)} maps for {len(words)} words")
+    check_one_image(caption, "a GIF")
+    pixels, caption = read_image(image).pixels, caption.drawable()
+    drawing = DrawOptions(**{"width": _WIDTH, **options}).otherwise(
+        vmax=caption.display_range()[1], smooth=caption.smooth
+    )
+    words, width = caption.words, drawing.width
     if width < _MIN_WIDTH:
         raise ValueError(f"an animation must be at least {_MIN_WIDTH} pixels wide, got {width}")
-    draw = partial(overlay, vmax=vmax, colormap=colormap, opacity=opacity, style=style)
+    shown = animation_frame_size(pixels.shape[:2], width)
+    maps = caption.maps.resize_to_image(shown, smooth=bool(drawing.smooth)).numpy()
     durations = [FIRST_DURATION, *[WORD_DURATION] * len(words), LAST_DURATION]
     while True:
-        size = animation_frame_size(image.shape[:2], width)
-        small = resize_image(image, size)
+        size = animation_frame_size(pixels.shape[:2], width)
+        small = resize_image(pixels, size)
         resized = [resize_map(values, size) for values in (*maps, np.mean(maps, axis=0))]
-        images = [small, *(draw(small, values) for values in resized)]
+        images = [small, *(drawing.draw(small, values) for values in resized)]
         gif = encode_gif(_frames_with_caption(images, words, width), durations, size[0])
         if len(gif) <= max_bytes or width == _MIN_WIDTH:
             return gif
@@ -143,32 +133,3 @@ def _word_positions(
             positions.append((text, x, _MARGIN + number * _LINE_HEIGHT, x + text_width))
             x += text_width + space
     return positions, 2 * _MARGIN + min(len(lines), _MAX_LINES) * _LINE_HEIGHT - 6
-
-
-def caption_gif(image: ImageLike, caption: Caption, *, width: int = 480, **options: Any) -> bytes:
-    """Return an animated GIF with the attention map of one word per frame.
-
-    Args:
-        image: The original image.
-        caption: Its caption.
-        width: Width in pixels.
-        options: Arguments of `visattn.viz.captions.animation.caption_animation`.
-
-    Raises:
-        ValueError: If the width is too small.
-
-    Example:
-        >>> from visattn.geometry import Geometry
-        >>> from visattn.results import AttentionMap
-        >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
-        >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
-        >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)
-        >>> caption_gif(np.zeros((30, 40, 3), np.uint8), result)[:6]
-        b'GIF89a'
-    """
-    check_one_image(caption, "a GIF")
-    pixels, caption = read_image(image).pixels, caption.drawable()
-    options.setdefault("vmax", caption.maps.display_range()[1])
-    shown = animation_frame_size(pixels.shape[:2], width)
-    maps = caption.maps.resize_to_image(shown, smooth=caption.smooth).numpy()
-    return caption_animation(pixels, caption.words, maps, width=width, **options)

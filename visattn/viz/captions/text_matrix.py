@@ -20,7 +20,7 @@ from visattn.viz.maps.legend import (
     SMALL,
     TEXT,
     TRACK,
-    draw_legend,
+    Legend,
 )
 
 MIN_WIDTH = 560  # of the legend, in pixels
@@ -108,8 +108,9 @@ def text_matrix(
         for place, value in zip(x, weights[row].tolist(), strict=True):
             _draw_cell(page, (place, y, cell), value, vmax)
     label = "attention to text" + (", in cells as %" if cell >= _CELL else "")
-    draw_legend(page, (MARGIN, bottom + MARGIN // 2), partial(draw_cells, vmax=vmax), (0.0, vmax),
-                clipped=highest > vmax, gate_symbol="on photo", label=label)  # fmt: skip
+    draw = partial(draw_cells, vmax=vmax)
+    legend = Legend(draw, (0.0, vmax), label, clipped=highest > vmax, gate_symbol="on photo")
+    legend.draw(page, (MARGIN, bottom + MARGIN // 2))
     return np.array(page)
 
 

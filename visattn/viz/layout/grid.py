@@ -57,25 +57,6 @@ def compute_tile_grid(image_size: tuple[int, int], num_tiles: int, page_width: i
     return TileGrid(columns, rows, cell_width, (max(1, height), width))
 
 
-def compute_tile_size(
-    image_size: tuple[int, int], num_maps: int, *, width: int = 1200
-) -> tuple[int, int]:
-    """Return the height and width of a tile of `caption_panel` or `comparison_panel`.
-
-    Maps of this size are drawn without resizing: `maps.resize_to_image(compute_tile_size(...))`.
-
-    Args:
-        image_size: Height and width of the image.
-        num_maps: Number of words or methods.
-        width: Width of the panel in pixels.
-
-    Example:
-        >>> compute_tile_size((3024, 4032), 10)
-        (199, 265)
-    """
-    return compute_tile_grid(image_size, num_maps + 1, width).tile_size
-
-
 _TITLE_SIZE, _LINE_HEIGHT, _SUBTITLE_HEIGHT = 25, 36, 20  # in pixels
 
 

@@ -1,5 +1,6 @@
 """Text in figures: the font, truncation and line wrapping."""
 
+import math
 from bisect import bisect_right
 from functools import cache
 from pathlib import Path
@@ -111,3 +112,14 @@ def format_time(seconds: float) -> str:
     """
     minutes, rest = divmod(seconds, 60)
     return f"{int(minutes)}:{rest:05.2f}"
+
+
+def format_probability(log_prob: float) -> str:
+    """Return a probability as a percentage.
+
+    Example:
+        >>> format_probability(-0.1), format_probability(-9.0)
+        ('90 %', '<1 %')
+    """
+    percent = 100 * math.exp(min(log_prob, 0.0))
+    return "<1 %" if percent < 1 else f"{percent:.0f} %"

@@ -1,14 +1,12 @@
 """Figure of the attention of all heads of all layers of a transformer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from visattn.attribution.layer_weights import describe_read_rows
@@ -19,36 +17,18 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.values import RecordedLayer
 from visattn.viz.layout.grid import MARGIN, draw_title, title_bottom
 from visattn.viz.layout.text import load_font
-from visattn.viz.maps.heatmap import Style, overlay
-from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, draw_legend
-from visattn.viz.maps.resize import resize_image, resize_map
+from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, Legend
+from visattn.viz.maps.options import DrawOptions
+from visattn.viz.maps.resize import resize_image
 
+_OPACITY = 0.85  # by default
 _ROW_WIDTH = 1480  # preferred width of a row of heads, in pixels
 _LABEL_WIDTH, _HEADER_HEIGHT = 74, 22  # of layer names at the left; of head numbers above
 _MIN_TILE, _MAX_TILE, _GAP, _MEAN_GAP = 40, 150, 5, 14
 
 
-@dataclass(frozen=True, eq=False)
-class LayerHeads:
-    """The maps of the heads of one layer.
-
-    Args:
-        name: Short name of the layer.
-        maps: One per head, over the whole image, at any size; NaN outside the model's input.
-        heads: Indices of the heads, from 0.
-
-    Example:
-        >>> LayerHeads("1", np.zeros((3, 4, 5)), (0, 1, 2)).name
-        '1'
-    """
-
-    name: str
-    maps: Float[np.ndarray, "h y x"]
-    heads: tuple[int, ...]
-
-
 def head_tile_size(image_size: tuple[int, int], num_heads: int) -> tuple[int, int]:
-    """Return height and width of a tile of `head_grid`.
+    """Return height and width of a tile of `all_heads_figure`.
 
     Args:
         image_size: Height and width of the image.
@@ -64,67 +44,6 @@ def head_tile_size(image_size: tuple[int, int], num_heads: int) -> tuple[int, in
         max_height = round(1.5 * width)
         height, width = max_height, max(1, round(1.5 * width * image_size[1] / image_size[0]))
     return max(1, height), width
-
-
-def head_grid(
-    image: UInt8[np.ndarray, "y x 3"],
-    rows: Sequence[LayerHeads],
-    *,
-    title: str,
-    subtitle: str = "",
-    vmax: float,
-    vmin: float = 0.0,
-    colormap: str = "magma",
-    opacity: float = 0.85,
-    style: Style = "heat",
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure with a row per layer: a tile for each head, and the mean over heads.
-
-    All tiles share one value range.
-
-    Args:
-        image: RGB, of any size and proportions.
-        rows: At least one.
-        title: Title of the figure.
-        subtitle: Second line of the title, smaller.
-        vmax: Value at the upper end of the colormap.
-        vmin: Value at the lower end of the colormap.
-        colormap: See `visattn.viz.maps.heatmap.overlay`.
-        opacity: See `visattn.viz.maps.heatmap.overlay`.
-        style: See `visattn.viz.maps.heatmap.overlay`.
-
-    Raises:
-        ValueError: If there is no layer.
-
-    Example:
-        >>> row = LayerHeads("1", np.zeros((3, 30, 40)), (0, 1, 2))
-        >>> head_grid(np.zeros((30, 40, 3), np.uint8), [row], title="heads", vmax=1.0).shape
-        (303, 775, 3)
-    """
-    if not rows:
-        raise ValueError("a grid of heads needs at least one layer, got none")
-    draw = partial(overlay, vmin=vmin, vmax=vmax, colormap=colormap, opacity=opacity, style=style)
-    num_heads = max(len(row.maps) for row in rows)
-    tile = head_tile_size((image.shape[0], image.shape[1]), num_heads)
-    small = resize_image(image, tile)
-    page, top = _create_page(tile, num_heads, len(rows), title, subtitle)
-    pen = ImageDraw.Draw(page)
-    _write_heads(pen, top, tile, rows, num_heads)
-    for number, row in enumerate(rows):
-        y = top + number * (tile[0] + _GAP)
-        middle = y + tile[0] / 2
-        pen.text(
-            (MARGIN + _LABEL_WIDTH - 14, middle), row.name, TEXT, load_font(SMALL + 1), anchor="rm"
-        )
-        maps = [*row.maps, row.maps.mean(axis=0)]
-        for column, values in zip((*range(len(row.maps)), num_heads), maps, strict=True):
-            drawn = draw(small, resize_map(values, tile))
-            page.paste(Image.fromarray(drawn), (_column_left(column, tile, num_heads), y))
-    has_nan = any(bool(np.isnan(row.maps).any()) for row in rows)
-    clipped = any(float(np.nanmax(row.maps, initial=vmin)) > vmax for row in rows)
-    place = (MARGIN + _LABEL_WIDTH, page.height - LEGEND_HEIGHT)
-    draw_legend(page, place, draw, (vmin, vmax), has_nan=has_nan, clipped=clipped)
-    return np.array(page)
 
 
 def _create_page(
@@ -149,25 +68,13 @@ def _column_left(column: int, tile: tuple[int, int], num_heads: int) -> int:
 
 
 def _write_heads(
-    pen: ImageDraw.ImageDraw,
-    top: int,
-    tile: tuple[int, int],
-    rows: Sequence[LayerHeads],
-    num_heads: int,
+    pen: ImageDraw.ImageDraw, top: int, tile: tuple[int, int], heads: Sequence[int]
 ) -> None:
     y, font = top - 6, load_font(SMALL)
-    numbers = next(row.heads for row in rows if len(row.maps) == num_heads)
-    for column, number in enumerate(numbers):
-        x = _column_left(column, tile, num_heads) + tile[1] / 2
-        text = f"head {number}" if tile[1] >= 60 else str(number)
+    names = [f"head {number}" if tile[1] >= 60 else str(number) for number in heads]
+    for column, text in enumerate([*names, "mean"]):
+        x = _column_left(column, tile, len(heads)) + tile[1] / 2
         pen.text((x, y), text, MUTED, font, anchor="ms")
-    pen.text(
-        (_column_left(num_heads, tile, num_heads) + tile[1] / 2, y),
-        "mean",
-        MUTED,
-        font,
-        anchor="ms",
-    )
 
 
 def all_heads_figure(
@@ -190,7 +97,7 @@ def all_heads_figure(
         explained: The model.
         layers: Attention from `record_layers`.
         name: Name in the figure; by default the file name of the image.
-        options: Arguments of `visattn.viz.maps.heads.head_grid`.
+        options: Fields of `DrawOptions`, such as `colormap` and `vmax`.
 
     Raises:
         ValueError: If there is no layer.
@@ -210,26 +117,42 @@ def all_heads_figure(
         >>> all_heads_figure(photo, place, explained=explained, layers=layers).shape[2]
         3
     """
-    info = explained.info
-    rows = [layer.read_row() for layer in layers]
-    tile = head_tile_size(image.size, max((len(row) for row in rows), default=1))
+    if not layers:
+        raise ValueError("a grid of heads needs at least one layer, got none")
+    info, rows = explained.info, [layer.read_row() for layer in layers]
+    peaks = torch.cat([row.flatten(1).amax(1) for row in rows])
+    uniform = max(4 / row[0].numel() for row in rows)
+    drawing = DrawOptions(**{"opacity": _OPACITY, **options})
+    drawing = drawing.otherwise(vmax=max(float(peaks.median()), uniform))
+    num_heads = max(len(row) for row in rows)
+    tile = head_tile_size(image.size, num_heads)
     places = [key_geometry(layer, explained, geometry.from_edges()) for layer in layers]
-    placed = [
-        AttentionMap(row, "", "tokens", place) for row, place in zip(rows, places, strict=True)
+    maps = [
+        AttentionMap(row, "", "tokens", place).resize_to_image(tile).numpy()
+        for row, place in zip(rows, places, strict=True)
     ]
-    peaks = torch.cat([row.flatten(1).amax(1) for row in rows]) if rows else torch.ones(1)
-    uniform = max((4 / row[0].numel() for row in rows), default=0.0)
-    return head_grid(
-        image.pixels,
-        [
-            LayerHeads(f"layer {layer.index}", entry.resize_to_image(tile).numpy(), layer.heads)
-            for layer, entry in zip(layers, placed, strict=True)
-        ],
-        title=Path(image.name).name if name is None else name,
-        subtitle=f"{info.name}: attention of {_read_tokens(info)}, by head",
-        vmax=max(float(peaks.median()), uniform),
-        **options,
+    title = Path(image.name).name if name is None else name
+    subtitle = f"{info.name}: attention of {_read_tokens(info)}, by head"
+    page, top = _create_page(tile, num_heads, len(layers), title, subtitle)
+    pen, small = ImageDraw.Draw(page), resize_image(image.pixels, tile)
+    _write_heads(pen, top, tile, next(n.heads for n in layers if len(n.heads) == num_heads))
+    for number, (layer, heads) in enumerate(zip(layers, maps, strict=True)):
+        y = top + number * (tile[0] + _GAP)
+        place, font = (MARGIN + _LABEL_WIDTH - 14, y + tile[0] / 2), load_font(SMALL + 1)
+        pen.text(place, f"layer {layer.index}", TEXT, font, anchor="rm")
+        columns = (*range(len(heads)), num_heads)
+        for column, values in zip(columns, [*heads, heads.mean(axis=0)], strict=True):
+            drawn = Image.fromarray(drawing.draw(small, values))
+            page.paste(drawn, (_column_left(column, tile, num_heads), y))
+    vmin, vmax = drawing.vmin, drawing.vmax or 1.0
+    legend = Legend(
+        drawing.draw,
+        (vmin, vmax),
+        clipped=any(float(np.nanmax(heads, initial=vmin)) > vmax for heads in maps),
+        has_nan=any(bool(np.isnan(heads).any()) for heads in maps),
     )
+    legend.draw(page, (MARGIN + _LABEL_WIDTH, page.height - LEGEND_HEIGHT))
+    return np.array(page)
 
 
 def _read_tokens(info: ModelInfo) -> str:

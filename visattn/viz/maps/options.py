@@ -36,13 +36,18 @@ class DrawOptions:
     width: int = 1200
 
     def draw(
-        self, image: UInt8[np.ndarray, "y x 3"], values: Float[np.ndarray, "y x"]
+        self,
+        image: UInt8[np.ndarray, "y x 3"],
+        values: Float[np.ndarray, "y x"],
+        *,
+        signed: bool = False,
     ) -> UInt8[np.ndarray, "y x 3"]:
         """Return the image with a map drawn on it, by `overlay`.
 
         Args:
             image: RGB.
             values: One per pixel of the image.
+            signed: Whether negative values are drawn in the negative palette.
         """
         return overlay(
             image,
@@ -52,6 +57,7 @@ class DrawOptions:
             colormap=self.colormap,
             opacity=self.opacity,
             style=self.style,
+            signed=signed,
         )
 
     def otherwise(self, **defaults: Any) -> Self:

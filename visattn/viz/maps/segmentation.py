@@ -3,7 +3,6 @@
 import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Integer, UInt8
@@ -13,32 +12,46 @@ from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
 from visattn.results.values import Segmentation
-from visattn.viz.layout.grid import GAP, MARGIN, compute_tile_grid, create_titled_page
+from visattn.viz.layout.grid import GAP, MARGIN, compute_tile_grid
 from visattn.viz.layout.text import load_font, truncate_text
+from visattn.viz.layout.tiles import NAMES, Tile, TileLegend, tile_figure
 from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import LEGEND_HEIGHT, MUTED, SMALL, TEXT, draw_legend
+from visattn.viz.maps.legend import LEGEND_HEIGHT, MUTED, SMALL, Legend
 from visattn.viz.maps.resize import resize_image
 
-IGNORED = 255  # class number of pixels that do not count
 _GOLDEN_RATIO = 0.618034
-_NAME_SIZE, _CAPTION_HEIGHT = 15, 30  # font size of titles; height of the text below a tile
 _SWATCH, _ROW_HEIGHT = 13, 24  # of the legend of classes
 _WRONG, _RIGHT, _UNCOUNTED = (214, 40, 40), 0.35, (150, 150, 150)
 
 
 @dataclass(frozen=True, eq=False)
-class SegmentationTile:
-    """A tile of a panel.
+class ClassLegend:
+    """The colors of classes, in rows.
 
     Args:
-        title: Text below the tile.
-        image: RGB, of the size of the photo.
-        nearest: Whether pixels are repeated, not interpolated, when the tile is larger.
+        rows: Numbers and names.
+        height: Height in a figure, in pixels.
     """
 
-    title: str
-    image: UInt8[np.ndarray, "y x 3"]
-    nearest: bool = False
+    rows: Sequence[Sequence[tuple[int, str]]]
+    height: int
+
+    def draw(self, page: Image.Image, position: tuple[int, int]) -> None:
+        """Draw the legend.
+
+        Args:
+            page: Is drawn on.
+            position: Left and top of the legend.
+        """
+        pen, font = ImageDraw.Draw(page), load_font(SMALL)
+        for row, entries in enumerate(self.rows):
+            x, y = position[0], position[1] + row * _ROW_HEIGHT
+            for number, name in entries:
+                color = _UNCOUNTED if number == IGNORE_CLASS else class_color(number)
+                pen.rectangle((x, y, x + _SWATCH, y + _SWATCH), color)
+                text = truncate_text(name, font, 400)
+                pen.text((x + _SWATCH + 8, y - 1), text, MUTED, font)
+                x += _SWATCH + 8 + round(font.getlength(text)) + GAP
 
 
 def class_color(number: int) -> tuple[int, int, int]:
@@ -86,7 +99,9 @@ def draw_labels(
             f"labels must be one per pixel of the image, {image.shape[:2]}, and opacity 0 to 1; "
             f"got {labels.shape} and {opacity}"
         )
-    palette = np.array([class_color(n + (not background)) for n in range(IGNORED)] + [_UNCOUNTED])
+    palette = np.array(
+        [class_color(n + (not background)) for n in range(IGNORE_CLASS)] + [_UNCOUNTED]
+    )
     colors, alpha = palette[labels], np.full(labels.shape, opacity)
     if background:
         alpha[labels == 0] = opacity / 2
@@ -110,7 +125,7 @@ def outlines(labels: Integer[np.ndarray, "y x"]) -> Bool[np.ndarray, "y x"]:
         differs = labels[tuple(first)] != labels[tuple(second)]
         edge[tuple(first)] |= differs
         edge[tuple(second)] |= differs
-    return edge & (labels != 0) & (labels != IGNORED)
+    return edge & (labels != 0) & (labels != IGNORE_CLASS)
 
 
 def draw_errors(
@@ -132,61 +147,9 @@ def draw_errors(
     """
     gray = np.asarray(Image.fromarray(image).convert("L"), dtype=np.float32)[..., None]
     drawn = np.repeat(gray * _RIGHT, 3, axis=2)
-    drawn[truth == IGNORED] = _UNCOUNTED
-    drawn[(truth != labels) & (truth != IGNORED)] = _WRONG
+    drawn[truth == IGNORE_CLASS] = _UNCOUNTED
+    drawn[(truth != labels) & (truth != IGNORE_CLASS)] = _WRONG
     return np.rint(drawn).astype(np.uint8)
-
-
-def segmentation_panel(
-    tiles: Sequence[SegmentationTile],
-    classes: Sequence[tuple[int, str]],
-    *,
-    title: str,
-    subtitle: str = "",
-    width: int = 1200,
-    gates: bool = False,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure of tiles of one image, with a legend of classes.
-
-    Args:
-        tiles: At least one; all of one size.
-        classes: Number and name of each class in the legend.
-        title: Title of the figure.
-        subtitle: Second line of the title, smaller.
-        width: Width of the figure in pixels, at least 480.
-        gates: Whether to draw the color bar of gates, from 0 to 1.
-
-    Raises:
-        ValueError: If there is no tile, or the figure is too narrow.
-
-    Example:
-        >>> tile = SegmentationTile("Image", np.zeros((30, 40, 3), np.uint8))
-        >>> segmentation_panel([tile], [(1, "cat")], title="cat", width=600).shape[1]
-        600
-    """
-    if not tiles or width < 480:
-        raise ValueError(
-            f"a panel needs at least one tile and a width of 480 pixels, got {len(tiles)} tiles "
-            f"and {width} pixels"
-        )
-    size = (tiles[0].image.shape[0], tiles[0].image.shape[1])
-    grid = compute_tile_grid(size, len(tiles), width)
-    rows = _legend_rows(classes, width)
-    footer = GAP + len(rows) * _ROW_HEIGHT + (LEGEND_HEIGHT if gates else 0)
-    page, places = create_titled_page(
-        title, grid, width, _CAPTION_HEIGHT, footer, subtitle=subtitle
-    )
-    pen, font = ImageDraw.Draw(page), load_font(_NAME_SIZE)
-    for tile, (x, y) in zip(tiles, places, strict=False):
-        page.paste(Image.fromarray(_resize_tile(tile, grid.tile_size)), (x, y))
-        name = truncate_text(tile.title, font, grid.cell_width)
-        pen.text((x, y + grid.tile_size[0] + 7), name, TEXT, font)
-    top = page.height - footer
-    _draw_classes(pen, rows, top)
-    if gates:
-        position = (MARGIN, top + len(rows) * _ROW_HEIGHT + 8)
-        draw_legend(page, position, draw_gate, (0.0, 1.0), label="gate")
-    return np.array(page)
 
 
 def draw_gate(image: UInt8[np.ndarray, "y x 3"], values: np.ndarray) -> UInt8[np.ndarray, "y x 3"]:
@@ -202,11 +165,12 @@ def draw_gate(image: UInt8[np.ndarray, "y x 3"], values: np.ndarray) -> UInt8[np
     return overlay(image, values, vmin=0.0, vmax=1.0)
 
 
-def _resize_tile(tile: SegmentationTile, size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
-    if tile.nearest and size[0] >= tile.image.shape[0]:
-        scaled = Image.fromarray(tile.image).resize((size[1], size[0]), Image.Resampling.NEAREST)
+def _resized(image: UInt8[np.ndarray, "y x 3"], size: tuple[int, int]) -> np.ndarray:
+    """Return a tile at another size; when it is larger, pixels are repeated, not interpolated."""
+    if size[0] >= image.shape[0]:
+        scaled = Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.NEAREST)
         return np.asarray(scaled)
-    return resize_image(tile.image, size)
+    return resize_image(image, size)
 
 
 def _legend_rows(classes: Sequence[tuple[int, str]], width: int) -> list[list[tuple[int, str]]]:
@@ -221,20 +185,6 @@ def _legend_rows(classes: Sequence[tuple[int, str]], width: int) -> list[list[tu
         rows[-1].append((number, name[:40]))
         x += step
     return rows
-
-
-def _draw_classes(
-    pen: ImageDraw.ImageDraw, rows: Sequence[Sequence[tuple[int, str]]], top: int
-) -> None:
-    font = load_font(SMALL)
-    for row, entries in enumerate(rows):
-        x, y = MARGIN, top + row * _ROW_HEIGHT
-        for number, name in entries:
-            color = _UNCOUNTED if number == IGNORED else class_color(number)
-            pen.rectangle((x, y, x + _SWATCH, y + _SWATCH), color)
-            text = truncate_text(name, font, 400)
-            pen.text((x + _SWATCH + 8, y - 1), text, MUTED, font)
-            x += _SWATCH + 8 + round(font.getlength(text)) + GAP
 
 
 def segmentation_figure(
@@ -266,34 +216,36 @@ def segmentation_figure(
         >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).shape[1]
         600
     """
-    pixels = read_image(image).pixels
-    tiles = [SegmentationTile("image", pixels, nearest=True)]
-    options: dict[str, Any] = {"background": segmentation.has_background}
+    pixels, labels = read_image(image).pixels, segmentation.labels
+    background, gates = segmentation.has_background, segmentation.gates
+    drawn = {"image": pixels}
     if truth is not None:
-        tiles.append(SegmentationTile("truth", draw_labels(pixels, truth, **options), nearest=True))
-    labels = segmentation.labels
-    tiles.append(
-        SegmentationTile("prediction", draw_labels(pixels, labels, **options), nearest=True)
-    )
+        drawn["truth"] = draw_labels(pixels, truth, background=background)
+    drawn["prediction"] = draw_labels(pixels, labels, background=background)
     if truth is not None:
         wrong = (truth != labels) & (truth != IGNORE_CLASS)
         share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
-        errors = draw_errors(pixels, truth, labels)
-        tiles.append(SegmentationTile(f"errors, {100 * share:.1f} %", errors, nearest=True))
-    tiles += [_gate_tile(pixels, gate) for gate in segmentation.gates]
-    return segmentation_panel(
-        tiles,
-        _legend(segmentation, truth),
-        title=title or _summary(segmentation),
-        width=width,
-        gates=bool(segmentation.gates),
-    )
+        drawn[f"errors, {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
+    count, size = len(drawn) + len(gates), (pixels.shape[0], pixels.shape[1])
+    grid = compute_tile_grid(size, count, width)
+    tiles = [Tile(_resized(each, grid.tile_size), name) for name, each in drawn.items()]
+    tiles += [_gate_tile(pixels, gate, grid.tile_size) for gate in gates]
+    rows = _legend_rows(_legend(segmentation, truth), width)
+    below = GAP if not gates else 8
+    legends: list[TileLegend] = [ClassLegend(rows, len(rows) * _ROW_HEIGHT + below)]
+    if gates:
+        legends.append(Legend(draw_gate, (0.0, 1.0), "gate", height=LEGEND_HEIGHT + GAP - 8))
+    title = title or _summary(segmentation)
+    return tile_figure(tiles, grid, title=title, legends=legends, text=NAMES, width=width)
 
 
-def _gate_tile(pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap) -> SegmentationTile:
+def _gate_tile(
+    pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap, size: tuple[int, int]
+) -> Tile:
     rows, columns = gate.values.shape
-    title = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
-    return SegmentationTile(title, draw_gate(pixels, gate.resize_to_image(smooth=False).numpy()))
+    name = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
+    drawn = draw_gate(pixels, gate.resize_to_image(smooth=False).numpy())
+    return Tile(resize_image(drawn, size), name)
 
 
 def _legend(

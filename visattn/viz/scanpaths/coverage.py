@@ -1,5 +1,7 @@
 """Figure of glimpse locations on many images: the mean scan path and a heat map per glimpse."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
@@ -10,7 +12,7 @@ from visattn.results.values import ScanPath
 from visattn.viz.layout.grid import GAP, MARGIN, TileGrid, compute_tile_grid
 from visattn.viz.layout.text import load_font, truncate_text
 from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, draw_legend
+from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, Legend
 from visattn.viz.maps.resize import resize_image, resize_map
 from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
@@ -85,7 +87,7 @@ def coverage_panel(
         else:
             _draw_marker(page, (x, text_top - 2), index - 1, colors[index - 2])
     place = (MARGIN, page.height - LEGEND_HEIGHT)
-    draw_legend(page, place, lambda gray, values: overlay(gray, values, vmax=vmax), (0.0, vmax))
+    Legend(partial(overlay, vmax=vmax), (0.0, vmax)).draw(page, place)
     return np.array(page)
 
 
