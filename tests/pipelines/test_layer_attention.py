@@ -97,7 +97,6 @@ def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
 
 def test_pages_start_with_the_tokens_that_the_scores_read(explained: ExplainedModel) -> None:
     batch = prepare_images(explained, PHOTO)
-    layers = record_layers(explained, batch.inputs, layers=[0])
     rows = ReadRows((0.5, 0.0, 0.0), 0.5, kinds=("class", "register", "register"))
     for info, read in (
         (explained.info, ""),
@@ -105,6 +104,7 @@ def test_pages_start_with_the_tokens_that_the_scores_read(explained: ExplainedMo
         (replace(explained.info, pooling="mixture", read_rows=rows), "class 0.5, patches 0.5"),
     ):
         model = replace(explained, info=info)
+        layers = record_layers(model, batch.inputs, layers=[0])
         page = explorer_html(PHOTO, batch.geometries[0], explained=model, layers=layers)
         assert f'"read":"{read}"' in page
     actual = re.search(r'"shares":\[([^,]*),([^,]*),', page)
