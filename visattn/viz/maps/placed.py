@@ -17,8 +17,9 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale
 from visattn.viz.maps.contours import draw_contours
-from visattn.viz.maps.heatmap import Style, map_to_rgba, overlay as draw_overlay
+from visattn.viz.maps.heatmap import map_to_rgba
 from visattn.viz.maps.marks import draw_cross, draw_frame, draw_region
+from visattn.viz.maps.options import DrawOptions
 
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
@@ -29,8 +30,6 @@ def overlay(
     attention_map: AttentionMap | MapValues,
     *,
     geometry: Geometry | None = None,
-    vmax: float | None = None,
-    smooth: bool = True,
     outline: float | None = None,
     **options: Any,
 ) -> Image.Image:
@@ -42,11 +41,9 @@ def overlay(
             which covers the whole image unless a geometry is passed. Negative values make it
             signed.
         geometry: Geometry of an array: its grid covers the input of the network.
-        vmax: Value at the upper end of the colormap; by default that of
-            `visattn.results.map_scale`. For words of one caption, use one value for all.
-        smooth: Whether to interpolate between cells.
         outline: Draw a contour at this share of `vmax`; None draws none.
-        options: `vmin`, `colormap`, `opacity` and others, as for `visattn.viz.overlay`.
+        options: Fields of `DrawOptions`. By default `vmin` and `vmax` are those of
+            `visattn.results.map_scale`; for words of one caption, use one `vmax` for all.
 
     Raises:
         ValueError: If the map has no geometry, belongs to an image of another size, or consists
@@ -75,13 +72,14 @@ def overlay(
             f"the map lies on an image of {attention_map.geometry.image_size} (height, width), "
             f"but {original.name} has {original.size}; pass the original image"
         )
-    placed = attention_map.resize_to_image(smooth=smooth).numpy()
     scale = map_scale([attention_map])
-    options = {"vmin": scale.vmin if vmax is None else 0.0, "signed": scale.signed, **options}
-    vmax = scale.vmax if vmax is None else vmax
-    drawn = draw_overlay(original.pixels, placed, vmax=vmax, **options)
+    if options.get("vmax") is None:
+        options = {"vmin": scale.vmin, **options, "vmax": scale.vmax}
+    drawing = DrawOptions(**options)
+    placed = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
+    drawn = drawing.draw(original.pixels, placed, signed=scale.signed)
     if outline is not None:
-        drawn = draw_contours(drawn, placed, [outline * vmax], [(255, 255, 255)])
+        drawn = draw_contours(drawn, placed, [outline * options["vmax"]], [(255, 255, 255)])
     return Image.fromarray(draw_target(drawn, attention_map))
 
 
@@ -124,11 +122,7 @@ def render_map(
     image: ImageLike,
     attention_map: AttentionMap,
     scale: MapScale,
-    *,
-    style: Style = "heat",
-    colormap: str = "magma",
-    opacity: float = 0.7,
-    smooth: bool = True,
+    **options: Any,
 ) -> RenderedMap:
     """Return a map at the size of its image, as three images.
 
@@ -136,10 +130,7 @@ def render_map(
         image: The original image.
         attention_map: One map, placed on it.
         scale: Its color scale, from `map_scale`.
-        style: See `visattn.viz.maps.heatmap.overlay`.
-        colormap: See `visattn.viz.maps.heatmap.overlay`.
-        opacity: See `visattn.viz.maps.heatmap.overlay`.
-        smooth: Whether to interpolate between cells.
+        options: Fields of `DrawOptions`, such as `style` and `colormap`.
 
     Raises:
         ValueError: If the map lies on an image of another size, or has no geometry.
@@ -152,12 +143,11 @@ def render_map(
         ((30, 40), np.uint16(65535))
     """
     pixels = read_image(image).pixels
-    values = attention_map.resize_to_image(smooth=smooth).numpy()
-    limits: dict[str, Any] = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
-    blended = draw_overlay(
-        pixels, values, style=style, colormap=colormap, opacity=opacity, **limits
-    )
-    rgba = map_to_rgba(values, colormap=colormap, **limits)
+    drawing = DrawOptions(**options, vmin=scale.vmin, vmax=scale.vmax)
+    values = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
+    blended = drawing.draw(pixels, values, signed=scale.signed)
+    rgba = map_to_rgba(values, vmin=scale.vmin, vmax=scale.vmax, colormap=drawing.colormap,
+                       signed=scale.signed)  # fmt: skip
     return RenderedMap(draw_target(blended, attention_map), rgba, _to_uint16(values, scale))
 
 
