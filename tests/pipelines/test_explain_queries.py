@@ -47,11 +47,10 @@ def test_maps_cover_the_photo_and_boxes_are_in_its_pixels(name: str) -> None:
     theirs = detr_processor().post_process_object_detection(
         output, threshold=0.0, target_sizes=[(height, width)]
     )[0]
-    for index, query in enumerate(result.queries):
-        torch.testing.assert_close(
-            result.boxes[index], theirs["boxes"][query], rtol=1e-3, atol=1e-2
-        )
-        assert result.scores[index] == pytest.approx(float(theirs["scores"][query]), abs=1e-4)
+    for each in result.objects:
+        box = theirs["boxes"][each.query]
+        torch.testing.assert_close(torch.tensor(each.box), box, rtol=1e-3, atol=1e-2)
+        assert each.score == pytest.approx(float(theirs["scores"][each.query]), abs=1e-4)
     on_photo = result.maps.resize_to_image()
     assert on_photo.shape == (3, height, width)
     assert not bool(torch.isnan(on_photo).any())
@@ -107,15 +106,16 @@ def test_a_turned_photo_gives_what_the_upright_one_gives() -> None:
     model = tiny_detector("Detr")
     [plain] = explain_queries(model, upright, 2, processor=detr_processor())
     [turned] = explain_queries(model, buffer.getvalue(), 2, processor=detr_processor())
-    torch.testing.assert_close(plain.boxes, turned.boxes)
+    for first, second in zip(plain.objects, turned.objects, strict=True):
+        assert first.box == pytest.approx(second.box, rel=1e-4)
     torch.testing.assert_close(plain.maps.resize_to_image(), turned.maps.resize_to_image())
 
 
 def test_selections_that_do_not_exist_are_refused() -> None:
     model, image = tiny_detector("Detr"), photo(60, 88)
-    assert len(explain_queries(model, image, "best", processor=detr_processor())[0].queries) >= 1
+    assert explain_queries(model, image, "best", processor=detr_processor())[0].objects
     [chosen] = explain_queries(model, image, [5, 2], processor=detr_processor(), heads=[0])
-    assert chosen.queries == (5, 2)
+    assert [each.query for each in chosen.objects] == [5, 2]
     options: dict[str, Any]
     for queries, options, match in (
         (8, {}, "number of queries must be 1 to 7, got 8"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.images.reader import LoadedImage
     from visattn.models.detection.detr import DETR
-    from visattn.results.values import DetectionResult
+    from visattn.results.values import Detections
 
 _NO_WEIGHTS = """\
 --weights is missing: detection needs a trained model. Train one:
@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     return run.process()
 
 
-class DetectionRun(ImageRun["DetectionResult"]):
+class DetectionRun(ImageRun["Detections"]):
     """Images in which objects are found, each with boxes and the attention of queries.
 
     Args:
@@ -144,7 +144,7 @@ class DetectionRun(ImageRun["DetectionResult"]):
         options = {name: getattr(self.args, name) for name in names}
         return {"weights": weights_origin(self.weights), **options}
 
-    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[DetectionResult]":
+    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Detections]":
         """Return the objects in images."""
         from visattn.pipelines.detection import detect
 
@@ -157,7 +157,7 @@ class DetectionRun(ImageRun["DetectionResult"]):
             resize_mode=self.args.resize_mode,
         )
 
-    def record(self, image: "LoadedImage", result: "DetectionResult") -> dict[str, Any]:
+    def record(self, image: "LoadedImage", result: "Detections") -> dict[str, Any]:
         """Return the objects and their maps as values of JSON."""
         return {"image": image.name, **result.to_dict()}
 
@@ -166,7 +166,7 @@ class DetectionRun(ImageRun["DetectionResult"]):
         return (count_classes([each["class"] for each in record["objects"]]),)
 
     def write(
-        self, name: str, image: "LoadedImage", result: "DetectionResult"
+        self, name: str, image: "LoadedImage", result: "Detections"
     ) -> "Sequence[np.ndarray]":
         """Write the figures of an image; return the one with boxes."""
         from visattn.viz.detection.panel import detection_figure, detection_overlay

@@ -34,7 +34,6 @@ from .dense import (
 )
 from .detection.detr import (
     DETR as DETR,
-    Detections as Detections,
 )
 from .encoder import (
     ImageEncoder as ImageEncoder,

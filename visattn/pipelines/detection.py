@@ -12,11 +12,11 @@ from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
-from visattn.models.detection.detr import DETR, Detections
+from visattn.models.detection.detr import DETR, PredictedObjects
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import DetectedObject, DetectionResult
+from visattn.results.values import DetectedObject, Detections
 
 
 @checked_arguments(threshold=(0, 1), max_detections=(1, 1_000_000), layer=(-99, 99))
@@ -29,7 +29,7 @@ def detect(
     max_detections: int = 100,
     layer: int = -1,
     resize_mode: ResizeMode = "pad",
-) -> list[DetectionResult]:
+) -> list[Detections]:
     """Return the objects in each image, with what each query attended to.
 
     The weights of deformable attention that fall outside of the feature map belong to no cell; the
@@ -75,11 +75,11 @@ def _detect_image(
     threshold: float,
     max_detections: int,
     layer: int,
-) -> DetectionResult:
+) -> Detections:
     pixels, geometry = resize_to_input(image, resize)
     attention = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
     predicted = model.select(attention.prediction, max_detections=max_detections)
-    predicted = Detections(*(part[0].cpu() for part in predicted))
+    predicted = PredictedObjects(*(part[0].cpu() for part in predicted))
     if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
     boxes = geometry.boxes_to_image(predicted.boxes.double())
@@ -98,7 +98,7 @@ def _detect_image(
     placement = model.encoder.placement
     cells = geometry if placement is None else geometry.with_placement(placement)
     maps = _placed_maps(model, attention, objects, queries, cells, layer)
-    return DetectionResult(objects, maps, _placed_points(attention.points, queries, cells))
+    return Detections(objects, maps, _placed_points(attention.points, queries, cells))
 
 
 def _placed_maps(

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.geometry.affine import Geometry
+from visattn.geometry.affine import Box, Geometry
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.models.backbones.huggingface import read_huggingface_model
@@ -17,7 +17,7 @@ from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.query_attention import QueryAttention, record_queries
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import DetectorQueries
+from visattn.results.values import DetectedObject, Detections
 
 Queries = Literal["best"] | int | Sequence[int]
 _MOST = 8  # maps of `best`
@@ -65,7 +65,7 @@ def explain_queries(
     processor: Any = None,
     layer: int = -1,
     heads: Sequence[int] | None = None,
-) -> list[DetectorQueries]:
+) -> list[Detections]:
     """Return a map for queries of a DETR-like detector, with its box and class, for each image.
 
     Dense cross-attention (DETR, Conditional DETR, DAB-DETR, Table Transformer) is the weight of
@@ -108,7 +108,7 @@ def _explain_image(
     processor: Any,
     layer: int,
     heads: Sequence[int] | None,
-) -> DetectorQueries:
+) -> Detections:
     inputs, geometry = _prepare(image, processor, model)
     output, layers = record_queries(model, inputs)
     if not -len(layers) <= layer < len(layers):
@@ -142,14 +142,9 @@ def _explain_image(
         labels=tuple(f"{name} {value:.2f}" for name, value in zip(labels, values, strict=True)),
     )
     points = None if attention.points is None else _to_image_points(attention, heads, geometry)
-    return DetectorQueries(
-        maps,
-        boxes,
-        tuple(labels),
-        tuple(values),
-        tuple(indices),
-        None if points is None else points[indices],
-    )
+    corners = cast("list[Box]", [tuple(box) for box in boxes.tolist()])
+    objects = tuple(map(DetectedObject, labels, values, corners, indices))
+    return Detections(objects, maps, None if points is None else points[indices])
 
 
 def _key_placement(

@@ -17,7 +17,7 @@ from .scale import (
 from .values import (
     Answer as Answer,
     DetectedObject as DetectedObject,
-    DetectionResult as DetectionResult,
+    Detections as Detections,
     ScanPath as ScanPath,
     Segmentation as Segmentation,
 )

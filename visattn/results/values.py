@@ -273,11 +273,11 @@ class DetectedObject:
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionResult:
-    """The detections in one image, in descending order of their scores.
+class Detections:
+    """The objects that queries of a detector found in one image, with what each query attended to.
 
     Args:
-        objects: The detections.
+        objects: The detections, those of `detect` in descending order of their scores.
         maps: For each, the weight of each cell of the feature map in the cross-attention of its
             query (mean over heads), placed on the original image.
         points: For each, x and y in pixels of the original image and weight of every point that
@@ -287,7 +287,7 @@ class DetectionResult:
 
     objects: tuple[DetectedObject, ...]
     maps: AttentionMap
-    points: Float[Tensor, "d p 3"] | None
+    points: Float[Tensor, "d p 3"] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return objects, maps and points as plain values for JSON.
@@ -296,7 +296,7 @@ class DetectionResult:
             >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
             >>> place = Geometry.identity((30, 40))
             >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", place)
-            >>> record = DetectionResult((dog,), maps, None).to_dict()
+            >>> record = Detections((dog,), maps, None).to_dict()
             >>> record["width"], record["objects"][0]["class"]
             (40, 'dog')
         """
@@ -315,29 +315,6 @@ class DetectionResult:
             "points": None if self.points is None else self.points.tolist(),
             "geometry": self.maps.place(),
         }
-
-
-@dataclass(frozen=True, eq=False)
-class DetectorQueries:
-    """Predictions of some queries of a detector on one image, with what each attended to.
-
-    Args:
-        maps: A map `[y, x]` for each query, `[q, y, x]`; its labels are class and score. In
-            `metadata`: `queries`, `boxes` (left, top, right, bottom), `classes`, `scores`.
-        boxes: Left, top, right, bottom in pixels of the original image.
-        classes: Name of the class of each box.
-        scores: Probability of the class.
-        queries: Index of each query in the output of the model.
-        points: For deformable attention, x, y and weight of each sampled point, in pixels of the
-            original image; None for dense attention.
-    """
-
-    maps: AttentionMap
-    boxes: Float[Tensor, "q 4"]
-    classes: tuple[str, ...]
-    scores: tuple[float, ...]
-    queries: tuple[int, ...]
-    points: Float[Tensor, "q p 3"] | None = None
 
 
 @dataclass(frozen=True, eq=False)

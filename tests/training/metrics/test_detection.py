@@ -7,7 +7,7 @@ from torch import Tensor
 from visattn.data.images.joint_transforms import RegionSample
 from visattn.data.regions.detection import DetectionSample
 from visattn.geometry.affine import Geometry
-from visattn.models.detection.detr import Detections
+from visattn.models.detection.detr import PredictedObjects
 from visattn.training.metrics.detection import DetectionScores
 
 SIZE = (32, 64)  # of the input; the photo is twice as large
@@ -37,8 +37,8 @@ def predicted_boxes(
     return [corners, torch.tensor(labels).long(), torch.tensor(scores), rank]
 
 
-def batch(*images: list[Tensor]) -> Detections:
-    return Detections(*(torch.stack(parts) for parts in zip(*images, strict=True)))
+def batch(*images: list[Tensor]) -> PredictedObjects:
+    return PredictedObjects(*(torch.stack(parts) for parts in zip(*images, strict=True)))
 
 
 CAT, DOG = [10.0, 10.0, 30.0, 40.0], [50.0, 5.0, 120.0, 60.0]
@@ -87,6 +87,6 @@ def test_crowds_and_empty_images_are_no_misses() -> None:
 
 def test_without_detections_nothing_is_found() -> None:
     scores = DetectionScores()
-    none = Detections(torch.zeros(1, 0, 4), *(torch.zeros(1, 0) for _ in range(3)))
+    none = PredictedObjects(torch.zeros(1, 0, 4), *(torch.zeros(1, 0) for _ in range(3)))
     scores.update(none, [sample("a", [CAT], [0])])
     assert scores.compute().scores["AP50"] == 0.0

@@ -8,7 +8,7 @@ import torch
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import DetectedObject, DetectionResult
+from visattn.results.values import DetectedObject, Detections
 from visattn.viz.detection.boxes import box_color
 from visattn.viz.detection.panel import detection_figure, detection_overlay
 
@@ -20,7 +20,7 @@ def photo() -> np.ndarray:
     return np.full((60, 90, 3), 128, np.uint8)
 
 
-def result_of(*maps: np.ndarray, labels: str = "cc") -> DetectionResult:
+def result_of(*maps: np.ndarray, labels: str = "cc") -> Detections:
     """Return detections of one place with these maps; label d is blue beside c."""
     box = (10.0, 20.0, 50.0, 40.0)
     objects = tuple(DetectedObject(label, 0.9, box, 3) for label in labels[: len(maps)])
@@ -28,7 +28,7 @@ def result_of(*maps: np.ndarray, labels: str = "cc") -> DetectionResult:
     note = {"layer": 5, "outside": [0.0] * len(maps)}
     placed = AttentionMap(values, "decoder", "queries", PLACE, note)
     points = torch.tensor([[[30.0, 30.0, 1.0]]] * len(maps)).reshape(-1, 1, 3)
-    return DetectionResult(objects, placed, points)
+    return Detections(objects, placed, points)
 
 
 def page_of(*maps: np.ndarray, **options: Any) -> np.ndarray:

@@ -25,7 +25,7 @@ from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.pipelines.explain_queries import Queries
-    from visattn.results.values import DetectorQueries
+    from visattn.results.values import Detections
 
 _SUFFIXES = (".queries.png", ".queries.json", ".queries.npz")
 
@@ -125,14 +125,12 @@ def _model_directory(args: argparse.Namespace) -> Path:
     return Path(rest).expanduser()
 
 
-def _write_arrays(
-    folder: Path, name: str, result: "DetectorQueries", entries: dict[str, Any]
-) -> None:
+def _write_arrays(folder: Path, name: str, result: "Detections", entries: dict[str, Any]) -> None:
     """Write maps, points and metadata of one image, and print a row for each query."""
     import numpy as np
 
     maps, buffer = result.maps, io.BytesIO()
-    values, boxes = maps.values.numpy(), result.boxes.numpy()
+    values, boxes = maps.values.numpy(), np.array([each.box for each in result.objects], np.float32)
     if result.points is None:
         np.savez(buffer, maps=values, boxes=boxes)
     else:
@@ -142,7 +140,6 @@ def _write_arrays(
     record = {**entries, "site": maps.site, "geometry": geometry, "metadata": maps.metadata}
     content = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
     atomic_write(folder / f"{name}.queries.json", content.encode() + b"\n")
-    rows = zip(result.queries, result.classes, result.scores, result.boxes.tolist(), strict=True)
-    for query, class_name, score, box in rows:
-        corners = " ".join(f"{value:.0f}" for value in box)
-        print_row(name, f"query {query}", class_name, f"{score:.3f}", corners)
+    for each in result.objects:
+        corners = " ".join(f"{value:.0f}" for value in each.box)
+        print_row(name, f"query {each.query}", each.label, f"{each.score:.3f}", corners)

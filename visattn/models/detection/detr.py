@@ -59,7 +59,7 @@ class DetrOutput(NamedTuple):
     """Of the object queries, for each layer; empty with dense cross-attention."""
 
 
-class Detections(NamedTuple):
+class PredictedObjects(NamedTuple):
     """The detections of each image with the highest scores, in descending order."""
 
     boxes: Float[Tensor, "b d 4"]
@@ -202,11 +202,11 @@ class DETR(DenseModel):
         images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"],
         *,
         max_detections: int = 100,
-    ) -> Detections:
+    ) -> PredictedObjects:
         """Return the detections with the highest scores; raises what the encoder raises."""
         return self.select(self(images), max_detections=max_detections)
 
-    def select(self, prediction: BoxPrediction, *, max_detections: int = 100) -> Detections:
+    def select(self, prediction: BoxPrediction, *, max_detections: int = 100) -> PredictedObjects:
         """Return the detections with the highest scores among all queries and classes.
 
         With the sigmoid a query may yield several detections, of different classes; with the
@@ -227,7 +227,7 @@ class DETR(DenseModel):
         query = index // num_classes
         boxes = center_to_corners(prediction.boxes).clamp(0, 1)
         boxes = boxes.gather(1, query[..., None].expand(-1, -1, 4))
-        return Detections(boxes, best.flatten(1).gather(1, index), top, query)
+        return PredictedObjects(boxes, best.flatten(1).gather(1, index), top, query)
 
     def class_scores(self, logits: Float[Tensor, "*b k"]) -> Float[Tensor, "*b c"]:
         """Return the probability of each class, without that of "no object"."""

@@ -15,7 +15,7 @@ from visattn.metrics.detection.average_precision import (
     TrueBoxes,
     average_precision,
 )
-from visattn.models.detection.detr import Detections
+from visattn.models.detection.detr import PredictedObjects
 
 DETECTION_METRICS = ("AP", "AP50", "AP75", "AR100", "loss")
 """Metrics that validation logs; the test adds those by area, and of query maps."""
@@ -34,7 +34,8 @@ class DetectionScores(Metric):
         >>> boxes = sample.true_boxes[None] / 64
         >>> rank = torch.arange(boxes.shape[1])[None]
         >>> scores = DetectionScores()
-        >>> scores.update(Detections(boxes, sample.labels[None], 1.0 - 0.1 * rank, rank), samples)
+        >>> predicted = PredictedObjects(boxes, sample.labels[None], 1.0 - 0.1 * rank, rank)
+        >>> scores.update(predicted, samples)
         >>> round(scores.compute().scores["AP"], 6)
         1.0
     """
@@ -48,7 +49,7 @@ class DetectionScores(Metric):
         self.add_state("detected", [], dist_reduce_fx="cat")
         self.add_state("true", [], dist_reduce_fx="cat")
 
-    def update(self, detections: Detections, samples: Sequence[DetectionSample]) -> None:
+    def update(self, detections: PredictedObjects, samples: Sequence[DetectionSample]) -> None:
         """Add the detections in images, and what is annotated there."""
         for index, sample in enumerate(samples):
             image = _image_number(sample.id)

@@ -1,6 +1,7 @@
 """Figures of detections: all boxes, and for each the map and sampling points of its query."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from jaxtyping import Float, UInt8
 
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.results.attention_map import AttentionMap
-from visattn.results.values import DetectionResult, DetectorQueries
+from visattn.results.values import Detections
 from visattn.viz.detection.boxes import LabeledBox, box_color, draw_boxes, draw_points
 from visattn.viz.layout.grid import compute_tile_grid
 from visattn.viz.layout.tiles import COMPACT, Tile, size_text, tile_figure
@@ -20,7 +21,7 @@ from visattn.viz.maps.resize import resize_image
 _MAX_TILES = 11
 
 
-def detection_overlay(image: ImageLike, result: DetectionResult) -> UInt8[np.ndarray, "y x 3"]:
+def detection_overlay(image: ImageLike, result: Detections) -> UInt8[np.ndarray, "y x 3"]:
     """Return the image with the boxes, classes and scores of its detections.
 
     Args:
@@ -36,7 +37,7 @@ def detection_overlay(image: ImageLike, result: DetectionResult) -> UInt8[np.nda
 
 def detection_figure(
     image: ImageLike,
-    result: DetectionResult,
+    result: Detections,
     *,
     name: str = "",
     max_queries: int = _MAX_TILES,
@@ -86,7 +87,7 @@ def detection_figure(
 
 def query_figure(
     image: ImageLike,
-    result: DetectorQueries,
+    result: Detections,
     **options: Any,
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure with all boxes on the image, and the map of each query, on one scale.
@@ -100,10 +101,8 @@ def query_figure(
         ValueError: If the maps lie on an image of another size.
     """
     original, maps = _check_size(image, result.maps), result.maps
-    scored = zip(result.classes, result.scores, result.boxes.numpy(), strict=True)
     boxes = [
-        LabeledBox(box, f"{name} {score:.2f}", box_color(index))
-        for index, (name, score, box) in enumerate(scored)
+        replace(box, color=box_color(index)) for index, box in enumerate(_labeled_boxes(result))
     ]
     sampled = result.points is not None
     kind = "sampled points and what they read" if sampled else "cross-attention"
@@ -115,8 +114,8 @@ def query_figure(
         maps,
         None if result.points is None else result.points.numpy(),
         [
-            f"query {query}" + _mass_note(mass, sampled=sampled)
-            for query, mass in zip(result.queries, masses, strict=True)
+            f"query {each.query}" + _mass_note(mass, sampled=sampled)
+            for each, mass in zip(result.objects, masses, strict=True)
         ],
         ("Where each query looked", " \N{MIDDLE DOT} ".join(filter(None, parts))),
         DrawOptions(**options).otherwise(vmax=maps.display_range()[1], smooth=True),
@@ -169,7 +168,7 @@ def _check_size(image: ImageLike, maps: AttentionMap) -> LoadedImage:
     return original
 
 
-def _labeled_boxes(result: DetectionResult) -> list[LabeledBox]:
+def _labeled_boxes(result: Detections) -> list[LabeledBox]:
     names = sorted({each.label for each in result.objects})
     return [
         LabeledBox(
