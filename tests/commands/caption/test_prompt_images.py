@@ -22,7 +22,6 @@ from visattn.results.records import read_saved_maps
 from visattn.viz.captions.alignment import alignment_figure
 from visattn.viz.captions.animation import caption_gif
 from visattn.viz.captions.figure import caption_figure
-from visattn.viz.captions.image_panel import image_panel
 from visattn.viz.captions.images import drawn_images
 from visattn.viz.html.caption_page import caption_html
 
@@ -181,11 +180,14 @@ def test_drawings_of_one_photo_refuse_several(clip: Path) -> None:
 
 def test_a_panel_of_many_frames_draws_some_and_bars_of_all() -> None:
     frames = [np.full((6, 8, 3), 10 * n, np.uint8) for n in range(14)]
-    maps, shares = [np.zeros((1, 2, 2))] * 14, np.zeros((1, 14))
-    shares[0, 13] = 1.0
-    figure = image_panel(frames, ["t"] * 14, ["dog"], maps, shares, width=700)
-    assert figure.shape[1] == 700
-    with pytest.raises(ValueError, match="each of 14 images needs a label"):
-        image_panel(frames, ["t"] * 13, ["dog"], maps, shares)
+    values = torch.zeros(1, 14, 2, 2)
+    values[0, 13] = 0.25
+    seconds = [float(n) for n in range(14)]
+    metadata = {"frames": list(range(14)), "seconds": seconds}
+    maps = AttentionMap(values, "attend", "words", Geometry.identity((6, 8)), metadata)
+    said = Caption(("dog",), (), (), maps, score=0.0, finished=True)
+    assert caption_figure(frames, said, width=700).shape[1] == 700
+    with pytest.raises(ValueError, match="maps on 14 images, got 13"):
+        caption_figure(frames[:13], said)
     with pytest.raises(ValueError, match="at least 480"):
-        image_panel(frames, ["t"] * 14, ["dog"], maps, shares, width=300)
+        caption_figure(frames, said, width=300)

@@ -207,6 +207,7 @@ def alignment_figure(
         ValueError: If the maps have no geometry.
 
     Example:
+        >>> from visattn.geometry import Geometry
         >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
         >>> maps = maps.with_geometry(Geometry.identity((30, 90)))
         >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)

@@ -43,6 +43,7 @@ def drawn_images(images: ImageLike | Sequence[ImageLike], caption: Caption) -> l
         ValueError: If there is another number of photos or frames than the caption has.
 
     Example:
+        >>> from visattn.geometry import Geometry
         >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words", Geometry.identity((3, 9)))
         >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
         >>> [image] = drawn_images(np.zeros((3, 9, 3), np.uint8), result)
