@@ -113,7 +113,7 @@ def overlay_video(
             [0, 1). It starts anew with each shot, so that shots are never mixed.
         cut_threshold: A shot begins where `frame_difference` of two frames is above this.
         batch_size: Frames per batch; of a video model, its clip.
-        drawing: Options of `visattn.viz.overlay`.
+        drawing: Fields of `visattn.viz.DrawOptions`.
         progress: Called with the number of explained frames, and of all if it is known (else 0).
         method_args: Arguments of the method.
 
@@ -182,7 +182,7 @@ def caption_video(
         caption: Its caption, as `visattn.caption` returns it for a video.
         out: Files to write, without suffix.
         word: Index of the word whose maps are drawn; None for the mean of all words.
-        drawing: Options of `visattn.viz.overlay`.
+        drawing: Fields of `visattn.viz.DrawOptions`.
 
     Raises:
         VideoError: If the video cannot be read or written.

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 
-from visattn import pipelines
+from visattn import pipelines, viz
 from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
 from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.models.captioner import Captioner
@@ -97,7 +97,7 @@ class CaptionPanels(ImageLogger):
             return
         for index, image in enumerate(data.examples(self.images)):
             (caption,) = pipelines.caption(model, [image])
-            yield f"captions/{index}", pipelines.caption_figure(image, caption, width=self.width)
+            yield f"captions/{index}", viz.caption_figure(image, caption, width=self.width)
 
 
 class CropPanels(ImageLogger):
