@@ -12,6 +12,7 @@ from torch import Tensor
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
+from visattn.integrations.timm import register_models
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.inputs import prepare_images
@@ -83,6 +84,7 @@ def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
 
 
 def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
+    register_models()
     model: Any = timm.create_model("visattn_cct_2_3x2", num_classes=3, img_size=32)
     explained = analyze_model(model.eval())
     batch = prepare_images(explained, PHOTO)
