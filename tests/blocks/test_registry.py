@@ -143,7 +143,7 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("CBMA", "there is no block 'CBMA'; did you mean cbam"),
+        ("CBMA", "there is no block named 'CBMA'; did you mean cbam"),
         ("squeeze-excit", "did you mean se"),
         (
             "qqqq",

@@ -89,7 +89,7 @@ def test_a_description_is_complete_and_fits_the_width(
 
 def test_an_unknown_name_gets_close_matches(capsys: Capsys) -> None:
     assert main(["blocks", "cbma"]) == 2
-    assert "visattn blocks: error: there is no block 'cbma'; did you mean cbam" in (
+    assert "visattn blocks: error: there is no block named 'cbma'; did you mean cbam" in (
         capsys.readouterr().err
     )
 

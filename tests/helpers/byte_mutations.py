@@ -77,6 +77,7 @@ def run_cases(
     numbers: range,
     refusals: tuple[type[Exception], ...],
     progress: Path,
+    seconds: float,
 ) -> dict[str, Any]:
     """Read cases one after the other; return the outcomes as plain values.
 
@@ -86,11 +87,15 @@ def run_cases(
         numbers: Numbers of the cases.
         refusals: Errors that a reader may raise.
         progress: File with the number of the current case, in case the process dies.
+        seconds: Time after which no further case is read.
     """
     counts: dict[str, Any] = {"cases": 0, "read": 0, "refused": 0, "escaped": [], "slow": []}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    end = time.monotonic() + seconds
     with progress.open("wb", buffering=0) as file:
         for number in numbers:
+            if time.monotonic() > end:
+                break
             os.pwrite(file.fileno(), b"%20d" % number, 0)
             content = mutated(seeds, number)
             start = time.thread_time()

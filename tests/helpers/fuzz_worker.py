@@ -1,8 +1,9 @@
 """Worker process that reads mutated files, so that a crash does not end the tests.
 
-    python tests/helpers/fuzz_worker.py WHAT FIRST COUNT FOLDER
+    python tests/helpers/fuzz_worker.py WHAT FIRST COUNT SECONDS FOLDER
 
-WHAT is `images` or `annotations`. One line of JSON for each kind says how it went.
+WHAT is `images` or `annotations`. COUNT cases of each kind are read, or as many as SECONDS for all
+kinds allow. One line of JSON for each kind says how it went.
 """
 
 import faulthandler
@@ -19,7 +20,7 @@ from byte_mutations import run_cases
 _ROOM = 3 * 2**30  # bytes of memory beside what is taken at the start
 
 
-def main(what: str, first: int, count: int, folder: Path) -> None:
+def main(what: str, first: int, count: int, seconds: float, folder: Path) -> None:
     """Read cases and print their outcomes."""
     faulthandler.enable()
     warnings.simplefilter("error")  # a warning would end a run of the tests as well
@@ -33,7 +34,7 @@ def main(what: str, first: int, count: int, folder: Path) -> None:
         # Pillow takes ten times as long for Lab as for all else: only in long runs.
         seeds = [ZOO[name] for name in ZOO if name != "lab tiff" or count > 100_000]
         reading = partial(read_image, max_pixels=1_000_000)
-        counts = run_cases(reading, seeds, numbers, (ImageError,), progress)
+        counts = run_cases(reading, seeds, numbers, (ImageError,), progress, seconds)
         sys.stdout.write(json.dumps({"kind": "images", **counts}) + "\n")
         return
     from annotation_zoo import KINDS
@@ -42,7 +43,12 @@ def main(what: str, first: int, count: int, folder: Path) -> None:
     for name, kind in KINDS.items():
         reading = partial(_read, kind.reader, folder / kind.name)
         counts = run_cases(
-            reading, [kind.content], numbers, (ValueError, FileNotFoundError), progress
+            reading,
+            [kind.content],
+            numbers,
+            (ValueError, FileNotFoundError),
+            progress,
+            seconds / len(KINDS),
         )
         sys.stdout.write(json.dumps({"kind": name, **counts}) + "\n")
 
@@ -60,4 +66,4 @@ def _bound() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), Path(sys.argv[5]))

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,6 +62,8 @@ class LocalHub(ThreadingHTTPServer):
         self.corrupt: Callable[[bytes], bytes] = lambda content: content
         self.fail = 0
         self.headers: dict[str, str] = {}  # that replace those of a file
+        self.slow = ""  # pattern of requests that are answered in pieces
+        self.piece, self.pause = 1, 0.02  # bytes, seconds
 
     @property
     def url(self) -> str:
@@ -71,6 +74,21 @@ class LocalHub(ThreadingHTTPServer):
     def storage_url(self) -> str:
         """Address of large files: another host, to which no token may be sent."""
         return f"http://localhost:{self.server_address[1]}"
+
+
+class SlowFile:
+    """Writes in pieces, with a pause after each."""
+
+    def __init__(self, file: Any, piece: int, pause: float) -> None:
+        self.file, self.piece, self.pause = file, piece, pause
+
+    def write(self, content: bytes) -> None:
+        for at in range(0, len(content), self.piece):
+            self.file.write(content[at : at + self.piece])
+            threading.Event().wait(self.pause)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
 
 
 class HubError(Exception):
@@ -98,6 +116,8 @@ class HubHandler(BaseHTTPRequestHandler):
     def handle_request(self) -> None:
         """Answer with the method of the first matching route."""
         line = f"{self.command} {self.path.partition('?')[0]}"
+        if self.server.slow and re.match(self.server.slow, line):
+            self.wfile: Any = SlowFile(self.wfile, self.server.piece, self.server.pause)
         self.server.requests.append(line)
         self.body = self.read_body()
         try:

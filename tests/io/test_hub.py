@@ -16,7 +16,8 @@ from PIL import Image
 
 import visattn as va
 from visattn.cli import main
-from visattn.io.hub import parse_hub_name
+from visattn.io import stalled_downloads
+from visattn.io.hub import HubName, download_file, parse_hub_name
 from visattn.models import CaptionerEnsemble, ShowAttendTell, SmallEncoder
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.pipelines import ModelCard
@@ -217,6 +218,38 @@ def test_answers_of_something_else_are_reported_as_such(
     monkeypatch.setattr(HubHandler, "resolve", lambda self, *_: self.answer(b"", 302, moved))
     with pytest.raises(ConnectionError, match=r"answers what cannot be read \(Invalid IPv6 URL"):
         va.load("hf://user/net")
+
+
+@pytest.mark.parametrize("phase", ["HEAD .*/resolve/", "GET .*/resolve/", "GET /objects/"])
+def test_a_server_that_hardly_sends_anything_is_left(
+    phase: str, hub: LocalHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    large = phase == "GET /objects/"
+    hub.repositories["user/net"] = Repository()
+    files = {"a.bin": StoredFile(b"x" * 1_500, large=large)}
+    hub.repositories["user/net"].commit("main", files)
+    monkeypatch.setattr(stalled_downloads, "PATIENCE_SECONDS", 0.4)
+    hub.slow, start = phase, time.monotonic()  # of 50 bytes per second
+    with pytest.raises(ConnectionError, match=r"hf://user/net .* sent less than 64 kB in 60 s"):
+        download_file(HubName("user/net", None), "a.bin")
+    assert time.monotonic() - start < 20  # of 30 s for the file alone
+    assert [each.name for each in threading.enumerate() if each.name == "hub download"] == []
+    places = (tmp_path / "cache" / "models--user--net").rglob("*")
+    assert {path.name for path in places if path.is_file()} <= {"main"}  # name of the commit
+    hub.slow = ""
+    assert download_file(HubName("user/net", None), "a.bin").stat().st_size == 1_500
+
+
+def test_a_slow_server_that_makes_progress_is_waited_for(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["user/net"] = Repository()
+    hub.repositories["user/net"].commit("main", {"a.bin": StoredFile(b"x" * 600, large=True)})
+    monkeypatch.setattr(stalled_downloads, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("visattn.io.hub.CHUNK_BYTES", 100)
+    hub.slow, hub.piece, hub.pause, start = "GET /objects/", 100, 0.25, time.monotonic()
+    assert download_file(HubName("user/net", None), "a.bin").stat().st_size == 600
+    assert time.monotonic() - start > 1.2
 
 
 def test_a_file_that_is_no_visattn_model_is_refused(hub: LocalHub) -> None:

@@ -96,7 +96,7 @@ def test_arguments_of_registered_blocks(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["see"], "there is no block 'see'; did you mean"),
+        (["see"], "there is no block named 'see'; did you mean"),
         (["timm.layers:Missing"], "timm.layers has no Missing; its classes: "),
         (["no.such.module:X"], "no.such.module cannot be imported: ModuleNotFoundError"),
         (["none.py:X"], "none.py cannot be imported: ValueError: none.py does not exist"),

@@ -14,6 +14,7 @@ from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import PooledFeatures, find_reading
+from visattn.recording.frozen_model import unrounded
 from visattn.recording.model_config import (
     ClassNames,
     input_size_hint,
@@ -48,6 +49,7 @@ _NOT_MEASURED = "its output tells no tokens that are read, so names and conventi
 _CACHE: WeakKeyDictionary[nn.Module, dict[Any, tuple[ProbeResult, ModelInfo]]] = WeakKeyDictionary()
 
 
+@unrounded()
 def analyze_model(
     model: nn.Module,
     input_size: int | tuple[int, int] | None = None,
@@ -230,6 +232,7 @@ def _read_attention_info(
     }
 
 
+@unrounded()
 def read_by_target(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> ExplainedModel:

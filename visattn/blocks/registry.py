@@ -293,6 +293,6 @@ def _get_entry(name: str) -> _Entry:
     names = _canonical_names()
     hint = did_you_mean(_normalize(name), names, canonical=names, otherwise=choices)
     raise ValueError(
-        f"there is no block {name!r}; {hint} (a block of your own: call "
+        f"there is no block named {name!r}; {hint} (a block of your own: call "
         "va.register_block(MyBlock) first, or pass package.module.Class)"
     )

@@ -380,7 +380,7 @@ def _source_name(source: object) -> str:
     if isinstance(source, (bytes, np.ndarray)):
         return "image"
     raise TypeError(
-        "an image must be a path, bytes, a PIL image, an array or a LoadedImage, "
+        "the source of an image must be a path, bytes, a PIL image, an array or a LoadedImage, "
         f"got {type(source).__name__}"
     )
 

@@ -311,7 +311,7 @@ def _matching_modules(
         names = list(at)
         if missing := [name for name in names if name not in modules]:
             raise ValueError(
-                f"there is no module {missing[0]!r}; {suggest_names(missing[0], modules)}"
+                f"position: there is no module {missing[0]!r}; {suggest_names(missing[0], modules)}"
             )
         reason = "the list of names is empty"
     if not names:

@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.io.safe_text import short_repr
+from visattn.io.stalled_downloads import (
+    CHUNK_BYTES,
+    PATIENCE_SECONDS,
+    DownloadWatch,
+    StalledDownload,
+)
 
 if TYPE_CHECKING:
     import huggingface_hub
@@ -74,25 +80,31 @@ def download_file(name: HubName, file: str) -> Path:
     an answer in which they are none is refused before anything is written.
 
     Raises:
-        ConnectionError: If the hub cannot be reached and the file is not in the cache.
+        ConnectionError: If the hub cannot be reached and the file is not in the cache, or sends
+            hardly anything.
         FileNotFoundError: If the repository, the revision or the file does not exist.
         ImportError: If huggingface_hub is not installed, or of an unknown version.
         PermissionError: If the token is invalid or lacks a permission.
         ValueError: If the content does not have its hash, or the hub announces none.
     """
-    with _plain_errors(name, f"file {file}"), _checked_answers(name) as announced:
-        path = Path(_api().hf_hub_download(name.repo, file, revision=name.revision))
+    api, watch = _api(), DownloadWatch()
+    with _plain_errors(name, f"file {file}"), _checked_answers(name, watch) as announced:
+        path = Path(watch.run(lambda: api.hf_hub_download(name.repo, file, revision=name.revision)))
     _check_content(path, announced[-1] if announced else None, f"{name} is damaged: {file}")
     return path
 
 
 @contextmanager
-def _checked_answers(name: HubName) -> Iterator[list[str]]:
-    """Let huggingface_hub read only answers whose hashes are hashes; yield those of contents."""
-    from huggingface_hub import errors, file_download
+def _checked_answers(name: HubName, watch: DownloadWatch) -> Iterator[list[str]]:
+    """Let huggingface_hub read only answers whose hashes are hashes; yield those of contents.
+
+    Files come by plain HTTP in parts, which the watch counts.
+    """
+    from huggingface_hub import constants, errors, file_download
 
     plain = getattr(file_download, "get_hf_file_metadata", None)
-    if plain is None:
+    fetch = getattr(file_download, "http_get", None)
+    if plain is None or fetch is None:
         raise ImportError("this version of huggingface_hub is not supported: install an older one")
     announced: list[str] = []
 
@@ -114,12 +126,24 @@ def _checked_answers(name: HubName) -> Iterator[list[str]]:
         announced.append(metadata.etag or "")
         return metadata
 
+    def fetched(url: str, temp_file: Any, **options: Any) -> None:
+        fetch(url, watch.watched(temp_file), **options)
+
+    replaced = (
+        (file_download, "get_hf_file_metadata", watch.timed(checked)),
+        (file_download, "http_get", watch.timed(fetched)),
+        (constants, "DOWNLOAD_CHUNK_SIZE", CHUNK_BYTES),
+        (constants, "HF_HUB_DISABLE_XET", True),
+    )
     with _ANSWERS_LOCK:
-        file_download.get_hf_file_metadata = checked
+        before = [getattr(module, attribute) for module, attribute, _ in replaced]
+        for module, attribute, value in replaced:
+            setattr(module, attribute, value)
         try:
             yield announced
         finally:
-            file_download.get_hf_file_metadata = plain
+            for (module, attribute, _), value in zip(replaced, before, strict=True):
+                setattr(module, attribute, value)
 
 
 def _check_content(path: Path, announced: str | None, start: str) -> None:
@@ -261,6 +285,12 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
     try:
         with _quiet_retries():
             yield
+    except StalledDownload as error:
+        raise ConnectionError(
+            f"{name} cannot be downloaded: the hub, or a mirror that HF_ENDPOINT names, sent less "
+            f"than {CHUNK_BYTES // 1024} kB in {PATIENCE_SECONDS:.0f} s: try later, or check the "
+            "network and HF_ENDPOINT"
+        ) from error
     except errors.GatedRepoError as error:
         reason = f"{name} is gated: accept its terms on its page, and {login}"
         raise PermissionError(reason) from error

@@ -13,7 +13,7 @@ from visattn.recording.feature_layers import (
     resolve_feature_layer,
     to_grid,
 )
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen_model import frozen, unrounded, with_grad
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 from visattn.recording.token_grid import fits
 
@@ -22,6 +22,7 @@ _MAX_EXTRA_TOKENS = 128
 _CACHE: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
+@unrounded()
 def bottleneck_layer(explained: ExplainedModel) -> FeatureLayer:
     """Return the layer that class activation maps of a dense model use by default.
 

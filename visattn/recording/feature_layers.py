@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import did_you_mean
-from visattn.recording.frozen_model import eval_mode, frozen, with_grad
+from visattn.recording.frozen_model import eval_mode, frozen, unrounded, with_grad
 from visattn.recording.internal_resize import internal_geometry, internal_transform
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
 from visattn.recording.module_calls import probing
@@ -44,6 +44,7 @@ _PLACED: WeakKeyDictionary[nn.Module, dict[Any, GridPlacement | None]] = WeakKey
 _MEASURED: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
+@unrounded()
 def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLayer:
     """Return the feature layer that a number, a module or a module name selects.
 

@@ -1,12 +1,15 @@
-"""Context managers that restore a model: evaluation mode, and frozen parameters."""
+"""Contexts in which a model is run and then restored: evaluation mode, frozen, unrounded."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from visattn.functional.numerics import without_autocast
 from visattn.recording.checkpointing import without_checkpointing
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 @contextmanager
@@ -70,6 +73,24 @@ def frozen(model: nn.Module) -> Iterator[None]:
         finally:
             for weight, requires_grad in states:
                 weight.requires_grad = requires_grad
+
+
+@contextmanager
+def unrounded() -> Iterator[None]:
+    """Disable autocast on every device, for analyses of a model; also a decorator.
+
+    What depends on what is decided by comparing values and gradients, which 16 bits would hide. The
+    result is cached, too, and later runs may be without autocast.
+
+    Example:
+        >>> with torch.autocast("cpu"), unrounded():
+        ...     torch.nn.Linear(2, 1)(torch.ones(1, 2)).dtype
+        torch.float32
+    """
+    with ExitStack() as stack:
+        for device in _DEVICES:
+            stack.enter_context(without_autocast(torch.device(device)))
+        yield
 
 
 def with_grad(images: Tensor) -> Tensor:

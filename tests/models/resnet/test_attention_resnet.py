@@ -209,7 +209,7 @@ def test_inner_width_of_units_is_configurable() -> None:
         ({"block": "se", "stages": (4,)}, "stages must be from 1 to 3, got 4"),
         ({"stage_widths": (16, 32)}, "stage_widths must have 3 entries, one per stage"),
         ({"block": "sse", "block_kwargs": {"reduction": 4}}, "sse has no argument reduction"),
-        ({"block": "cbamm"}, "there is no block 'cbamm'; did you mean cbam"),
+        ({"block": "cbamm"}, "there is no block named 'cbamm'; did you mean cbam"),
     ],
 )
 def test_invalid_options_are_refused(arguments: dict[str, Any], said: str) -> None:

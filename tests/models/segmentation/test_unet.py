@@ -129,7 +129,7 @@ def test_encoders_of_one_resolution_are_refused() -> None:
     [
         ({"decoder_channels": (8,)}, "2 positive numbers for an encoder of 3 stages"),
         ({"decoder_channels": (8, 0)}, "2 positive numbers"),
-        ({"block": "cbma"}, "there is no block 'cbma'; did you mean cbam"),
+        ({"block": "cbma"}, "there is no block named 'cbma'; did you mean cbam"),
         ({"block": "gate", "block_kwargs": {"reductions": 3}}, "reductions"),
     ],
 )

@@ -64,6 +64,8 @@ def deformable_splat(
         tensor([[0.0000, 0.5000, 0.5000, 0.0000]])
     """
     rows, columns = grid
+    # Under autocast the types differ, and 16 bits round the place of a point.
+    dtype, locations, weights = weights.dtype, at_least_float32(locations), at_least_float32(weights)
     pixels = locations * locations.new_tensor([columns, rows]) - 0.5
     lower = pixels.floor()
     high_x, high_y = (pixels - lower).unbind(-1)
@@ -72,7 +74,8 @@ def deformable_splat(
         for right, share_x in ((0, 1 - high_x), (1, high_x)):
             x, y = lower[..., 0] + right, lower[..., 1] + down
             inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
+            share = weights * share_x * share_y * inside
             cells = y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)
-            splat = splat.scatter_add(-1, cells.long(), weights * share_x * share_y * inside)
-    per_query = splat.transpose(1, 2)
+            splat = splat.scatter_add(-1, cells.long(), share.to(splat))
+    per_query = splat.to(dtype).transpose(1, 2)
     return per_query.reshape(*per_query.shape[:-1], *grid)
