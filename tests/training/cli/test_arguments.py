@@ -79,6 +79,14 @@ def test_other_arguments_are_left_to_the_parser(command: str, arguments: str, ru
     assert validate_args(command, arguments.split()) == ""
 
 
+@pytest.mark.parametrize("command", ["fit", "validate", "test"])
+@pytest.mark.parametrize("option", ["--config", "-c", "--run", "--ckpt_path"])
+def test_an_empty_name_is_refused(command: str, option: str) -> None:
+    for arguments in ([option, ""], [f"{option}="], [option, " "]):
+        error = validate_args(command, ["--config", "scenes_demo", *arguments])
+        assert error.startswith(f"{option} must name a file or folder, got '")
+
+
 @pytest.mark.parametrize("command", ["validate", "test"])
 def test_a_run_supplies_its_config_and_its_best_checkpoint(command: str, run: Path) -> None:
     arguments = complete_args(command, ["--run", "runs/demo", "--data.batch_size", "3"])

@@ -54,7 +54,7 @@ def validate_args(command: str, arguments: Sequence[str]) -> str:
     configs = option_values(arguments, *_CONFIG)
     needs_config = not any(name.partition("=")[0] in _HELP_OPTIONS for name in arguments)
     positional_error = _positional_error(command, arguments) if needs_config else ""
-    for error in (positional_error, *map(_config_error, configs)):
+    for error in (positional_error, _empty_error(arguments), *map(_config_error, configs)):
         if error:
             return error
     if not needs_config:
@@ -156,6 +156,15 @@ def _positional_error(command: str, arguments: Sequence[str]) -> str:
             option = "--config"
         if option:
             return f"unexpected argument {argument}; did you mean {option} {argument}?"
+    return ""
+
+
+def _empty_error(arguments: Sequence[str]) -> str:
+    """Return an error for an empty name, which would mean another folder than was meant."""
+    for option in ("--config", "-c", "--run", "--ckpt_path"):
+        for value in option_values(arguments, option):
+            if not value.strip():
+                return f"{option} must name a file or folder, got {value!r}: is a variable unset?"
     return ""
 
 
