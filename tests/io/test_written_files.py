@@ -1,7 +1,10 @@
 """Sets of files: all old or all new at every moment, and nothing foreign is replaced."""
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,13 @@ from killed_steps import killed_at
 
 from visattn.io import atomic
 from visattn.io.atomic import remove_partial_files
-from visattn.io.written_files import RECORD, WrittenFiles, replace_files, replace_set
+from visattn.io.written_files import (
+    RECORD,
+    WrittenFiles,
+    finish_replacements,
+    replace_files,
+    replace_set,
+)
 
 
 def write_set(folder: Path, names: str, text: str, **options: bool) -> None:
@@ -55,23 +64,59 @@ def test_a_killed_writer_leaves_all_old_or_all_new_at_each_step(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["set"]  # what was left is removed
 
 
-@pytest.mark.parametrize("names", ["a", "bd"])
-def test_a_killed_writer_never_leaves_old_files_beside_new_ones(tmp_path: Path, names: str) -> None:
+@pytest.mark.parametrize("names", ["a", "bd", "abc"])
+def test_what_a_killed_writer_began_is_completed_or_left_undone(tmp_path: Path, names: str) -> None:
     (tmp_path / "notes.md").write_text("mine")
-    step, states, previous = 0, [], "a" if names == "a" else "abc"
+    previous = "a" if names == "a" else "abc"
+    old, new = ({f"{name}.txt": text for name in letters} for letters, text in
+                ((previous, "old"), (names, "new")))  # fmt: skip
     write_files(tmp_path, previous, "old")
+    step, torn, completed = 0, 0, []
     while killed_at(step, lambda: write_files(tmp_path, names, "new")):
-        texts = set(content(tmp_path).values()) - {"mine"}
-        states.append(texts)
+        left = {name: text for name, text in content(tmp_path).items() if text != "mine"}
+        torn += left not in (old, new)
+        # a process that completes it may be killed, too
+        inner = 0
+        while killed_at(inner, lambda: finish_replacements(tmp_path)):
+            inner += 1
+        completed.append(content(tmp_path))
         write_files(tmp_path, previous, "old")  # what is there is still known as its own
+        assert {path.name for path in tmp_path.iterdir()} == {*old, "notes.md", RECORD}
         step += 1
-    assert {"old", "new"} not in states
-    assert {"old"} in states
-    assert (set() in states) == (names != "a")  # a single file is replaced in one step
+    mine = {"notes.md": "mine"}
+    assert [each for each in completed if each not in (old | mine, new | mine)] == []
+    assert old | mine in completed
+    assert new | mine in completed
+    assert (torn > 0) == (names != "a")  # a single file is replaced in one step
     write_files(tmp_path, names, "new")
-    expected = {f"{name}.txt": "new" for name in names}
-    assert content(tmp_path) == {**expected, "notes.md": "mine"}
-    assert {path.name for path in tmp_path.iterdir()} == {*expected, "notes.md", RECORD}
+    assert content(tmp_path) == new | mine
+
+
+@pytest.mark.parametrize("text", ["old", "new"])
+def test_a_killed_replacement_keeps_files_of_after_the_kill(tmp_path: Path, text: str) -> None:
+    for step in count():
+        write_files(tmp_path, "ab", "old")
+        assert killed_at(step, lambda: write_files(tmp_path, "ab", text))
+        if content(tmp_path) == {"a.txt": text}:
+            break
+    (tmp_path / "b.txt").write_text("mine")
+    finish_replacements(tmp_path)
+    assert content(tmp_path) == {"a.txt": text, "b.txt": "mine"}
+
+
+def test_a_planted_journal_reaches_nothing_outside(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "results", tmp_path / "outside"
+    ready = folder / ".a.0a1b2c3d.ready"
+    ready.mkdir(parents=True)
+    outside.mkdir()
+    (outside / "a.txt").write_text("mine")
+    (folder / "link").symlink_to(outside)
+    digest = hashlib.sha256(b"mine").hexdigest()
+    for name in ("../outside/a.txt", "link/a.txt", str(outside / "a.txt")):
+        journal = {"new": [], "present": {name: digest}}
+        (ready / ".visattn-journal.json").write_text(json.dumps(journal))
+        finish_replacements(folder)
+        assert (outside / "a.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("write", [write_set, write_files])

@@ -8,6 +8,8 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +29,8 @@ from visattn.io.safe_text import decode_utf8, open_regular_file, parse_json, rea
 RECORD = ".visattn.json"
 _FORMAT = "visattn-files-1"
 _MAX_BYTES = 2**28
+_READY, _JOURNAL = ".ready", ".visattn-journal.json"
+_READY_NAME = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.ready")
 _OF_SYSTEM = (".DS_Store", "Thumbs.db")  # file managers write them everywhere
 
 
@@ -55,7 +59,11 @@ class WrittenFiles(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> "WrittenFiles":
-        """Return the record of a folder; without one nothing in it was written by visattn."""
+        """Return the record of a folder; without one nothing in it was written by visattn.
+
+        What a killed process had begun to replace is completed before.
+        """
+        finish_replacements(folder)
         try:
             content = parse_json(decode_utf8(read_bytes_bounded(folder / RECORD, _MAX_BYTES)))
             if content["format"] != _FORMAT:
@@ -132,8 +140,8 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
 
     Files that visattn did not write are not replaced. Files of the earlier set of the same name are
     removed if the new set lacks them. A single file is replaced in one step. Several files are
-    removed and renamed directly one after the other: a process that is killed just then leaves some
-    of the new files, but never old ones beside new ones.
+    removed and renamed directly one after the other, by a journal: what a process that is killed
+    just then has begun, `finish_replacements` completes, as the next command does in that folder.
 
     Args:
         folder: Folder of the files; it must exist.
@@ -164,11 +172,10 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
                 written.check(names)
             old = [name for name in written.sets.get(key, {}) if not written.foreign([name])]
             written.with_set(key, digests).write()
-            if len({*names, *old}) > 1:
-                for name in (*old, *names):
-                    (folder / name).unlink(missing_ok=True)
-            for name in names:
-                (part / name).replace(folder / name)
+            if len({*names, *old}) == 1:
+                (part / names[0]).replace(folder / names[0])
+            else:
+                _replace_by_journal(part, folder, names, old)
         flush(folder)
 
 
@@ -254,6 +261,63 @@ def check_own_folder(folder: Path, *, overwrite: bool = False, own: Sequence[str
             f"{folder} holds {format_names(foreign)}, which this command did not write, or which "
             "changed since: choose another folder, or replace all with --overwrite"
         )
+
+
+def finish_replacements(folder: Path) -> None:
+    """Complete what killed processes had begun to replace in a folder.
+
+    Files that were changed since stay. A running process is waited for; where nothing can be locked
+    or written, nothing is done.
+
+    Args:
+        folder: The folder; it need not exist.
+
+    Example:
+        >>> finish_replacements(getfixture("tmp_path"))
+    """
+    for ready in sorted(folder.glob(f".*{_READY}")):
+        if not _READY_NAME.fullmatch(ready.name):
+            continue
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            descriptor = os.open(ready, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _finish(ready, folder)
+            finally:
+                os.close(descriptor)
+
+
+def _replace_by_journal(part: Path, folder: Path, names: Sequence[str], old: Sequence[str]) -> None:
+    """Replace files of a folder by those in `part`; from the rename on it will be completed."""
+    present = {
+        name: _digest(folder / name)
+        for name in dict.fromkeys([*old, *names])
+        if os.path.lexists(folder / name)
+    }
+    atomic_write(part / _JOURNAL, json.dumps({"new": list(names), "present": present}))
+    ready = part.with_suffix(_READY)
+    part.rename(ready)
+    flush(folder)
+    _finish(ready, folder)
+
+
+def _finish(ready: Path, folder: Path) -> None:
+    """Do what the journal of a folder says and was not done yet, then remove that folder."""
+    journal = parse_json(decode_utf8(read_bytes_bounded(ready / _JOURNAL, _MAX_BYTES)))
+    inside = folder.resolve()
+    for name in (*journal["present"], *journal["new"]):
+        if not (folder / name).parent.resolve().is_relative_to(inside):
+            raise ValueError(f"{name} does not lie in {folder}")
+    waiting = [name for name in journal["new"] if os.path.lexists(ready / name)]
+    # A new file that has its place may equal the old one: it is not removed.
+    done = set(journal["new"]) - set(waiting)
+    for name, digest in journal["present"].items():
+        if name not in done and _digest(folder / name) == digest:
+            (folder / name).unlink(missing_ok=True)
+    for name in waiting:
+        if not os.path.lexists(folder / name):  # else it is the user's, of after the kill
+            (ready / name).replace(folder / name)
+    shutil.rmtree(ready)
 
 
 def _files_of(folder: Path) -> list[str]:
