@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 from command_sandbox import add_run
+from killed_steps import killed_at
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.pipelines.model_io import load_model, save
+from visattn.pipelines.model_card import ModelCard
+from visattn.pipelines.model_io import load, load_model, save
 
 
 def test_specs_load_their_models(tmp_path: Path) -> None:
@@ -24,6 +26,27 @@ def test_specs_load_their_models(tmp_path: Path) -> None:
     assert type(load_model("timm:test_resnet", model_kwargs=arguments).model).__name__ == "ResNet"
     classifier = load_model("torchvision:squeezenet1_1", model_kwargs=arguments)
     assert type(classifier.model).__name__ == "SqueezeNet"
+
+
+def test_a_killed_save_leaves_the_old_or_the_new_model_and_its_card(tmp_path: Path) -> None:
+    file, step, loaded = tmp_path / "m.safetensors", 0, []
+    models = {}
+    for name in ("old", "new"):
+        models[name] = AttentionResNet(("cat", "dog"), img_size=(32, 32), depth=8, stem_width=4)
+        models[name].get_parameter("conv1.weight").data.fill_({"old": 1.0, "new": 2.0}[name])
+
+    def write(name: str) -> None:
+        save(models[name], file, card=ModelCard(f"The {name} one."))
+
+    write("old")
+    while killed_at(step, lambda: write("new")):
+        weight = load(file).state_dict()["conv1.weight"]
+        name = "old" if float(weight.flatten()[0]) == 1 else "new"
+        assert f"The {name} one." in file.with_suffix(".md").read_text()
+        loaded.append(name)
+        write("old")
+        step += 1
+    assert set(loaded) == {"old", "new"}
 
 
 def test_a_module_and_a_run_directory_are_specs(tmp_path: Path) -> None:

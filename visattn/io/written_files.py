@@ -175,7 +175,7 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
             if len({*names, *old}) == 1:
                 (part / names[0]).replace(folder / names[0])
             else:
-                _replace_by_journal(part, folder, names, old)
+                _replace_by_journal(part, folder, key, names, old)
         flush(folder)
 
 
@@ -275,9 +275,10 @@ def finish_replacements(folder: Path) -> None:
     Example:
         >>> finish_replacements(getfixture("tmp_path"))
     """
-    for ready in sorted(folder.glob(f".*{_READY}")):
-        if not _READY_NAME.fullmatch(ready.name):
-            continue
+    begun: list[Path] = []
+    with suppress(OSError):
+        begun = [path for path in folder.iterdir() if _READY_NAME.fullmatch(path.name)]
+    for ready in sorted(begun):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             descriptor = os.open(ready, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
@@ -287,14 +288,20 @@ def finish_replacements(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _replace_by_journal(part: Path, folder: Path, names: Sequence[str], old: Sequence[str]) -> None:
-    """Replace files of a folder by those in `part`; from the rename on it will be completed."""
+def _replace_by_journal(
+    part: Path, folder: Path, key: str, names: Sequence[str], old: Sequence[str]
+) -> None:
+    """Replace files of a folder by those in `part`; from the rename on it will be completed.
+
+    The file that the set is named by goes first and comes last: where it is, all others are.
+    """
     present = {
         name: _digest(folder / name)
-        for name in dict.fromkeys([*old, *names])
+        for name in sorted({*old, *names}, key=lambda name: (name != key, name))
         if os.path.lexists(folder / name)
     }
-    atomic_write(part / _JOURNAL, json.dumps({"new": list(names), "present": present}))
+    new = sorted(names, key=lambda name: (name == key, name))
+    atomic_write(part / _JOURNAL, json.dumps({"new": new, "present": present}))
     ready = part.with_suffix(_READY)
     part.rename(ready)
     flush(folder)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import parse_json
+from visattn.io.written_files import finish_replacements
 from visattn.models.serialization.weight_files import (
     Shapes,
     open_safetensors,
@@ -70,6 +71,8 @@ def read_safetensors(
         ValueError: If the file is damaged, was not written by `write_safetensors`, is larger than
             the memory of this machine, or the path is remote.
     """
+    if not os.path.lexists(path):  # it may be on its way, with its card
+        finish_replacements(Path(path).parent)
     source = require_local_file(path, missing=f"no model at {path}; `visattn export` writes one")
     with open_safetensors(source) as file:
         header = _header(source, (file.metadata() or {}).get("visattn", ""))
