@@ -1,5 +1,8 @@
 """Frames of videos: order, color, rotation, rates, and damaged files."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +67,36 @@ def test_a_truncated_file_yields_the_frames_that_it_has(tmp_path: Path) -> None:
         frames = list(video)
     assert 5 < len(frames) < 40
     assert block_position(frames[3].pixels)[1] == pytest.approx(3 + 7.5, abs=1)
+
+
+READING = """
+import sys
+from visattn.data.images.video import VideoReader
+for file in sys.argv[1:]:
+    try:
+        with VideoReader(file) as video:
+            print(len(list(video)))
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_libraries_print_nothing_about_torn_movies(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    frames = [random.integers(0, 256, (48, 64, 3), dtype=np.uint8) for _ in range(23)]
+    whole = write_clip(tmp_path / "whole.mp4", frames).read_bytes()
+    (tmp_path / "torn.mp4").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "damaged.mp4").write_bytes(whole[:3000] + bytes(5000) + whole[8000:])
+    command = [sys.executable, "-c", READING, *map(str, sorted(tmp_path.iterdir()))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    damaged, torn, frames_of_whole = done.stdout.splitlines()
+    assert int(damaged) < 23
+    assert "torn.mp4 cannot be read as a video: it is damaged" in torn
+    assert frames_of_whole == "23"
+    environment = {**os.environ, "OPENCV_FFMPEG_LOGLEVEL": "16"}  # who looks for the cause
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "moov atom not found" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"no video" * 99, b"RIFF\x00\x00\x00\x00AVI "])

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpe
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
 _DEFAULT_FPS, _MAX_FPS = 25.0, 1000.0
 _MAX_PIXELS = 64_000_000  # of a frame
+_FFMPEG_LEVEL, _FFMPEG_QUIET = "OPENCV_FFMPEG_LOGLEVEL", "-8"
+_LEVELS_LOCK = threading.Lock()  # they are those of the process
 
 
 class VideoError(ValueError):
@@ -209,9 +212,10 @@ class Mp4Writer:
                 (width + width % 2, height + height % 2),
                 cv2.VideoWriter.fourcc(*"mp4v"),
             )
-            self._writer = cv2.VideoWriter(
-                str(self.path), cv2.CAP_FFMPEG, code, self.fps, self._size
-            )
+            with _quiet_library():
+                self._writer = cv2.VideoWriter(
+                    str(self.path), cv2.CAP_FFMPEG, code, self.fps, self._size
+                )
             if not self._writer.isOpened():
                 raise VideoError("OpenCV cannot write a movie: no MPEG-4 encoder, or no space")
         padded = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
@@ -364,15 +368,32 @@ def _open(source: str | os.PathLike[str] | int) -> Any:
 
 
 def _quiet_capture(*arguments: Any) -> Any:
-    """Open a capture without the log of OpenCV; the error says what matters."""
     import cv2
 
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
+    with _quiet_library():
         return cv2.VideoCapture(*arguments)
-    finally:
-        cv2.utils.logging.setLogLevel(level)
+
+
+@contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Open a video without the log of OpenCV and FFmpeg; the error says what matters.
+
+    OpenCV reads the level of FFmpeg from the environment once, when a process first opens a video.
+    """
+    import cv2
+
+    log = cv2.utils.logging
+    with _LEVELS_LOCK:
+        level, own = log.getLogLevel(), _FFMPEG_LEVEL not in os.environ
+        log.setLogLevel(log.LOG_LEVEL_SILENT)
+        if own:  # else the user wants to see it
+            os.environ[_FFMPEG_LEVEL] = _FFMPEG_QUIET
+        try:
+            yield
+        finally:
+            log.setLogLevel(level)
+            if own:
+                del os.environ[_FFMPEG_LEVEL]
 
 
 def _to_rgb(pixels: UInt8[np.ndarray, "..."]) -> UInt8[np.ndarray, "y x 3"]:
