@@ -11,7 +11,7 @@ import pytest
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 MOST = 10**9  # cases of a kind; the time ends them
-MORE = float(os.environ.get("VISATTN_FUZZ_SECONDS", "960"))
+MORE = float(os.environ.get("VISATTN_FUZZ_SECONDS", "840"))
 
 
 def fuzzed(

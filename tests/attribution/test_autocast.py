@@ -1,0 +1,119 @@
+"""Methods under autocast: the same layers and tokens as without, and nearly the same maps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from detection_data import small_detector
+from named_weights import fill, waves
+from torch import nn
+
+import visattn as va
+from visattn.attribution import METHODS
+from visattn.attribution.explained_model import analyze_model
+from visattn.functional.attention.deformable import deformable_splat
+from visattn.models import AttentionResNet, VisionTransformer
+
+CLASSES = ("ant", "bee", "cat")
+DTYPES = (torch.float16, torch.bfloat16)
+PHOTO = waves(1, 3, 61, 83)[0].permute(1, 2, 0).numpy()
+FEW: dict[str, dict[str, Any]] = {
+    "rise": {"num_masks": 11}, "drise": {"num_masks": 11}, "smoothgrad": {"num_samples": 2},
+    "integrated_gradients": {"n_steps": 2}, "occlusion": {"sliding_window_size": 20, "stride": 20},
+    "scorecam": {"max_channels": 3}, "ablationcam": {"max_channels": 3},
+}  # fmt: skip
+
+
+def cnn() -> nn.Module:
+    return fill(AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(40, 56), block="cbam"))
+
+
+def vit() -> nn.Module:
+    model = VisionTransformer(
+        CLASSES, img_size=(40, 56), patch_size=8, embed_dim=12, depth=2, num_heads=3
+    )
+    return fill(model)
+
+
+def torchvision_vit() -> nn.Module:
+    torch.manual_seed(1)
+    return torchvision.models.VisionTransformer(64, 16, 2, 3, 48, 96, num_classes=3).eval()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "cnn": (cnn, "bee"),
+    "vit": (vit, "bee"),
+    "detr": (small_detector, va.QueryTarget(3, label="dog")),
+    "dense detr": (lambda: small_detector(plain=True), va.QueryTarget(3, label="dog")),
+}
+
+
+def explained(model: nn.Module, method: str, target: Any) -> Any:
+    """Return the map of a method; or the refusal."""
+    chosen = target if METHODS[method].needs_target else None
+    torch.manual_seed(0)
+    try:
+        [heatmap] = va.explain(model, PHOTO, method, chosen, keep_empty=True, **FEW.get(method, {}))
+    except ValueError as refusal:
+        return str(refusal)
+    return heatmap
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_autocast_changes_the_rounding_alone(name: str, dtype: torch.dtype) -> None:
+    create, target = MODELS[name]
+    # Two models, since what is known of one is kept: here it is found under autocast.
+    model, other = create(), create()
+    for method in METHODS:
+        with torch.autocast("cpu", dtype):
+            rounded = explained(model, method, target)
+        plain = explained(other, method, target)
+        if isinstance(plain, str):
+            assert rounded == plain
+            continue
+        assert rounded.values.dtype == torch.float32
+        assert rounded.values.shape == plain.values.shape
+        for key in ("rows", "layer", "target", "class", "empty"):
+            assert rounded.metadata.get(key) == plain.metadata.get(key), (method, key)
+        both = torch.stack([plain.values.flatten(), rounded.values.flatten()]).double()
+        # Occlusion shows differences of scores, in which little but the rounding may be left.
+        if method != "occlusion" and (both.std(1) > 0).all():
+            assert torch.corrcoef(both)[0, 1] > 0.9, method
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_model_is_analyzed_without_autocast(dtype: torch.dtype) -> None:
+    for create in (cnn, vit, torchvision_vit):
+        expected = analyze_model(create()).info
+        with torch.autocast("cpu", dtype):
+            assert analyze_model(create()).info == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_of_a_detector_is_recorded_under_autocast(dtype: torch.dtype) -> None:
+    model, images = small_detector(), waves(1, 3, 24, 40)
+    recordings = []
+    for enabled in (False, True):
+        with (
+            torch.no_grad(),
+            torch.autocast("cpu", dtype, enabled=enabled),
+            va.record(model) as recording,
+        ):
+            model(images)
+        recordings.append(recording.maps)
+    for plain, rounded in zip(*recordings, strict=True):
+        torch.testing.assert_close(rounded.values.float(), plain.values, atol=0.03, rtol=0)
+
+
+def test_points_and_weights_may_differ_in_type() -> None:
+    random = torch.Generator().manual_seed(3)
+    points, weights = (torch.rand(1, 5, 2, 3, *last, generator=random) for last in ((2,), ()))
+    expected = deformable_splat(points, weights, (4, 7))
+    for first in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        for second in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+            splat = deformable_splat(points.to(first), weights.to(second), (4, 7))
+            assert splat.dtype == second
+            torch.testing.assert_close(splat.float(), expected, atol=0.05, rtol=0.05)
