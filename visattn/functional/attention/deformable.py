@@ -65,11 +65,8 @@ def deformable_splat(
     """
     rows, columns = grid
     # Under autocast the types differ, and 16 bits round the place of a point.
-    dtype, locations, weights = (
-        weights.dtype,
-        at_least_float32(locations),
-        at_least_float32(weights),
-    )
+    dtype = weights.dtype
+    locations, weights = at_least_float32(locations), at_least_float32(weights)
     pixels = locations * locations.new_tensor([columns, rows]) - 0.5
     lower = pixels.floor()
     high_x, high_y = (pixels - lower).unbind(-1)
