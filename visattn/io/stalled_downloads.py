@@ -42,7 +42,7 @@ class DownloadWatch:
     def timed(self, function: Callable[..., T]) -> Callable[..., T]:
         """Return a function that asks a server, during which time counts.
 
-        While another process holds the lock of a file, none is asked, and that may take long.
+        While another process holds the lock of a file, nothing is requested, and time stands still.
 
         Args:
             function: The function.
