@@ -71,7 +71,7 @@ def test_a_truncated_file_yields_the_frames_that_it_has(tmp_path: Path) -> None:
 
 READING = """
 import sys
-from visattn.data.images.video import VideoReader
+from visattn.images.video import VideoReader
 for file in sys.argv[1:]:
     try:
         with VideoReader(file) as video:

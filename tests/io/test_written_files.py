@@ -147,6 +147,15 @@ def test_a_folder_with_foreign_files_is_never_replaced(tmp_path: Path) -> None:
     assert content(folder / "results") == {"a.html": "mine"}
 
 
+def test_a_file_that_comes_while_a_set_is_written_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_set(folder, "a", "old")
+    with pytest.raises(FileExistsError, match=r"holds mine\.md"), replace_set(folder, "s") as part:
+        (part / "a.txt").write_text("new")
+        (folder / "mine.md").write_text("mine")
+    assert content(folder) == {"a.txt": "old", "mine.md": "mine"}
+
+
 def test_a_link_is_not_a_written_file(tmp_path: Path) -> None:
     write_files(tmp_path, "a", "old")
     (tmp_path / "a.txt").rename(tmp_path / "kept")
