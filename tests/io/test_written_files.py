@@ -150,9 +150,14 @@ def test_a_folder_with_foreign_files_is_never_replaced(tmp_path: Path) -> None:
 def test_a_file_that_comes_while_a_set_is_written_stays(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     write_set(folder, "a", "old")
-    with pytest.raises(FileExistsError, match=r"holds mine\.md"), replace_set(folder, "s") as part:
-        (part / "a.txt").write_text("new")
-        (folder / "mine.md").write_text("mine")
+
+    def write() -> None:
+        with replace_set(folder, "letters") as part:
+            (part / "a.txt").write_text("new")
+            (folder / "mine.md").write_text("mine")
+
+    with pytest.raises(FileExistsError, match=r"holds mine\.md"):
+        write()
     assert content(folder) == {"a.txt": "old", "mine.md": "mine"}
 
 
