@@ -31,6 +31,7 @@ from visattn.io.safe_text import open_regular_file, printable_name
 MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 
+_HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
 _EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -494,3 +495,20 @@ def _error_reason(error: Exception) -> str:
     if isinstance(error, (OSError, ValueError)) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def is_result_folder(folder: Path) -> bool:
+    """Return whether a folder has an index page of visattn: the images in it are results.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> tag = '<meta name="generator" content="visattn">'
+        >>> _ = (folder / "index.html").write_text(tag)
+        >>> is_result_folder(folder), is_result_folder(folder.parent)
+        (True, False)
+    """
+    try:
+        with open_regular_file(folder / "index.html") as page:
+            return b'<meta name="generator" content="visattn">' in page.read(_HEAD_OF_PAGE)
+    except (OSError, ValueError):
+        return False

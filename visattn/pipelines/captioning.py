@@ -26,6 +26,7 @@ from visattn.images.reader import (
     ImageLike,
     LoadedImage,
     find_images,
+    is_result_folder,
     list_images,
     read_image,
 )
@@ -38,7 +39,6 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
-from visattn.viz.html.index_page import is_result_folder
 
 _THUMBNAIL = 640  # pixels
 

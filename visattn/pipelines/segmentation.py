@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import ImageLike, list_images, read_image
@@ -17,9 +16,6 @@ from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import IGNORE_CLASS
 from visattn.results.values import Segmentation
-from visattn.viz.maps.segmentation import (
-    segmentation_figure,
-)
 
 
 @checked_arguments(batch_size=(1, 65_536))
@@ -116,28 +112,6 @@ def photo_labels(
         labels[better] = number
         best = torch.where(better, resized, best)
     return labels.numpy()
-
-
-def batch_panels(
-    model: UNet, batch: SegmentationBatch, output: UNetOutput, count: int
-) -> list[UInt8[np.ndarray, "height width 3"]]:
-    """Return a figure of each of the first images of a batch, with truth, errors and gates.
-
-    Args:
-        model: The model.
-        batch: Images at the input size with their label maps.
-        output: Its output for them.
-        count: Number of figures.
-    """
-    geometry = Geometry.identity(model.img_size)
-    count = min(count, len(batch.images))
-    results = place_segmentations(output, model.class_names, [geometry] * count)
-    pixels = batch.images.permute(0, 2, 3, 1).cpu().numpy()
-    truths = batch.labels.cpu().numpy()
-    return [
-        segmentation_figure(np.ascontiguousarray(image), result, truth)
-        for image, truth, result in zip(pixels, truths, results, strict=False)
-    ]
 
 
 def _gate_maps(

@@ -29,8 +29,8 @@ from visattn.results.captions import Caption
 from visattn.results.scale import MapScale, map_scale
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
 from visattn.viz.layout.text import format_time, load_font, wrap_text
-from visattn.viz.maps.heatmap import overlay as draw_overlay
 from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
+from visattn.viz.maps.options import DrawOptions
 from visattn.viz.maps.resize import resize_image
 from visattn.viz.scanpaths.path import draw_scan_path
 
@@ -403,8 +403,8 @@ def _draw_frame(
     if boxes := attention_map.metadata.get("details", {}).get("boxes"):
         return draw_scan_path(pixels, np.asarray(boxes))
     values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
-    limits = {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
-    return draw_overlay(pixels, values, **limits, **drawing)
+    options = DrawOptions(**drawing, vmin=scale.vmin, vmax=scale.vmax)
+    return options.draw(pixels, values, signed=scale.signed)
 
 
 def _with_subtitle(

@@ -40,8 +40,7 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
-    from visattn.images.reader import find_images
-    from visattn.viz.html.index_page import is_result_folder
+    from visattn.images.reader import find_images, is_result_folder
 
     def skip(folder: Path) -> bool:
         is_result = is_result_folder(folder)

@@ -17,7 +17,6 @@ from visattn.functional.segmentation import (
     pixel_cross_entropy,
 )
 from visattn.models.segmentation.unet import UNet, UNetOutput
-from visattn.pipelines.segmentation import batch_panels
 from visattn.results.kinds import BACKGROUND
 from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
@@ -35,6 +34,7 @@ from visattn.training.optim import (
     warmup_schedule,
     weight_decay_groups,
 )
+from visattn.training.tasks.segmentation_panels import batch_panels
 
 _ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
 

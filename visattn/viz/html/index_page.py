@@ -3,21 +3,18 @@
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.io.safe_text import open_regular_file
 from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.legend import TRACK
 from visattn.viz.maps.resize import resize_image
 
 _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
-_HEAD = 4096  # bytes of a page in which its generator is named
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 
@@ -147,22 +144,6 @@ def parse_index_page(page: str) -> list[IndexEntry]:
     if not reader.is_index:
         raise ValueError("not an index page that visattn wrote")
     return [IndexEntry(**card) for card in reader.cards]
-
-
-def is_result_folder(folder: Path) -> bool:
-    """Return whether a folder has an index page of visattn: the images in it are results.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> _ = (folder / "index.html").write_text(index_page([]))
-        >>> is_result_folder(folder), is_result_folder(folder.parent)
-        (True, False)
-    """
-    try:
-        with open_regular_file(folder / "index.html") as page:
-            return b'<meta name="generator" content="visattn">' in page.read(_HEAD)
-    except (OSError, ValueError):
-        return False
 
 
 def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
