@@ -47,5 +47,5 @@ def test_a_scan_path_shows_its_panel_for_color_and_gray_models() -> None:
             ("cat", "dog"), (24, 24), mean, mean, glimpse_size=5, num_glimpses=3
         )
         [scan] = glimpses(model, photo(60, 90))
-        panel = Image.open(io.BytesIO(scan._repr_png_()))
+        panel = Image.open(io.BytesIO(scan._repr_png_() or b""))
         assert panel.size[0] > 200
