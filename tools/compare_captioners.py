@@ -186,8 +186,8 @@ def word_rows(
         words: The caption.
         boxes: Box of the object that each word names, in pixels of a tile, or None.
     """
-    from visattn.viz.maps.heatmap import overlay
     from visattn.viz.layout.text import load_font, wrap_text
+    from visattn.viz.maps.heatmap import overlay
     from visattn.viz.maps.resize import resize_image, resize_map
 
     aspect = math.sqrt(image.shape[1] / image.shape[0])
