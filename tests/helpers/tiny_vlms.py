@@ -552,5 +552,5 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
 def build(name: str) -> tuple[Any, Any]:
     """Return a tiny model in evaluation mode, and its processor."""
     torch.manual_seed(5)
-    model, processor = FAMILIES[name]()
+    model, processor = {**FAMILIES, "nougat": nougat}[name]()
     return model.eval(), processor

@@ -82,7 +82,7 @@ def test_what_has_no_contrast_is_refused() -> None:
     with pytest.raises(ValueError, match="leave out relative and without_sinks"):
         contrast_maps(replay, other_process("llava"), Controls(relative=True))
     with pytest.raises(ValueError, match="do not depend on the prompt"):
-        contrast_maps(greedy("donut"), other_process("donut"))
+        contrast_maps(greedy("blip"), other_process("blip"))
     common: dict[str, Any] = {"processor": processor, "contrast": OTHER}
     for more, reason in (
         ({"method": "tam"}, "contrast divides attention, not the maps of tam"),

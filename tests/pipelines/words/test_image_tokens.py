@@ -17,8 +17,14 @@ from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import image_tokens
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import _CACHE, ImageTokens, find_image_tokens
+from visattn.pipelines.words.lattice import find_lattices
 from visattn.pipelines.words.pixel_places import check_places, find_pixel_places
-from visattn.pipelines.words.placement import Placement, owned_pixel_moments
+from visattn.pipelines.words.placement import (
+    NO_TOKEN,
+    Placement,
+    owned_pixel_moments,
+    token_owners,
+)
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.frozen_model import frozen
@@ -291,6 +297,28 @@ def test_a_token_that_shows_one_row_has_the_height_of_a_pixel() -> None:
     moments = owned_pixel_moments(owners, torch.cat([square, square]).double(), shown)
     torch.testing.assert_close(moments.extent, torch.tensor([[20.0, 8], [20, 2]]).double())
     assert moments.visible.tolist() == [1.0, 0.25]
+
+
+def test_pixels_of_two_tokens_make_no_third_one() -> None:
+    """Half of token 0 and half of token 4 have the digits of token 2, which is one of text."""
+    pixels = torch.rand(257, requires_grad=True)
+    own = pixels[:256].view(4, 64).sum(1)
+    both = pixels[256]
+    values = torch.stack([own[0] + both, own[1], own[2] * 0, own[2], own[3] + both])
+    owners, _ = token_owners(values[:, None].expand(5, 3), pixels)
+    assert owners.tolist() == [number for number in (0, 1, 3, 4) for _ in range(64)] + [NO_TOKEN]
+
+
+def test_a_token_of_a_single_pixel_has_the_size_of_a_pixel() -> None:
+    y, x = torch.meshgrid(torch.arange(4.0), torch.arange(8.0), indexing="ij")
+    points = torch.stack([x, y], -1).flatten(0, 1).repeat_interleave(3, 0) + 0.5
+    owners = (x >= 4).long().flatten().repeat_interleave(3)
+    shown = torch.ones(len(owners), dtype=torch.bool)
+    shown[owners == 1] = torch.arange(48) < 3
+    moments = owned_pixel_moments(owners, points, shown)
+    torch.testing.assert_close(moments.extent, torch.tensor([[4.0, 4.0], [1.0, 1.0]]).double())
+    axes = [axis for each in find_lattices(moments, (4, 8)) for axis in each.axes or ()]
+    assert min(axis.pitch for axis in axes) > 0
 
 
 def test_changed_processors_are_probed_again() -> None:

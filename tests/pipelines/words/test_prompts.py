@@ -1,22 +1,34 @@
 """Prompts are what the examples of transformers pass: text, chat messages, or one per photo."""
 
+import inspect
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from tiny_vlms import build
-from vlm_runs import options, photo, sharp
+from torch.nn import functional as F
+from vlm_runs import VLMS, options, photo, sharp
 
+from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
 PHOTO = {"type": "image"}
+TEXT = "w7 w8 w9"
+CONTINUED = ["ved", "trocr", "donut", "nougat", "pix2struct"]
+"""Families whose processors return a prompt as labels, or which have none of their own."""
 
 
 def say(role: str, *content: Any) -> dict[str, Any]:
     parts = [each if isinstance(each, dict) else {"type": "text", "text": each} for each in content]
     return {"role": role, "content": parts}
+
+
+def ids_of(processor: Any) -> list[int]:
+    """Return the ids of `TEXT`."""
+    tokenizer = processor[1] if isinstance(processor, tuple) else processor.tokenizer
+    return tokenizer.convert_tokens_to_ids(TEXT.split())
 
 
 def captions(family: str, images: Any, prompt: Any, **more: Any) -> list[WordReplay]:
@@ -114,3 +126,68 @@ def test_steps_that_integers_lack_get_floating_point_photos() -> None:
         atol=2 / 255, rtol=0,
     )  # fmt: skip
     assert received[-1].is_floating_point()
+
+
+@pytest.mark.parametrize("family", [*VLMS, "nougat"])
+def test_a_prompt_reaches_the_model(family: str) -> None:
+    [replay] = captions(family, photo(), TEXT)
+    lists = [value.flatten().tolist() for value in replay.inputs.values()
+             if isinstance(value, torch.Tensor) and not value.is_floating_point()]  # fmt: skip
+    texts = [" ".join(map(str, each)) for each in lists]
+    kept = ids_of(sharp(family)[1])
+    kept = kept[1:2] if family == "blip" else kept  # its generate removes what BERT tokenizers add
+    assert any(" ".join(map(str, kept)) in each for each in texts)
+    forced = replay_tokens(replay.model, replay.image, replay.token_ids,
+                           PhotoProcessor(replay.model, sharp(family)[1], TEXT))  # fmt: skip
+    torch.testing.assert_close(forced.rows, replay.rows, atol=2e-6, rtol=0)
+    torch.testing.assert_close(forced.log_probs, replay.log_probs, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", CONTINUED)
+def test_decoders_continue_the_prompt(family: str) -> None:
+    model, processor = sharp(family)
+    [replay] = captions(family, photo(), TEXT)
+    images = processor[0] if isinstance(processor, tuple) else processor.image_processor
+    own = images(images=[Image.fromarray(photo().pixels)], return_tensors="pt")
+    starts = [model.generation_config.decoder_start_token_id]
+    start = [] if family in ("donut", "nougat") else starts
+    ids = torch.tensor([[*start, *ids_of(processor), *replay.token_ids.tolist()]])
+    with torch.no_grad():
+        logits = model(**own, decoder_input_ids=ids[:, :-1]).logits[0, -len(replay.token_ids) :]
+    expected = -F.cross_entropy(logits, replay.token_ids, reduction="none")
+    torch.testing.assert_close(replay.log_probs, expected, atol=1e-4, rtol=0)
+
+
+def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, processor = sharp("pix2struct")
+    images = processor.image_processor
+    monkeypatch.setattr(images, "is_vqa", True)
+
+    def render(text: str, **_: Any) -> Image.Image:  # half as wide as the photo
+        return Image.linear_gradient("L").resize((150, 10 * len(text.split()))).convert("RGB")
+
+    monkeypatch.setattr(inspect.getmodule(type(images)), "render_text", render)
+    for text, top, height, first in ((TEXT, 36, 48, 6), ("w7", 30, 50, 0)):
+        [replay] = captions("pix2struct", photo(), text)  # 180 x 300 pixels below 60, or 20
+        edges = torch.tensor([0, *(top + height * row for row in range(4))])
+        placed = replay.placement.boxes[::6, [1, 3]]
+        torch.testing.assert_close(placed, torch.stack([edges[:-1], edges[1:]], 1).float(),
+                                   atol=0.5, rtol=0)  # fmt: skip
+        assert replay.placement.columns.tolist() == list(range(first, first + 24))
+    with pytest.raises(ValueError, match="writes a question above the photo: pass it as prompt"):
+        captions("pix2struct", photo(), None)
+
+
+def test_prompts_that_cannot_be_used_are_refused() -> None:
+    for family, name in (("git", "Git"), ("blip", "Blip")):
+        model, processor = sharp(family)
+        pair = (processor.image_processor, processor.tokenizer)
+        with pytest.raises(ValueError, match=f"prompt of {name}.* needs its own processor"):
+            generate_and_replay(model, photo(), processor=pair, prompt=TEXT, **options(family))
+    prompts = ["w1", "w2 w3"]
+    with pytest.raises(ValueError, match=r"as many tokens as each other .* got 1, 2: use batch_si"):
+        captions("ved", [photo()] * 2, prompts, batch_size=2)
+    alone = captions("ved", [photo()] * 2, prompts)
+    assert [each.inputs["decoder_input_ids"].shape[1] for each in alone] == [6, 7]
+    with pytest.raises(ValueError, match="TrOCRProcessor has no place for several photos"):
+        captions("trocr", [[photo(), photo()]], TEXT)

@@ -18,6 +18,7 @@ NEUTRAL_PROMPT = "Write a general description of the image."
 """The neutral prompt of Zhang et al. 2025."""
 
 _LEAST = 1e-12
+_ALIKE = 1e-5  # maps that rounding alone tells apart
 _ALL = Controls()
 
 
@@ -63,7 +64,7 @@ def contrast_maps(
             "contrast compares cells of one grid, but with the other prompt the image tokens form "
             f"a grid of {tuple(maps[1].shape[1:])} instead of {tuple(maps[0].shape[1:])}"
         )
-    if torch.equal(maps[0], maps[1]):
+    if torch.allclose(*maps, rtol=_ALIKE, atol=0.0):
         raise ValueError(
             f"the words of {type(replay.model).__name__} do not depend on the prompt: contrast "
             "would be 1 everywhere"

@@ -24,7 +24,7 @@ from visattn.images.reader import LoadedImage
 from visattn.pipelines.explain_words import QUANTITIES, TRANSFORMERS_METHODS, WordMethod
 from visattn.pipelines.words.generation import (
     GeneratedText,
-    is_encoder_decoder,
+    generate,
     replay_inputs,
 )
 from visattn.pipelines.words.processing import PhotoProcessor
@@ -35,6 +35,8 @@ from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.recording.frozen_model import frozen
 from visattn.results.captions import Caption
 
+_ONE_TOKEN = {"max_new_tokens": 1, "min_new_tokens": 1, "num_beams": 1, "do_sample": False,
+              "num_return_sequences": 1}  # fmt: skip
 _WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
 
 
@@ -301,8 +303,11 @@ def replay_tokens(
         options: Arguments of `replay_text`: `keep_heads`, `per_token`.
     """
     inputs = process([Image.fromarray(photo.pixels)])
-    sequence = torch.cat([_prompt(model, inputs), tokens])
-    text = GeneratedText(sequence, len(tokens), torch.zeros(len(tokens)))
+    with frozen(model), torch.no_grad():  # generate may change the prompt, and keeps its keys
+        [started] = generate(model, inputs, frozenset(), _ONE_TOKEN)
+    prompt = started.sequence[: len(started.sequence) - started.num_generated]
+    count = len(tokens)
+    text = GeneratedText(torch.cat([prompt, tokens]), count, torch.zeros(count), started.prompt)
     forced = _with_log_probs(model, inputs, text)
     return replay_text(model, process, photo, inputs, forced, **options)
 
@@ -314,17 +319,6 @@ def _with_log_probs(model: nn.Module, inputs: dict[str, Any], text: GeneratedTex
     tokens = text.sequence[len(text.sequence) - count :]
     log_probs = logits[0].log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
     return replace(text, log_probs=log_probs)
-
-
-def _prompt(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    """Return the tokens before the caption."""
-    if "decoder_input_ids" in inputs:
-        return inputs["decoder_input_ids"][0].cpu()
-    if not is_encoder_decoder(model) and "input_ids" in inputs:
-        return inputs["input_ids"][0].cpu()
-    options: Any = model.generation_config
-    start = options.decoder_start_token_id
-    return torch.tensor([options.bos_token_id if start is None else start])
 
 
 def _word_sums(replay: WordReplay, log_probs: Float[Tensor, " t"]) -> Float[Tensor, " w"]:

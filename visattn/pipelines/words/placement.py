@@ -23,6 +23,7 @@ _ONE_DIGIT, _TWO_DIGITS = 64, 64**2  # tokens whose number has one or two digits
 _CLEAN = 0.1  # largest distance of a digit from a whole number
 _SMALLEST = 0.6  # pixels of the photo; edges of smaller tokens lie between pixels
 _STRONG, _WEAK = 0.01, 0.001  # of the mean gradient
+_FEW = 0.02  # of the median number of elements of a token
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +169,7 @@ def token_owners(
     strong = plain.abs() > _STRONG * plain.abs().sum() / touched.sum().clamp(min=1)
     shared = wrong & strong
     owners[_weak(plain.abs(), owners)] = NO_TOKEN
+    owners[_stray(owners)] = NO_TOKEN
     owners[shared] = SHARED
     share = shared.sum() / touched.sum().clamp(min=1)
     return owners, share.float().cpu()
@@ -185,6 +187,19 @@ def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
     mean = torch.bincount(members, weights=gradient[owned].double())
     mean /= torch.bincount(members).clamp(min=1)
     return owned & (gradient < _WEAK * mean.to(gradient)[owners.clamp(min=0)])
+
+
+def _stray(owners: Int[Tensor, " e"]) -> Tensor:
+    """Return elements of tokens that own almost none: chance made their digits whole numbers.
+
+    Such a token is one of text, or its pixels would be as many as those of the others.
+    """
+    owned = owners >= 0
+    counts = torch.bincount(owners[owned])
+    if not len(counts):
+        return ~owned
+    few = counts < _FEW * counts[counts > 0].double().median()
+    return owned & few[owners.clamp(min=0)]
 
 
 def image_shares(
@@ -262,6 +277,7 @@ def _pixel_steps(
         return step
     known = step[whole] if bool(whole.any()) else step
     width, height = known.median(0).values.clamp(min=1e-9)
+    step = torch.where(step > 0, step, torch.stack([width, height]))  # a single visible pixel
     other = step.flip(1) * torch.stack([width / height, height / width])
     return torch.where(whole[:, None], step, torch.maximum(step, other))
 

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.images.video import VideoClip
+from visattn.pipelines.words.generation import is_encoder_decoder
 from visattn.pipelines.words.prompt_images import video_metadata
 from visattn.pipelines.words.spans import same_length
 
@@ -81,7 +82,7 @@ class PhotoProcessor:
             raise ValueError("prompt must be a text or None, got ''")
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
-        if num_photos > 1 and (self.joint is None or self.text is None):
+        if num_photos > 1 and (self.joint is None or self.text is None or self._is_continued):
             raise ValueError(
                 f"{type(processor).__name__} has no place for several photos in a prompt: caption "
                 "them one by one"
@@ -123,12 +124,9 @@ class PhotoProcessor:
         ]
         if self.clip is not None:
             inputs = dict(self._video(prompts[0], self.clip, images_kwargs))
-        elif self.joint is None or self.text is None:
+        elif self.joint is None or self.text is None or self._is_continued:
             photos = [photo for prompt in prompts for photo in prompt]
-            inputs = dict(self._pixels(photos, images_kwargs))
-            if self.text is not None:
-                ids = self.tokenizer(self.text, add_special_tokens=False).input_ids
-                inputs["decoder_input_ids"] = torch.tensor([ids] * len(prompts))
+            inputs = self._pixels(photos, texts or [self.text] * len(prompts), images_kwargs)
         else:
             inputs = dict(self._joint(prompts, texts or [self.text] * len(prompts), images_kwargs))
         for name in ("labels", "video_metadata"):
@@ -148,14 +146,59 @@ class PhotoProcessor:
             return self([floats], do_normalize=False)
 
     def fingerprint(self) -> tuple[str, ...]:
-        """Return what decides where pixels come from: the processors and their settings."""
+        """Return what decides where pixels come from: processors, their settings, and the text.
+
+        Some processors write it above the photo.
+        """
         used = self.image_processor if self.clip is None else self.video_processor
         settings: Any = getattr(used, "to_dict", lambda: vars(used))
         kinds = (type(each).__qualname__ for each in (self.joint, used))
-        return (*kinds, repr(sorted(settings().items())))
+        return (*kinds, repr(sorted(settings().items())), str(self.text))
 
-    def _pixels(self, images: Sequence[_Photo], images_kwargs: dict[str, Any]) -> Any:
-        return self.image_processor(images=list(images), return_tensors="pt", **images_kwargs)
+    @property
+    def _is_continued(self) -> bool:
+        """Whether the prompt is the beginning of the decoder's text, as encoders read photos only.
+
+        Processors of such models return it as labels for training, if at all.
+        """
+        parameters = inspect.signature(type(self.model).forward).parameters
+        return is_encoder_decoder(self.model) and "input_ids" not in parameters
+
+    def _pixels(
+        self,
+        images: Sequence[_Photo],
+        texts: Sequence[str | None],
+        images_kwargs: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Return the inputs of models that read the photos alone, or continue a text.
+
+        Raises:
+            ValueError: If the model gets no prompt, or prompts of a batch have different lengths.
+        """
+        options: dict[str, Any] = {"return_tensors": "pt", **images_kwargs}
+        if getattr(self.image_processor, "is_vqa", False):  # it writes questions above the photos
+            if self.text is None:
+                raise ValueError(
+                    f"{type(self.image_processor).__name__} with is_vqa=True writes a question "
+                    "above the photo: pass it as prompt"
+                )
+            return dict(self.image_processor(images=list(images), header_text=texts, **options))
+        inputs = dict(self.image_processor(images=list(images), **options))
+        if self.text is None:
+            return inputs
+        if not self._is_continued:
+            raise ValueError(
+                f"the prompt of {type(self.model).__name__} needs its own processor: pass that "
+                "instead of an image processor and a tokenizer"
+            )
+        ids = self.tokenizer(list(texts), add_special_tokens=False).input_ids
+        if len({*map(len, ids)}) > 1:
+            raise ValueError(
+                f"prompts that {type(self.model).__name__} continues must have as many tokens as "
+                f"each other in a batch, got {', '.join(str(len(each)) for each in ids)}: use "
+                "batch_size=1"
+            )
+        return {**inputs, "decoder_input_ids": torch.tensor(ids)}
 
     def _video(
         self, frames: Sequence[_Photo], clip: VideoClip, videos_kwargs: dict[str, Any]
