@@ -28,7 +28,8 @@ from visattn.recording.key_sources import KeySources
 PHOTOS = PromptImages((photo((180, 300)), photo((120, 90), seed=1), photo((90, 200), seed=2)))
 TOGETHER = [
     "llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "gemma3", "idefics3",
-    "smolvlm", "internvl", "mllama",
+    "smolvlm", "internvl", "mllama", "qwen3_vl", "paligemma", "deepseek_vl", "ovis2", "mistral3",
+    "aya_vision", "lfm2_vl", "video_llava", "t5gemma2",
 ]  # fmt: skip
 VIDEOS = [
     "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_onevision", "smolvlm", "internvl",
