@@ -19,6 +19,8 @@ _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _CROSS_ATTENTION = ("encoder_hidden_states", "key_value_states", "cross_attention_states")
 _SELF_ATTENTION = ("inputs_embeds", "hidden_states")
 _CONVOLUTIONS = frozenset({torch.conv1d, torch.conv2d, torch.conv3d})
+_ACTIVATIONS = frozenset({F.silu, F.gelu, F.relu, torch.relu, torch.tanh, Tensor.relu, Tensor.tanh})
+_PRODUCTS = frozenset({torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__})
 _MASKED = -1e4  # scores below are masked
 _MIXTURES = 8
 
@@ -67,6 +69,8 @@ class KeySources(TorchFunctionMode):
         full_precision: Whether 16-bit models compute in float32.
         last: Given a layer and its source, whether the layers after it need no graph.
         trace: Whether to find the linear layers that keys are projected with.
+        share_zeros: Whether all zeros of a tensor are one in memory, which a model cannot write
+            into.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class KeySources(TorchFunctionMode):
         full_precision: bool = False,
         last: Callable[[str, KeySource], bool] | None = None,
         trace: bool = False,
+        share_zeros: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.zero_attention = model, zero_attention
@@ -85,10 +90,11 @@ class KeySources(TorchFunctionMode):
         self.full_precision = full_precision and any(p.dtype in HALF for p in model.parameters())
         self.calls = ModuleCallStack()
         self.sources: dict[str, KeySource] = {}
-        self.trace = trace
+        self.trace, self.share_zeros = trace, share_zeros
         self._linear: dict[int, Tensor] = {}
         self._projections: set[int] = set()
         self._ended = False
+        self._zeros: dict[int, Tensor] = {}
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -101,11 +107,13 @@ class KeySources(TorchFunctionMode):
     ) -> Any:
         """Run a torch function; without its attention, if it is one."""
         kwargs, call = kwargs or {}, self.calls.current
+        if self._zeros and (zeros := self._product(func, args)) is not None:
+            return zeros
         if call is not None and func is F.linear:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
             if id(weight) in self.skip:
                 states = args[0] if args else kwargs["input"]
-                return states.new_zeros(*states.shape[:-1], weight.shape[0])
+                return self._zeros_like(states, (*states.shape[:-1], weight.shape[0]))
             if self.trace:
                 with torch.no_grad():
                     func, args, kwargs = in_float32(func, args, kwargs)
@@ -121,6 +129,25 @@ class KeySources(TorchFunctionMode):
                 return func(*args, **kwargs)
             return self._attention(call, func, args, kwargs)
 
+    def _zeros_like(self, states: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return zeros, of which memory has a single one unless the model writes into them."""
+        if not self.share_zeros:
+            return states.new_zeros(shape)
+        zeros = states.new_zeros(1).expand(shape)
+        self._zeros[id(zeros)] = zeros  # alive, so that no other tensor has its id
+        return zeros
+
+    def _product(self, func: Any, args: tuple[Any, ...]) -> Tensor | None:
+        """Return zeros that a product with zeros gives, or an activation of them; else None."""
+        if func in _ACTIVATIONS and args and id(args[0]) in self._zeros:
+            return args[0]
+        if func not in _PRODUCTS or not any(id(each) in self._zeros for each in args):
+            return None
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        if len({each.dtype for each in tensors}) > 1:
+            return None
+        return self._zeros_like(tensors[0], torch.broadcast_shapes(*(t.shape for t in tensors)))
+
     def _attention(
         self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -128,7 +155,7 @@ class KeySources(TorchFunctionMode):
             query, key, value = _query_key_value(args, kwargs)
             self._add(call, query.shape[-2], key.shape[-2], key)
             if self.zero_attention:
-                return query.new_zeros(*query.shape[:-1], value.shape[-1])
+                return self._zeros_like(query, (*query.shape[:-1], value.shape[-1]))
         elif func is F.multi_head_attention_forward and self.zero_attention:
             query = args[0] if args else kwargs["query"]
             return torch.zeros_like(query), None

@@ -236,17 +236,25 @@ def _sources(
     model: nn.Module, inputs: dict[str, Any], skip: frozenset[int], last: Any = None
 ) -> dict[str, KeySource]:
     """Return the keys of a model that runs in float32 without attention."""
-    sources = KeySources(model, skip=skip, full_precision=True, last=last)
     device = next((each.device.type for each in inputs.values() if isinstance(each, Tensor)), "cpu")
     grad = torch.is_grad_enabled()
-    with (
-        frozen(model),
-        torch.set_grad_enabled(grad),
-        torch.autocast(device, enabled=False),
-        sources.collecting(),
-    ):
-        model(**inputs)
-    return sources.sources
+
+    def collected(*, share_zeros: bool) -> dict[str, KeySource]:
+        sources = KeySources(model, skip=skip, full_precision=True, last=last,
+                             share_zeros=share_zeros)  # fmt: skip
+        with (
+            frozen(model),
+            torch.set_grad_enabled(grad),
+            torch.autocast(device, enabled=False),
+            sources.collecting(),
+        ):
+            model(**inputs)
+        return sources.sources
+
+    try:
+        return collected(share_zeros=True)
+    except RuntimeError:  # the model writes into the output of a layer
+        return collected(share_zeros=False)
 
 
 def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
@@ -373,7 +381,8 @@ def _placed(
             continue
         if float(shared) <= _MAX_SHARED:
             placements, notes = _owned_placements(owners, places, shown), ()
-            expected = owners[owners >= 0].unique().cpu()
+            counts = torch.bincount(owners.clamp(min=NO_TOKEN) - NO_TOKEN)
+            expected = counts[1:].nonzero()[:, 0].cpu()
         elif len(keys) > _MAX_BACKWARD_PASSES:
             raise ValueError(
                 f"image tokens of {type(probe.model).__name__} share pixels, and {len(keys)} of "

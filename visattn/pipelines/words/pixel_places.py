@@ -115,49 +115,64 @@ def find_pixel_places(
     change = high - low
     shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     colored = bool((shown & (change > 0)).any()) and bool((shown & (change < 0)).any())
-    points = torch.full((shape.numel(), 2), torch.nan, device=change.device)
+    points = torch.full((2, shape.numel()), torch.nan, device=change.device)
     if not colored:
         low, high = probe(probe.photos(none, none, none)), probe(probe.photos(full, full, full))
         change = high - low
         shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
-    shown_by_axis = [shown & (change > 0), shown & (change < 0)] if colored else [shown, shown]
     numbers = _numbers(probe, zero, span, shown)
+    axes = [(change < 0).long()] if colored else [torch.zeros_like(numbers), torch.ones_like(numbers)]
 
-    def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " _e"]]:
+    def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " e"]]:
         """Return the level of each element, from 0 to 1, of photos that vary along x and y."""
-        if colored:
-            level = (probe(probe.photos(x, y, x)) - zero) / span
-            return [level[each] for each in shown_by_axis]
-        photos = [probe.photos(each, each, each) for each in (x, y)]
-        return [((probe(photo) - zero) / span)[shown] for photo in photos]
+        kinds = [(x, y, x)] if colored else [(x, x, x), (y, y, y)]
+        return [(probe(probe.photos(*each)) - zero).div_(span) for each in kinds]
 
     ramps = levels(*_along([[_ramp(side) for side in size[::-1]] for size in sizes]))
-    owners = [numbers[each] for each in shown_by_axis]
-    periods = [
-        [_periods(side, ramp[of == number], shape.numel() * _share(of, number))
-         for side, ramp, of in zip(size[::-1], ramps, owners, strict=True)]
-        for number, size in enumerate(sizes)
-    ]  # fmt: skip
+    periods = _all_periods(probe, ramps, axes, numbers)
 
     def waves(shift: float) -> tuple[_Pattern, _Pattern]:
         return _along([
             [_wave(side, n, shift) for side, n in zip(size[::-1], each, strict=True)]
-            for size, each in zip(sizes, periods, strict=True)
+            for size, each in zip(sizes, periods.view(-1, 2).tolist(), strict=True)
         ])  # fmt: skip
 
-    for axis, (ramp, of, cosine, sine) in enumerate(
-        zip(ramps, owners, levels(*waves(0.0)), levels(*waves(0.25)), strict=True)
+    sides = torch.tensor([float(side) for size in sizes for side in size[::-1]])
+    for axis, ramp, cosine, sine in zip(
+        axes, ramps, levels(*waves(0.0)), levels(*waves(0.25)), strict=True
     ):
-        turn = torch.atan2(2 * sine - 1, 2 * cosine - 1) / (2 * math.pi)
-        n = torch.tensor([each[axis] for each in periods]).to(turn)[of]
-        side = torch.tensor([float(size[1 - axis]) for size in sizes]).to(turn)[of]
-        points[shown_by_axis[axis], axis] = ((n * ramp - turn).round() + turn) / n * side
+        turn = torch.atan2(2 * sine - 1, 2 * cosine - 1).div_(2 * math.pi)
+        group = axis if len(sizes) == 1 else 2 * numbers.clamp(min=0) + axis
+        n, length = (each.to(turn)[group] for each in (periods, sides / periods))
+        place = (n * ramp - turn).round_().add_(turn).mul_(length)
+        for index in (0, 1):
+            torch.where(shown & (axis == index), place, points[index], out=points[index])
     x, y = waves(0.0)
     wave = probe.photos(x, y, x)
+    shown_by_axis = [shown & (axis == index) for index, axis in enumerate(axes * (3 - len(axes)))]
     sampled = _sampled(probe, normalized, wave, shown_by_axis)
-    return PixelPlaces(points, shown, numbers, tuple(wave), *sampled)
+    return PixelPlaces(points.T, shown, numbers, tuple(wave), *sampled)
+
+
+def _all_periods(
+    probe: _TestPhotos, ramps: list[Tensor], axes: list[Tensor], numbers: Int[Tensor, " e"]
+) -> Float[Tensor, " i2"]:
+    """Return how many periods of a wave fit along both sides of each image, x before y."""
+    groups = 2 * len(probe.sizes)
+    low, high = torch.full((2, groups + 1), torch.nan, device=numbers.device)
+    count = torch.zeros(groups + 1, device=numbers.device)
+    for ramp, axis in zip(ramps, axes, strict=True):
+        group = torch.where(numbers >= 0, 2 * numbers + axis, groups)
+        low.scatter_reduce_(0, group, ramp.to(low), "amin", include_self=False)
+        high.scatter_reduce_(0, group, ramp.to(high), "amax", include_self=False)
+        count += torch.bincount(group, minlength=groups + 1)
+    shares = (count[:-1].view(-1, 2) / count[:-1].view(-1, 2).sum(0).clamp(min=1)).flatten()
+    covered = (high - low)[:-1].nan_to_num(1.0).clamp(min=1e-3).tolist()
+    sides = [side for size in probe.sizes for side in size[::-1]]
+    elements = (shares * probe.shape.numel()).tolist()
+    return torch.tensor([_periods(*each) for each in zip(sides, covered, elements, strict=True)])
 
 
 def _along(lines: Sequence[Sequence[np.ndarray]]) -> tuple[_Pattern, _Pattern]:
@@ -165,33 +180,31 @@ def _along(lines: Sequence[Sequence[np.ndarray]]) -> tuple[_Pattern, _Pattern]:
     return lambda number: lines[number][0], lambda number: lines[number][1][:, None]
 
 
-def _share(numbers: Int[Tensor, " e"], number: int) -> float:
-    """Return the share of the elements that show an image."""
-    return float((numbers == number).float().mean()) if len(numbers) else 1.0
-
-
 def _numbers(
     probe: _TestPhotos, zero: Tensor, span: Tensor, shown: Bool[Tensor, " e"]
 ) -> Int[Tensor, " e"]:
     """Return the number of the image that each element shows, -1 for padding."""
     count = len(probe.sizes)
-    numbers = torch.zeros_like(shown, dtype=torch.long)
+    if count == 1:
+        return shown.long() - 1
+    numbers = torch.zeros_like(zero)
     for digit in range((count - 1).bit_length()):
 
         def spelled(number: int, digit: int = digit) -> np.ndarray:
             return np.full((1, 1), 255 * (number >> digit & 1))
 
-        level = (probe(probe.photos(spelled, spelled, spelled)) - zero) / span
-        bit = level.round().clamp(0, 1)
-        if bool(((level - bit).abs() > _BIT)[shown].any()):
+        level = (probe(probe.photos(spelled, spelled, spelled)) - zero).div_(span)
+        bit = level.round().clamp_(0, 1)
+        if bool((level.sub_(bit).abs_().gt_(_BIT).mul_(shown)).any()):
             raise ValueError(
                 "each pixel of the model must show one image, but the processor mixes several: "
                 "such prompts are not supported; pass one photo"
             )
-        numbers += bit.long() << digit
-    if int(numbers[shown].max() if bool(shown.any()) else 0) >= count:
+        numbers.add_(bit, alpha=2**digit)
+    numbers = torch.where(shown, numbers, -1).long()
+    if int(numbers.max()) >= count:
         raise ValueError("the processor must keep the order of the images of a prompt")
-    return torch.where(shown, numbers, -1)
+    return numbers
 
 
 def _sampled(
@@ -202,7 +215,7 @@ def _sampled(
 ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[float, float]]:
     """Return elements of both axes with their values in the wave, and values per gray level."""
     generator = torch.Generator().manual_seed(0)
-    count = min(_SAMPLES // 2, *(int(each.sum()) for each in shown_by_axis))
+    count = min(_SAMPLES // 2, *(int(each.count_nonzero()) for each in shown_by_axis))
     kept: list[Tensor] = []
     for each in shown_by_axis:
         indices = each.nonzero()[:, 0].cpu()
@@ -227,9 +240,8 @@ def _wave(side: int, periods: float, shift: float) -> UInt8[np.ndarray, " n"]:
     return np.rint(127.5 + 127.5 * np.cos(2 * np.pi * turns)).astype(np.uint8)
 
 
-def _periods(side: int, ramp: Float[Tensor, " e"], elements: float) -> float:
+def _periods(side: int, covered: float, elements: float) -> float:
     """Return how many periods of a wave fit along a side, so that no pixel blurs them."""
-    covered = max(float(ramp.max() - ramp.min()), 1e-3) if len(ramp) else 1.0
     pixels = math.sqrt(elements / 3) / covered  # of the input, if it showed the whole side
     return max(1.0, min(_MAX_PERIODS, side / _PERIOD, pixels / _PERIOD, 16 / covered))
 

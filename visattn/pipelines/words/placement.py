@@ -153,53 +153,45 @@ def token_owners(
         return torch.zeros_like(pixels).flatten() if result is None else result.flatten()
 
     plain = gradient(torch.ones(count, device=states.device))
-    touched = plain != 0
-    owners = torch.zeros_like(plain, dtype=torch.long)
-    safe = torch.where(touched, plain, 1.0)
-    worst = torch.zeros_like(plain)
+    size = plain.abs()
+    touched = size > 0
+    inverse = base / torch.where(touched, plain, 1.0)
+    worst, number = torch.zeros_like(plain), torch.zeros_like(plain)
     for digit in range(digits):
-        scale = 1 + index // base**digit % base / base
-        value = (gradient(scale) / safe - 1) * base
-        rounded = value.round()
-        worst = torch.maximum(worst, (value - rounded).abs())
-        worst[(rounded < 0) | (rounded >= base)] = 1.0
-        owners += rounded.clamp(0, base - 1).long() * base**digit
-    wrong = touched & ~((worst <= _CLEAN) & (owners < count))
-    owners[~touched | wrong] = NO_TOKEN
-    strong = plain.abs() > _STRONG * plain.abs().sum() / touched.sum().clamp(min=1)
-    shared = wrong & strong
-    owners[_weak(plain.abs(), owners)] = NO_TOKEN
-    owners[_stray(owners)] = NO_TOKEN
-    owners[shared] = SHARED
-    share = shared.sum() / touched.sum().clamp(min=1)
+        value = gradient(1 + index // base**digit % base / base).mul_(inverse).sub_(base)
+        nearest = value.round().clamp_(0, base - 1)
+        torch.maximum(worst, value.sub_(nearest).abs_(), out=worst)
+        number.add_(nearest, alpha=base**digit)
+    wrong = touched & ~((worst <= _CLEAN) & (number < count))
+    owners = torch.where(touched & ~wrong, number, count).long()
+    owners.masked_fill_(size < _least_gradient(size, owners, count)[owners], NO_TOKEN)
+    shared = wrong & (size > _STRONG * size.sum() / touched.count_nonzero().clamp(min=1))
+    owners.masked_fill_(shared, SHARED)
+    share = shared.count_nonzero() / touched.count_nonzero().clamp(min=1)
     return owners, share.float().cpu()
 
 
-def _weak(gradient: Float[Tensor, " e"], owners: Int[Tensor, " e"]) -> Tensor:
-    """Return elements with a much smaller gradient than others of their token.
+def _least_gradient(
+    size: Float[Tensor, " e"], owners: Int[Tensor, " e"], count: int
+) -> Float[Tensor, " m1"]:
+    """Return the smallest gradient by which a pixel element can be that of each token.
 
-    Its terms cancel, so that little but rounding is left, and the token may be another one.
+    Where it is much smaller than others of the token, its terms cancel, so that little but rounding
+    is left, and the token may be another one. If a token owns almost no elements, chance made their
+    digits whole numbers: it is one of text.
+
+    Args:
+        size: Magnitude of the gradient of each element.
+        owners: Its token; `count` for none, for which nothing is enough.
+        count: Number of tokens.
     """
-    owned = owners >= 0
-    members = owners[owned]
-    if not len(members):
-        return ~owned
-    mean = torch.bincount(members, weights=gradient[owned].double())
-    mean /= torch.bincount(members).clamp(min=1)
-    return owned & (gradient < _WEAK * mean.to(gradient)[owners.clamp(min=0)])
-
-
-def _stray(owners: Int[Tensor, " e"]) -> Tensor:
-    """Return elements of tokens that own almost none: chance made their digits whole numbers.
-
-    Such a token is one of text, or its pixels would be as many as those of the others.
-    """
-    owned = owners >= 0
-    counts = torch.bincount(owners[owned])
-    if not len(counts):
-        return ~owned
-    few = counts < _FEW * counts[counts > 0].double().median()
-    return owned & few[owners.clamp(min=0)]
+    number = torch.bincount(owners, minlength=count + 1)
+    least = _WEAK * torch.bincount(owners, size, minlength=count + 1) / number.clamp(min=1)
+    owning = number[:-1][number[:-1] > 0].double()
+    if len(owning):
+        least[number < _FEW * owning.median()] = torch.inf
+    least[-1] = torch.inf
+    return least.to(size)
 
 
 def image_shares(
@@ -235,20 +227,23 @@ def owned_pixel_moments(
             channel does not tell.
         shows_photo: Whether the element shows the photo.
     """
-    owned = owners >= 0
     total = int(owners.max()) + 1 if len(owners) else 0
-    count = torch.bincount(owners[owned], minlength=total).double().cpu()
-    shown = torch.bincount(owners[owned & shows_photo], minlength=total).double().cpu()
+    tokens = torch.where(owners >= 0, owners, total)  # the last one is none
+
+    def sums(index: Tensor, weights: Tensor | None = None) -> Float[Tensor, " m"]:
+        return torch.bincount(index, weights, minlength=total + 1)[:total].double().cpu()
+
+    count, on_photo = sums(tokens), torch.where(shows_photo, tokens, total)
+    shown = sums(on_photo)
     means: list[Tensor] = []
     variances: list[Tensor] = []
-    for axis in (0, 1):
-        counted = owned & shows_photo & points[:, axis].isfinite()
-        members, places = owners[counted], points[counted, axis].double()
-        number = torch.bincount(members, minlength=total).clamp(min=1)
-        mean = torch.bincount(members, weights=places, minlength=total) / number
-        spread = torch.bincount(members, weights=(places - mean[members]) ** 2, minlength=total)
-        means.append(mean.cpu())
-        variances.append((spread / number).cpu())
+    for places in points.unbind(1):
+        index = torch.where(places.isfinite(), on_photo, total)
+        place = places.double().nan_to_num_(0.0)
+        number = sums(index).clamp(min=1)
+        mean = sums(index, place) / number
+        means.append(mean)
+        variances.append((sums(index, place.square_()) / number - mean**2).clamp(min=0))
     mean, variance = torch.stack(means, -1), torch.stack(variances, -1)
     step = _pixel_steps(variance[shown > 0], count[shown > 0], (shown == count)[shown > 0])
     kept = shown > 0
