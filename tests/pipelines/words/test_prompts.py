@@ -159,8 +159,7 @@ def test_decoders_continue_the_prompt(family: str) -> None:
 
 
 def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, processor = sharp("pix2struct")
-    images = processor.image_processor
+    images = sharp("pix2struct")[1].image_processor
     monkeypatch.setattr(images, "is_vqa", True)
 
     def render(text: str, **_: Any) -> Image.Image:  # half as wide as the photo

@@ -123,7 +123,9 @@ def find_pixel_places(
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
     numbers = _numbers(probe, zero, span, shown)
-    axes = [(change < 0).long()] if colored else [torch.zeros_like(numbers), torch.ones_like(numbers)]
+    axes = (
+        [(change < 0).long()] if colored else [torch.zeros_like(numbers), torch.ones_like(numbers)]
+    )
 
     def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " e"]]:
         """Return the level of each element, from 0 to 1, of photos that vary along x and y."""
@@ -140,9 +142,8 @@ def find_pixel_places(
         ])  # fmt: skip
 
     sides = torch.tensor([float(side) for size in sizes for side in size[::-1]])
-    for axis, ramp, cosine, sine in zip(
-        axes, ramps, levels(*waves(0.0)), levels(*waves(0.25)), strict=True
-    ):
+    cosines, sines = levels(*waves(0.0)), levels(*waves(0.25))
+    for axis, ramp, cosine, sine in zip(axes, ramps, cosines, sines, strict=True):
         turn = torch.atan2(2 * sine - 1, 2 * cosine - 1).div_(2 * math.pi)
         group = axis if len(sizes) == 1 else 2 * numbers.clamp(min=0) + axis
         n, length = (each.to(turn)[group] for each in (periods, sides / periods))
@@ -152,7 +153,8 @@ def find_pixel_places(
     x, y = waves(0.0)
     wave = probe.photos(x, y, x)
     shown_by_axis = [shown & (axis == index) for index, axis in enumerate(axes * (3 - len(axes)))]
-    sampled = _sampled(probe, normalized, wave, shown_by_axis)
+    known = cosines[0].mul_(span).add_(zero) if colored else None
+    sampled = _sampled(probe, normalized, wave, shown_by_axis, known)
     return PixelPlaces(points.T, shown, numbers, tuple(wave), *sampled)
 
 
@@ -212,8 +214,12 @@ def _sampled(
     normalized: Process,
     wave: Sequence[np.ndarray],
     shown_by_axis: list[Tensor],
+    known: Tensor | None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[float, float]]:
-    """Return elements of both axes with their values in the wave, and values per gray level."""
+    """Return elements of both axes with their values in the wave, and values per gray level.
+
+    Those that are not normalized may be known.
+    """
     generator = torch.Generator().manual_seed(0)
     count = min(_SAMPLES // 2, *(int(each.count_nonzero()) for each in shown_by_axis))
     kept: list[Tensor] = []
@@ -221,10 +227,9 @@ def _sampled(
         indices = each.nonzero()[:, 0].cpu()
         kept.append(indices[torch.randint(max(len(indices), 1), (count,), generator=generator)])
     samples = torch.cat(kept).to(shown_by_axis[0].device)
-    both = [
-        process([Image.fromarray(each) for each in wave]).detach().float().flatten()[samples]
-        for process in (normalized, probe.process)
-    ]
+    photos = [Image.fromarray(each) for each in wave]
+    plain = probe.process(photos).detach().float().flatten() if known is None else known
+    both = [normalized(photos).detach().float().flatten()[samples], plain[samples]]
     scales = [max(float(each.max() - each.min()), 1e-9) / 255 if len(each) else 1.0
               for each in both]  # fmt: skip
     return samples, (both[0], both[1]), (scales[0], scales[1])

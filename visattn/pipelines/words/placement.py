@@ -1,6 +1,7 @@
 """Places of image tokens on the photo, found by probing the model and its processor."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -230,26 +231,42 @@ def owned_pixel_moments(
     total = int(owners.max()) + 1 if len(owners) else 0
     tokens = torch.where(owners >= 0, owners, total)  # the last one is none
 
-    def sums(index: Tensor, weights: Tensor | None = None) -> Float[Tensor, " m"]:
-        return torch.bincount(index, weights, minlength=total + 1)[:total].double().cpu()
+    def sums(index: Tensor, weights: Tensor | None = None) -> Float[Tensor, "2 m"]:
+        both = torch.bincount(index, weights, minlength=2 * (total + 1))
+        return both.view(2, -1)[:, :total].double().cpu()
 
-    count, on_photo = sums(tokens), torch.where(shows_photo, tokens, total)
-    shown = sums(on_photo)
-    means: list[Tensor] = []
-    variances: list[Tensor] = []
-    for places in points.unbind(1):
-        index = torch.where(places.isfinite(), on_photo, total)
-        place = places.double().nan_to_num_(0.0)
-        number = sums(index).clamp(min=1)
-        mean = sums(index, place) / number
-        means.append(mean)
-        variances.append((sums(index, place.square_()) / number - mean**2).clamp(min=0))
-    mean, variance = torch.stack(means, -1), torch.stack(variances, -1)
+    on_photo = torch.where(shows_photo, tokens, total)
+    count, shown = sums(tokens)[0], sums(on_photo)[0]
+    number, first, second = (torch.zeros(2, total, dtype=torch.float64) for _ in range(3))
+    for index, place in _coordinates(points, on_photo, total):
+        number += sums(index)
+        first += sums(index, place)
+        second += sums(index, place.square_())
+    number.clamp_(min=1)
+    mean = (first / number).T
+    variance = (second / number - (first / number) ** 2).clamp(min=0).T
     step = _pixel_steps(variance[shown > 0], count[shown > 0], (shown == count)[shown > 0])
     kept = shown > 0
     extent = (12 * variance[kept] + step**2).sqrt()
     columns = kept.nonzero()[:, 0]
     return TokenMoments(columns, (shown[kept] / count[kept]), mean[kept], extent)
+
+
+def _coordinates(
+    points: Float[Tensor, "e 2"], tokens: Int[Tensor, " e"], total: int
+) -> Iterator[tuple[Int[Tensor, " e"], Float[Tensor, " e"]]]:
+    """Yield the coordinates of elements with their tokens; those of y are `total` + 1 further on.
+
+    Where each color channel tells one axis, all elements are one list, which takes half the time.
+    """
+    x, y = points.unbind(1)
+    tells_x, tells_y = x.isfinite(), y.isfinite()
+    below = tokens + (total + 1)
+    if not bool((tells_x & tells_y).any()):
+        yield torch.where(tells_x, tokens, below), torch.where(tells_x, x, y).double().nan_to_num_()
+        return
+    yield torch.where(tells_x, tokens, total), x.double().nan_to_num_()
+    yield torch.where(tells_y, below, total), y.double().nan_to_num_()
 
 
 def _pixel_steps(
