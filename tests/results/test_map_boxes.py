@@ -67,6 +67,12 @@ def test_boxes_enclose_the_mask_of_the_map(grid: np.ndarray) -> None:
     assert (covered | ~mask).all()
 
 
+def test_cells_that_touch_at_a_corner_are_one_part() -> None:
+    heat = cells([[8.0, 0.0, 0.0], [0.0, 6.0, 0.0]], Geometry.identity((2, 3)))
+    [box] = heat.boxes(0.5, smooth=False)
+    assert (box.box, box.score) == ((0.0, 0.0, 2.0, 2.0), 1.0)
+
+
 def test_two_parts_by_hand() -> None:
     """Values 8, 2; 0, 0; 3, 5 on 6 x 4 pixels: above 4 one cell each, above 2 both rows."""
     heat = cells([[8.0, 2.0], [0.0, 0.0], [3.0, 5.0]], Geometry.identity((6, 4)))

@@ -11,6 +11,7 @@ from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 import visattn
 from visattn.pipelines.words.contrast import contrast_maps
 from visattn.pipelines.words.controls import Controls
+from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.viz.html.caption_page import caption_html
@@ -53,6 +54,15 @@ def test_layers_and_heads_are_those_of_both() -> None:
     [replay] = replays("llava", keep_heads=True)
     chosen = Controls(layers=(1,), heads=(2,))
     maps = contrast_maps(replay, other_process("llava"), chosen)
+    other = replay_tokens(replay.model, replay.image, replay.token_ids, other_process("llava"),
+                          keep_heads=True)  # fmt: skip
+    words: list[Tensor] = []
+    for each in (replay, other):
+        assert each.head_rows is not None
+        rows = each.head_rows[1, 2].float()
+        words.append(torch.stack([rows[slice(*span)].mean(0) for span in replay.spans]))
+    expected = (words[0] / words[1]).unflatten(1, replay.placement.grid_size)
+    torch.testing.assert_close(maps, expected, atol=1e-4, rtol=1e-4)
     assert float((maps - contrast_maps(replay, other_process("llava"))).abs().max()) > 1e-2
 
 

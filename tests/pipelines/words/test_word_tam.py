@@ -8,7 +8,7 @@ from torch import Tensor
 from vlm_runs import greedy, prompt_of, sharp
 
 from visattn.functional.attribution.token_activation import rank_gaussian_filter
-from visattn.pipelines.words.methods import explain_replay, replay_maps
+from visattn.pipelines.words.methods import explain_replay, replay_maps, replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.token_activation import replay_token_activation
@@ -45,13 +45,24 @@ def maps_of_logits(replay: WordReplay, process: PhotoProcessor) -> Tensor:
             mixed = mixed + score / total * logits[columns, other].clamp(min=0)
         scale = (own @ mixed) / (mixed @ mixed) if float(mixed @ mixed) else 0.0
         rows.append((own - scale * mixed).clamp(min=0))
-        earlier.append((token, end - 1 + number))  # the state that predicted it
+        if token not in process.special_ids:
+            earlier.append((token, end - 1 + number))  # the state that predicted it
     return torch.stack(rows)
 
 
+def with_special_token(replay: WordReplay, process: PhotoProcessor) -> WordReplay:
+    """Return the replay of its words with the end token among them."""
+    tokens = replay.token_ids.tolist()
+    tokens.insert(2, process.tokenizer.eos_token_id)
+    return replay_tokens(replay.model, replay.image, torch.tensor(tokens), process)
+
+
+@pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("family", ["llava", "git", "qwen2_vl"])
-def test_maps_equal_those_of_all_logits(family: str) -> None:
+def test_maps_equal_those_of_all_logits(family: str, *, special: bool) -> None:
     replay, process = greedy(family), process_of(family)
+    if special:
+        replay = with_special_token(replay, process)
     maps = replay_token_activation(replay, process)
     rows = maps_of_logits(replay, process)
     grid = replay.placement.rasterize(rows.float())  # one cell per image token
