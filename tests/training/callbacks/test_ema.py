@@ -195,6 +195,7 @@ def test_panels_show_averaged_weights_in_any_callback_order(
     monkeypatch.setattr(crop_panels, "draw_crops", draw)
     monkeypatch.setattr(panels, "Captioner", nn.Linear)
     monkeypatch.setattr(panels, "pipelines", stub)
+    monkeypatch.setattr(panels, "viz", stub)
     task, callbacks = Falling(), [drawing(), EMA(0.998)]
     start = task.model.get_parameter("weight").item()
     trainer = Trainer(
