@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Compute with as many threads as the tests are asked for, while they are collected too."""
     torch.set_num_threads(THREADS)
+    gc.disable()  # imports leave little garbage, and to look for it takes seconds
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
@@ -49,6 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over the two million objects that are imported by now."""
+    gc.enable()
     gc.freeze()
 
 

@@ -17,7 +17,7 @@ import timm
 import torch
 from safetensors.torch import load_file
 
-from visattn.data.regions.dataset import read_annotated_images
+from visattn.data.regions.readers import read_annotated_images
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import object_boxes
 from visattn.functional.boxes import box_iou

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Self, get_args
 
 import jaxtyping
@@ -16,6 +17,23 @@ _around = jaxtyping.jaxtyped
 
 def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
     """Return `thing` with its arguments and result checked when it is called.
+
+    The check is made at the first call, since to make it takes milliseconds and a process of the
+    tests calls few of the functions that it imports.
+    """
+    check: Callable[..., Any] | None = None
+
+    @wraps(thing)
+    def with_check(*args: Any, **kwargs: Any) -> Any:
+        nonlocal check
+        check = check or _with_check(thing)
+        return check(*args, **kwargs)
+
+    return with_check
+
+
+def _with_check(thing: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `thing` with its check.
 
     beartype knows `Self` only in classes that it decorates itself, but the hook decorates methods:
     there `Self` is taken as anything, and all the rest is checked.

@@ -1,6 +1,5 @@
 """Language of the project: names and prose in the field's terms (CONTRIBUTING.md)."""
 
-import ast
 import io
 import re
 import tokenize
@@ -68,6 +67,5 @@ def test_prose_uses_no_banned_word() -> None:
 
 
 def test_module_docstrings_say_what_the_module_is() -> None:
-    docstrings = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in PYTHON}
-    starts = {path: text.split(" ")[0] for path, text in docstrings.items()}
-    assert [str(path) for path, word in starts.items() if word in FIRST_WORDS] == []
+    question = re.compile(rf'\s*r?"""\s*(?:{"|".join(FIRST_WORDS)})\b')
+    assert [str(path) for path in PYTHON if question.match(path.read_text())] == []

@@ -11,7 +11,7 @@ from PIL import Image
 
 from visattn.attribution.explained_model import describe_model
 from visattn.cli import main
-from visattn.data.regions.dataset import read_coco_images
+from visattn.data.regions.readers import read_coco_images
 from visattn.images.reader import read_image
 from visattn.models import SmallEncoder
 from visattn.models.segmentation.unet import UNet

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 from visattn.attribution import analyze_model
-from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
+from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.geometry.placement import Align
 from visattn.images.reader import read_image
 from visattn.metrics.maps.faithfulness import PerturbationSchedule

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +53,7 @@ def test_losses_match(speeds: Any) -> None:
     with torch.no_grad():
         task.value_baseline.output.weight.normal_()
     speeds.check_same_loss(task, data.digits, data.labels)
-    task.policy_loss_weight = 2.0
+    task.loss_options = replace(task.loss_options, policy_loss_weight=2.0)
     with pytest.raises(AssertionError, match="not close"):
         speeds.check_same_loss(task, data.digits, data.labels)
 

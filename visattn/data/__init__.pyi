@@ -40,15 +40,17 @@ from .questions.scene_grammar import (
 from .questions.scene_questions import (
     SceneQuestions as SceneQuestions,
 )
+from .regions.annotations import (
+    AnnotatedImage as AnnotatedImage,
+)
 from .regions.box_files import (
     coco_boxes as coco_boxes,
 )
-from .regions.dataset import (
-    AnnotatedImage as AnnotatedImage,
-    read_annotated_images as read_annotated_images,
-)
 from .regions.masks import (
     map_rle as map_rle,
+)
+from .regions.readers import (
+    read_annotated_images as read_annotated_images,
 )
 from .scenes.dataset import (
     Scenes as Scenes,

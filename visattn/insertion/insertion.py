@@ -240,11 +240,32 @@ def insert(
     _check_options(init, freeze, trainable)
     check_modifiable(model)
     with _random_state_kept_on_error():
-        return _insert(
-            model, block, position, example,
-            stages=stages, signal=signal, init=init, freeze=freeze, trainable=trainable,
-            options=options,
-        )  # fmt: skip
+        trace = trace_model(model, example)
+        selection = select_sites(model, trace, position, stages)
+        inserted = {
+            site: build_blocks(
+                site,
+                block,
+                identity=init == "identity",
+                options=options,
+                source=None if signal is None else find_signal_source(model, trace, site, signal),
+            )
+            for site in selection.sites
+        }
+        with _attached(model, inserted):
+            _check_forward(model, inserted, example)
+            if freeze:
+                freeze_except_blocks(model, trainable)
+    blocks = inserted.values()
+    num_skipped = sum(addition.branch is None for addition in trace.additions)
+    return Insertion(
+        blocks=next(iter(blocks)).names,
+        sites=tuple(inserted),
+        num_parameters=sum(p.numel() for each in blocks for p in each.parameters()),
+        num_identity_scales=sum(len(each.identity_scales) for each in blocks),
+        num_skipped=num_skipped if position == "residual" else 0,
+        notes=selection.notes,
+    )
 
 
 @contextmanager
@@ -258,56 +279,18 @@ def _random_state_kept_on_error() -> Generator[None]:
         raise
 
 
-def _insert(
-    model: nn.Module,
-    block: BlockSpec,
-    position: Position,
-    example: Example,
-    *,
-    stages: Iterable[int] | None,
-    signal: str | None,
-    init: Init,
-    freeze: bool,
-    trainable: Sequence[str],
-    options: dict[str, Any],
-) -> Insertion:
-    trace = trace_model(model, example)
-    selection = select_sites(model, trace, position, stages)
-    identity = init == "identity"
-    inserted = {
-        site: build_blocks(
-            site,
-            block,
-            identity=identity,
-            options=options,
-            source=None if signal is None else find_signal_source(model, trace, site, signal),
-        )
-        for site in selection.sites
-    }
+@contextmanager
+def _attached(model: nn.Module, inserted: dict[Site, InsertedBlock]) -> Generator[None]:
+    """Attach blocks to their sites, and detach them again after an error."""
     for site, inserted_block in inserted.items():
         host = model.get_submodule(site.name)
         attach(host, _match_host(inserted_block, host, model, site.device))
     try:
-        _check_forward(model, inserted, example)
-        if freeze:
-            freeze_except_blocks(model, trainable)
+        yield
     except BaseException:
         for site in inserted:
             detach(model.get_submodule(site.name))
         raise
-    num_skipped = sum(addition.branch is None for addition in trace.additions)
-    return Insertion(
-        blocks=next(iter(inserted.values())).names,
-        sites=tuple(inserted),
-        num_parameters=sum(
-            p.numel() for inserted_block in inserted.values() for p in inserted_block.parameters()
-        ),
-        num_identity_scales=sum(
-            len(inserted_block.identity_scales) for inserted_block in inserted.values()
-        ),
-        num_skipped=num_skipped if position == "residual" else 0,
-        notes=selection.notes,
-    )
 
 
 def _check_options(init: str, freeze: bool, trainable: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget, RegionTarget
 from visattn.attribution.methods import get_method
 from visattn.attribution.model_free import BASELINES
-from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.regions.annotations import AnnotatedImage
 from visattn.images.reader import LoadedImage
 from visattn.metrics.maps.localization import is_constant_map, localization_scores
 from visattn.pipelines.dense import unsupported_dense

@@ -13,7 +13,7 @@ from visattn.attribution.methods import get_method, supported_methods
 from visattn.attribution.model_free import BASELINES
 from visattn.attribution.targets import ClassTarget, probabilities
 from visattn.attribution.variants import variant_scorer
-from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.imagenet_to_coco import matching_classes
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
@@ -70,7 +70,7 @@ def build_queries(
 
     Example:
         >>> from pathlib import Path
-        >>> from visattn.data.regions.dataset import AnnotatedObject
+        >>> from visattn.data.regions.annotations import AnnotatedObject
         >>> objects = (AnnotatedObject("zebra", []), AnnotatedObject("person", []))
         >>> photo = AnnotatedImage("a.jpg", Path("a.jpg"), (3, 4), objects)
         >>> queries, missing = build_queries([photo], (), 1000, predicted=False)

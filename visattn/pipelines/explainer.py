@@ -312,11 +312,17 @@ def explain(
         transform = _image_processor(processor, transform)
     if text is not None:
         _refuse_arguments("text=", target, class_names)
-        prepare = {"img_size": img_size, "transform": transform, "resize_mode": resize_mode}
-        return _maps_of_texts(
-            network, processor, text, listed, method, batch_size, prepare, method_args, keep_empty,
-            align,
+        loaded = text_classifier(network, [text] if isinstance(text, str) else text, processor)
+        own = img_size is None and transform is None and resize_mode is None
+        explainer = Explainer(
+            loaded.model,
+            img_size=img_size, transform=loaded.transform if own else transform,
+            resize_mode=resize_mode, align=align,
         )  # fmt: skip
+        of_texts = _maps_of_texts(explainer, listed, method, batch_size, method_args)
+        for maps in () if keep_empty else of_texts:
+            require_values(maps, method)
+        return of_texts[0] if isinstance(text, str) else stack_texts(of_texts, loaded.class_names)
     if method in sequence_methods(network):
         _refuse_arguments(method, target, transform, img_size, class_names)
         resize = {"resize_mode": resize_mode} if resize_mode else {}
@@ -351,31 +357,19 @@ def explain(
 
 
 def _maps_of_texts(
-    model: nn.Module,
-    processor: Any,
-    text: str | Sequence[str],
+    explainer: Explainer,
     images: list[ImageLike],
     method: str,
     batch_size: int,
-    preprocessing: Mapping[str, Any],
     method_args: Mapping[str, Any],
-    keep_empty: bool,
-    align: Align,
-) -> list[AttentionMap]:
-    """Return the map of each image, with a label for each text if there is a list of them."""
-    loaded = text_classifier(model, [text] if isinstance(text, str) else text, processor)
-    own = all(value is None for value in preprocessing.values())
-    steps = {"transform": loaded.transform} if own else {}
-    explainer = Explainer(loaded.model, align=align, **{**preprocessing, **steps})
-    maps = maps_of_texts(
+) -> list[list[AttentionMap]]:
+    """Return the map of each image for each text, which are the classes of the model."""
+    return maps_of_texts(
         explainer.prepare,
         partial(explainer.map, method=method, keep_empty=True, **method_args),
         [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
         len(explainer.analyze().class_names),
     )
-    for of_text in () if keep_empty else maps:
-        require_values(of_text, method)
-    return maps[0] if isinstance(text, str) else stack_texts(maps, loaded.class_names)
 
 
 @checked_arguments()

@@ -90,6 +90,12 @@ def ask(
                 f"resize_mode is for models of visattn: the processor of {type(model).__name__} "
                 "resizes images"
             )
+        for question in texts:
+            if not 1 <= (count := len(question.split())) <= MAX_WORDS:
+                raise ValueError(
+                    f"a question must have 1 to {MAX_WORDS} words, got {count}: "
+                    f"{truncate_text(question, 80)!r}"
+                )
         options = {"num_answers": num_answers, "processor": processor, **generate_kwargs}
         with torch.enable_grad():  # places of image tokens are found by gradients
             return ask_with_transformers(model, images, texts, **options)

@@ -101,7 +101,6 @@ class AttentionMap:
         channels: Literal["sum", "mean", "max_abs"] | None = None,
         site: str = "array",
         kind: MapKind = "gradient",
-        orientation: int = 1,
         metadata: Mapping[str, Any] | None = None,
         labels: tuple[str, ...] = (),
     ) -> "AttentionMap":
@@ -119,7 +118,6 @@ class AttentionMap:
                 the sum. None if there is none.
             site: Name of what computed them.
             kind: See `AttentionMap`; signed attributions are of the kind `gradient`.
-            orientation: EXIF orientation of the image file.
             metadata: Details of how they were computed, as plain values.
             labels: A name for each map of the first axis.
 
@@ -138,7 +136,7 @@ class AttentionMap:
         tensor = tensor if tensor.is_floating_point() else tensor.float()
         if channels is not None:
             tensor = _reduce_channels(tensor, channels)
-        geometry = _transform_geometry(transform, image_size, orientation)
+        geometry = _transform_geometry(transform, image_size)
         signed = {"signed": bool((tensor < 0).any())}
         return cls(tensor, site, kind, geometry, {**signed, **(metadata or {})}, labels)
 
@@ -417,9 +415,7 @@ def _reduce_channels(
     return reductions[rule](-3)
 
 
-def _transform_geometry(
-    transform: Any, image_size: tuple[int, int] | None, orientation: int
-) -> Geometry | None:
+def _transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Geometry | None:
     if isinstance(transform, Geometry):
         return transform
     if image_size is None:
@@ -429,10 +425,10 @@ def _transform_geometry(
             )
         return None
     if transform is None:
-        return Geometry.identity(image_size, orientation)
+        return Geometry.identity(image_size)
     if callable(own := getattr(transform, "geometry", None)):  # a ResizeSpec
-        return cast("Geometry", own(image_size, orientation))
-    return geometry_of_transform(transform, image_size, orientation)
+        return cast("Geometry", own(image_size))
+    return geometry_of_transform(transform, image_size)
 
 
 def resample_to_input(

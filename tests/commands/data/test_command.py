@@ -13,7 +13,7 @@ from visattn.cli import main
 from visattn.commands.data import command
 from visattn.commands.data.command import build_parser
 from visattn.data.classification.cluttered_mnist import ClutterSpec
-from visattn.data.regions.dataset import read_coco_images
+from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
 from visattn.images.reader import find_images, read_image

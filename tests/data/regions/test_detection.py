@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.regions import dataset as regions
-from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject, read_coco_images
+from visattn.data.regions import annotations
+from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.detection import AnnotatedObjects, SceneObjects, collate_detections
+from visattn.data.regions.readers import read_coco_images
 from visattn.data.regions.segmentation import CocoSegmentation
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import center_to_corners
@@ -150,7 +151,7 @@ def test_boxes_without_masks_are_targets_with_and_without_transforms(
 def test_masks_of_many_objects_need_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     size, count = 1201, 40
     photo = LoadedImage(np.zeros((size, size, 3), np.uint8))
-    monkeypatch.setattr(regions, "read_image", lambda _: photo)
+    monkeypatch.setattr(annotations, "read_image", lambda _: photo)
     objects = tuple(
         AnnotatedObject(
             "square", [[k, 0, size, 0, size, size, k, size]], (float(k), 0.0, size, size)

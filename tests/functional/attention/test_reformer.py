@@ -34,35 +34,31 @@ def attended_keys(
     return [places - {i} or places & {i} for i, places in enumerate(attended)]
 
 
-CASES: list[dict[str, Any]] = [
-    {"num_buckets": 4, "num_rounds": 1},
-    {"num_buckets": 4, "num_rounds": 3, "causal": True},
-    {"num_buckets": 2, "num_rounds": 2, "chunk_size": 3},
-    {"num_buckets": 6, "num_rounds": 2, "chunk_size": 2, "causal": True},
-    {"num_buckets": 1, "num_rounds": 2, "chunk_size": 5},
-]
-
-
-@pytest.mark.parametrize("options", CASES)
+@pytest.mark.parametrize(
+    ("num_buckets", "num_rounds", "chunk", "causal"),
+    [(4, 1, 12, False), (4, 3, 12, True), (2, 2, 3, False), (6, 2, 2, True), (1, 2, 5, False)],
+)
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_matches_a_loop_over_buckets_and_chunks(
-    options: dict[str, Any],
+    num_buckets: int,
+    num_rounds: int,
+    chunk: int,
+    causal: bool,
     need_weights: bool,
     masked: bool,
 ) -> None:
     shared, values = numbers(2, 23, 3), numbers(2, 23, 5, seed=1)
     real = [23, 17] if masked else [23, 23]
     mask = length_mask(torch.tensor(real), 23) if masked else None
+    buckets = lsh_buckets(shared, num_buckets, num_rounds=num_rounds, seed=7)
     output, weights = lsh_attention(
-        shared, values, **options, seed=7, mask=mask, need_weights=need_weights
-    )
-    many, rounds = options["num_buckets"], options["num_rounds"]
-    chunk = options.get("chunk_size", -(-46 // many))
-    buckets = lsh_buckets(shared, many, num_rounds=rounds, seed=7)
+        shared, values, buckets, chunk_size=chunk, causal=causal, mask=mask,
+        need_weights=need_weights,
+    )  # fmt: skip
     for b in range(2):
         allowed = [place < real[b] for place in range(23)]
-        attended = attended_keys(buckets[b], chunk, allowed, causal=options.get("causal", False))
+        attended = attended_keys(buckets[b], chunk, allowed, causal=causal)
         for i in range(23):
             expected = torch.zeros(23, dtype=torch.float64)
             if attended[i]:
@@ -78,7 +74,9 @@ def test_matches_a_loop_over_buckets_and_chunks(
 @pytest.mark.parametrize("causal", [False, True])
 def test_single_bucket_equals_full_attention_without_the_diagonal(causal: bool) -> None:
     shared, values = numbers(2, 3, 11, 5), numbers(2, 3, 11, 7, seed=1)
-    output, weights = lsh_attention(shared, values, num_buckets=1, causal=causal, need_weights=True)
+    options: dict[str, Any] = {"chunk_size": 11, "causal": causal}
+    bucket = lsh_buckets(shared, 1)
+    output, weights = lsh_attention(shared, values, bucket, **options, need_weights=True)
     others = ~torch.eye(11, dtype=torch.bool)
     if causal:
         others = others & causal_mask(11, alignment="upper_left")
@@ -87,17 +85,18 @@ def test_single_bucket_equals_full_attention_without_the_diagonal(causal: bool) 
     expected, full = dot_product_attention(shared, keys, values, mask=others, need_weights=True)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(weights, full)
-    without, _ = lsh_attention(shared, values, num_buckets=1, causal=causal)
+    without, _ = lsh_attention(shared, values, bucket, **options)
     torch.testing.assert_close(without, expected)
 
 
 @settings(max_examples=12)
-@given(buckets=st.sampled_from([1, 2, 4, 8]), rounds=st.integers(1, 4), causal=st.booleans())
-def test_values_agree_with_and_without_weights(buckets: int, rounds: int, *, causal: bool) -> None:
+@given(many=st.sampled_from([1, 2, 4, 8]), rounds=st.integers(1, 4), causal=st.booleans())
+def test_values_agree_with_and_without_weights(many: int, rounds: int, *, causal: bool) -> None:
     shared, values = numbers(2, 29, 5).float(), numbers(2, 29, 7, seed=1).float()
-    options = {"num_buckets": buckets, "num_rounds": rounds, "causal": causal}
-    output, none = lsh_attention(shared, values, **options)
-    looked, weights = lsh_attention(shared, values, **options, need_weights=True)
+    buckets = lsh_buckets(shared, many, num_rounds=rounds)
+    options: dict[str, Any] = {"chunk_size": -(-58 // many), "causal": causal}
+    output, none = lsh_attention(shared, values, buckets, **options)
+    looked, weights = lsh_attention(shared, values, buckets, **options, need_weights=True)
     assert none is None
     assert weights is not None
     torch.testing.assert_close(output, looked, atol=1e-6, rtol=0)
@@ -133,20 +132,23 @@ def test_gradients_are_correct_and_finite() -> None:
     shared, values = numbers(1, 7, 3).requires_grad_(), numbers(1, 7, 2).requires_grad_()
     mask = length_mask(torch.tensor([5]), 7)
 
-    def attend(*inputs: Tensor) -> Tensor:
-        return lsh_attention(*inputs, num_buckets=4, num_rounds=2, causal=True, mask=mask)[0]
+    def attend(shared: Tensor, values: Tensor) -> Tensor:
+        buckets = lsh_buckets(shared, 4, num_rounds=2)
+        return lsh_attention(shared, values, buckets, chunk_size=4, causal=True, mask=mask)[0]
 
     assert torch.autograd.gradcheck(attend, (shared, values), fast_mode=True)
-    nothing, _ = lsh_attention(shared, values, num_buckets=4, mask=torch.zeros(1, 1, 7).bool())
+    hidden = torch.zeros(1, 1, 7).bool()
+    nothing, _ = lsh_attention(shared, values, lsh_buckets(shared, 4), chunk_size=4, mask=hidden)
     assert not nothing.any()
     assert all(s.isfinite().all() for s in torch.autograd.grad(nothing.sum(), (shared, values)))
 
 
 def test_half_precision_is_computed_in_float32() -> None:
     shared, values = numbers(1, 29, 5).half(), numbers(1, 29, 7).half()
-    output, _ = lsh_attention(shared, values, num_buckets=4, num_rounds=2)
+    buckets = lsh_buckets(shared, 4, num_rounds=2)
+    output, _ = lsh_attention(shared, values, buckets, chunk_size=15)
     assert output.dtype == torch.float16
-    whole, _ = lsh_attention(shared.float(), values.float(), num_buckets=4, num_rounds=2)
+    whole, _ = lsh_attention(shared.float(), values.float(), buckets, chunk_size=15)
     assert torch.equal(output, whole.half())
 
 
@@ -161,8 +163,10 @@ def test_invalid_options_are_refused() -> None:
         with pytest.raises(
             ValueError, match=f"1 or an even number.* got num_buckets={wrong['num_buckets']}"
         ):
-            lsh_attention(shared, values, **wrong)
+            lsh_buckets(shared, **wrong)
+    buckets = lsh_buckets(shared, 2)
     with pytest.raises(ValueError, match="chunk_size must be at least 1, got 0"):
-        lsh_attention(shared, values, num_buckets=2, chunk_size=0)
+        lsh_attention(shared, values, buckets, chunk_size=0)
+    square = causal_mask(7, alignment="upper_left")
     with pytest.raises(ValueError, match=r"lsh_attention must be one row.* got \[7, 7\]"):
-        lsh_attention(shared, values, num_buckets=2, mask=causal_mask(7, alignment="upper_left"))
+        lsh_attention(shared, values, buckets, chunk_size=7, mask=square)

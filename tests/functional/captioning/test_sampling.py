@@ -28,9 +28,7 @@ def test_sampling_frequencies_match_the_model() -> None:
     drawn = sample_captions(
         always,
         Still(),
-        num_images=50,
-        num_samples=40,
-        start_token=0,
+        torch.zeros(50, 40).long(),
         end_token=3,
         max_length=1,
         banned_tokens=(0,),
@@ -49,9 +47,7 @@ def test_fixed_uniform_numbers_determine_the_tokens() -> None:
     drawn = sample_captions(
         always,
         Still(),
-        num_images=2,
-        num_samples=3,
-        start_token=0,
+        torch.zeros(2, 3).long(),
         end_token=3,
         max_length=1,
         banned_tokens=(0,),
@@ -65,9 +61,7 @@ def test_caption_ends_at_its_stop_token() -> None:
     drawn = sample_captions(
         always,
         Still(),
-        num_images=5,
-        num_samples=7,
-        start_token=0,
+        torch.zeros(5, 7).long(),
         end_token=3,
         max_length=11,
         banned_tokens=(0,),
@@ -105,8 +99,6 @@ def test_each_caption_continues_from_its_own_tokens() -> None:
 
     torch.manual_seed(0)
     state = Count(torch.zeros(3, 1))
-    drawn = sample_captions(
-        echo, state, num_images=3, num_samples=5, start_token=0, end_token=3, max_length=4
-    )
+    drawn = sample_captions(echo, state, torch.zeros(3, 5).long(), end_token=3, max_length=4)
     assert (drawn.tokens == drawn.tokens[..., :1]).all()
     assert len(drawn.tokens[..., 0].unique()) == 2

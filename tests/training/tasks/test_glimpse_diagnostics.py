@@ -19,6 +19,7 @@ from visattn.training.tasks.glimpse_diagnostics import (
 )
 from visattn.training.tasks.glimpse_losses import (
     GlimpseLosses,
+    GlimpseLossOptions,
     ValueBaseline,
     compute_glimpse_losses,
 )
@@ -55,7 +56,10 @@ def sample_rollout(model: RecurrentAttentionModel, num_rollouts: int = 3) -> Gli
 
 def diagnose(rollout: GlimpseRollout, **options: Any) -> tuple[dict[str, Tensor], GlimpseLosses]:
     losses = compute_glimpse_losses(
-        rollout, LABELS, policy_std=POLICY_STD, reward="log_probability", **options
+        rollout,
+        LABELS,
+        GlimpseLossOptions(reward="log_probability", **options),
+        policy_std=POLICY_STD,
     )
     return policy_diagnostics(rollout, losses, POLICY_STD), losses
 
@@ -100,8 +104,8 @@ def test_explained_variance_of_equal_rewards_is_zero() -> None:
         losses = compute_glimpse_losses(
             replace(rollout, logits=scores),
             LABELS,
+            GlimpseLossOptions(reward="log_probability"),
             policy_std=POLICY_STD,
-            reward="log_probability",
             baseline=baseline,
         )
         assert float(policy_diagnostics(rollout, losses, POLICY_STD)["explained_variance"]) == 0

@@ -16,6 +16,7 @@ from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.training.tasks.glimpse_losses import (
     GlimpseLosses,
+    GlimpseLossOptions,
     ValueBaseline,
     compute_glimpse_losses,
 )
@@ -128,12 +129,14 @@ def test_losses_match_plain_sums(
     losses = compute_glimpse_losses(
         rollout,
         LABELS,
+        GlimpseLossOptions(
+            leave_one_out_baseline=others,
+            reward=reward,
+            normalize_advantages=normalize,
+            aux_loss_weight=0.7,
+        ),
         policy_std=POLICY_STD,
         baseline=module,
-        leave_one_out_baseline=others,
-        reward=reward,
-        normalize_advantages=normalize,
-        aux_loss_weight=0.7,
     )
     equivalent: Any = {"none": 0.0, "number": 0.3}.get(baseline, module)
     expected = reference_losses(
@@ -159,9 +162,8 @@ def test_entropy_weight_and_label_smoothing() -> None:
         compute_glimpse_losses(
             rollout,
             LABELS,
+            GlimpseLossOptions(entropy_weight=entropy, label_smoothing=smoothing),
             policy_std=POLICY_STD,
-            entropy_weight=entropy,
-            label_smoothing=smoothing,
         )
         for entropy, smoothing in ((0.0, 0.0), (0.25, 0.0), (0.0, 0.1))
     )
@@ -179,9 +181,9 @@ def test_policy_loss_weight_scales_the_policy_loss_only() -> None:
         compute_glimpse_losses(
             random_rollout(),
             LABELS,
+            GlimpseLossOptions(policy_loss_weight=weight),
             policy_std=POLICY_STD,
             baseline=value_baseline(),
-            policy_loss_weight=weight,
         )
         for weight in (1.0, 0.1)
     )
@@ -192,7 +194,10 @@ def test_policy_loss_weight_scales_the_policy_loss_only() -> None:
 
 def test_leave_one_out_advantages_of_an_image_sum_to_zero() -> None:
     losses = compute_glimpse_losses(
-        random_rollout(), LABELS, policy_std=POLICY_STD, leave_one_out_baseline=True, reward="gain"
+        random_rollout(),
+        LABELS,
+        GlimpseLossOptions(leave_one_out_baseline=True, reward="gain"),
+        policy_std=POLICY_STD,
     )
     assert losses.advantages.sum(1).abs().max() < 1e-12
 
@@ -200,14 +205,20 @@ def test_leave_one_out_advantages_of_an_image_sum_to_zero() -> None:
 def test_leave_one_out_needs_two_rollouts() -> None:
     with pytest.raises(ValueError, match="at least 2 samples per image"):
         compute_glimpse_losses(
-            random_rollout(m=1), LABELS, policy_std=POLICY_STD, leave_one_out_baseline=True
+            random_rollout(m=1),
+            LABELS,
+            GlimpseLossOptions(leave_one_out_baseline=True),
+            policy_std=POLICY_STD,
         )
 
 
 def test_a_single_advantage_is_not_normalized() -> None:
     rollout = random_rollout(b=1, m=1, t=2, actions=1)
     losses = compute_glimpse_losses(
-        rollout, LABELS[:1], policy_std=POLICY_STD, normalize_advantages=True, reward="gain"
+        rollout,
+        LABELS[:1],
+        GlimpseLossOptions(normalize_advantages=True, reward="gain"),
+        policy_std=POLICY_STD,
     )
     assert losses.advantages.isfinite().all()
     assert losses.total.isfinite()
@@ -220,9 +231,8 @@ def test_equal_rewards_have_no_advantages_and_finite_losses() -> None:
     losses = compute_glimpse_losses(
         replace(rollout, logits=scores),
         LABELS,
+        GlimpseLossOptions(leave_one_out_baseline=True, normalize_advantages=True),
         policy_std=POLICY_STD,
-        leave_one_out_baseline=True,
-        normalize_advantages=True,
     )
     assert not losses.advantages.any()
     assert losses.total.isfinite()
@@ -239,7 +249,7 @@ def test_rollouts_without_actions_have_no_policy_loss() -> None:
     )
     module = ValueBaseline(11, initial_value=0.1)
     losses = compute_glimpse_losses(
-        rollout, LABELS, policy_std=std, baseline=module, entropy_weight=0.3
+        rollout, LABELS, GlimpseLossOptions(entropy_weight=0.3), policy_std=std, baseline=module
     )
     assert not losses.policy.detach()
     assert not losses.baseline
@@ -292,9 +302,9 @@ def test_each_loss_trains_its_own_modules(
     losses = compute_glimpse_losses(
         rollout,
         torch.arange(5) % 3,
+        GlimpseLossOptions(aux_loss_weight=0.5),
         policy_std=model.policy.std,
         baseline=baseline,
-        aux_loss_weight=0.5,
     )
     modules = {
         "glimpse_net": model.glimpse_net,
@@ -316,7 +326,7 @@ def test_policy_gradient_of_each_action() -> None:
     rollout = random_rollout()
     rollout = replace(rollout, policy_samples=rollout.policy_samples.clone().requires_grad_())
     losses = compute_glimpse_losses(
-        rollout, LABELS, policy_std=POLICY_STD, reward="log_probability"
+        rollout, LABELS, GlimpseLossOptions(reward="log_probability"), policy_std=POLICY_STD
     )
     losses.policy.backward()
     assert rollout.policy_samples.grad is None
@@ -350,10 +360,9 @@ def test_reward_of_an_image_changes_only_its_own_gradient(
         losses = compute_glimpse_losses(
             rollout,
             labels,
+            GlimpseLossOptions(leave_one_out_baseline=others, reward="log_probability"),
             policy_std=POLICY_STD,
             baseline=baseline,
-            leave_one_out_baseline=others,
-            reward="log_probability",
         )
         losses.policy.backward()
         gradients.append(rollout.policy_means.grad)
@@ -370,9 +379,9 @@ def test_losses_do_not_depend_on_the_order_of_images(normalize: bool) -> None:
         compute_glimpse_losses(
             part,
             labels,
+            GlimpseLossOptions(normalize_advantages=normalize),
             policy_std=POLICY_STD,
             baseline=value_baseline(),
-            normalize_advantages=normalize,
         )
         for part, labels in ((rollout, LABELS), (other, LABELS[order]))
     )
@@ -388,7 +397,11 @@ def test_repeated_rollouts_have_the_losses_of_a_single_rollout(baseline: Any) ->
     )
     single_losses, repeated_losses = (
         compute_glimpse_losses(
-            part, LABELS, policy_std=POLICY_STD, baseline=baseline, aux_loss_weight=1.0
+            part,
+            LABELS,
+            GlimpseLossOptions(aux_loss_weight=1.0),
+            policy_std=POLICY_STD,
+            baseline=baseline,
         )
         for part in (single, repeated)
     )
@@ -481,7 +494,10 @@ def trained(steps: int, *, frozen: bool) -> float:
         pixels, labels = toy(32, random)
         rollout = model.rollout(model.normalize(pixels), num_rollouts=8, sample=True)
         losses: GlimpseLosses = compute_glimpse_losses(
-            rollout, labels, policy_std=model.policy.std, leave_one_out_baseline=True
+            rollout,
+            labels,
+            GlimpseLossOptions(leave_one_out_baseline=True),
+            policy_std=model.policy.std,
         )
         optimizer.zero_grad()
         losses.total.backward()

@@ -17,7 +17,11 @@ from visattn.functional.glimpses.rewards import RewardType
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.tasks import glimpse_losses
-from visattn.training.tasks.glimpse_losses import ValueBaseline, compute_glimpse_losses
+from visattn.training.tasks.glimpse_losses import (
+    GlimpseLossOptions,
+    ValueBaseline,
+    compute_glimpse_losses,
+)
 
 PATHS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # [81 4]
 
@@ -69,10 +73,15 @@ def states() -> Tensor:
 
 
 def library_gradient(
-    policy: Tensor, labels: list[int], monkeypatch: pytest.MonkeyPatch, pairs: bool, **options: Any
+    policy: Tensor,
+    labels: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    options: GlimpseLossOptions,
+    baseline: Any,
 ) -> Tensor:
     """The exact expectation of the estimator's gradient, from the library's policy loss."""
-    rows = torch.tensor(list(itertools.product(range(81), repeat=2 if pairs else 1)))
+    count = 2 if options.leave_one_out_baseline else 1
+    rows = torch.tensor(list(itertools.product(range(81), repeat=count)))
     log_probs = path_log_probs(policy)[rows]  # [b m 4]: an image for each tuple of rollouts
     weights = log_probs.detach().sum((1, 2)).exp() * len(rows)
     nothing = torch.zeros(*rows.shape, 4, 2, dtype=torch.float64)
@@ -83,9 +92,9 @@ def library_gradient(
     losses = compute_glimpse_losses(
         rollout,
         torch.tensor([labels]).expand(len(rows), -1),
+        options,
         policy_std=torch.tensor(1.0),
-        leave_one_out_baseline=pairs,
-        **options,
+        baseline=baseline,
     )
     (gradient,) = torch.autograd.grad(losses.policy, policy)
     return -gradient
@@ -116,9 +125,8 @@ def test_expected_gradient_is_exact_with_each_baseline(
     assert exact.abs().max() > 0.01
     for name, baseline in BASELINES.items():
         for pairs in (False, True):  # with the leave-one-out baseline, too
-            gradient = library_gradient(
-                policy, labels, monkeypatch, pairs, baseline=baseline(), reward=reward
-            )
+            options = GlimpseLossOptions(leave_one_out_baseline=pairs, reward=reward)
+            gradient = library_gradient(policy, labels, monkeypatch, options, baseline())
             difference = float((gradient - exact).abs().max())
             assert difference < 1e-12, (name, pairs, difference)
 
@@ -152,7 +160,7 @@ def test_classification_trains_every_label_and_no_padding() -> None:
     path, nothing = torch.zeros(5, 1, 4, 2), torch.zeros(5, 1, 0, 2, dtype=torch.float64)
     rollout = GlimpseRollout(path, logits, nothing, nothing, nothing)
     losses = compute_glimpse_losses(
-        rollout, labels, policy_std=torch.tensor(1.0), aux_loss_weight=0.5
+        rollout, labels, GlimpseLossOptions(aux_loss_weight=0.5), policy_std=torch.tensor(1.0)
     )
     last, every = [], []
     for image, glimpse in itertools.product(range(5), range(4)):

@@ -34,7 +34,7 @@ from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.data.regions.dataset import AnnotatedImage
+    from visattn.data.regions.annotations import AnnotatedImage
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
@@ -233,7 +233,7 @@ def _check_parts(args: argparse.Namespace) -> None:
 
 def _read_annotations(args: argparse.Namespace, skipped: dict[str, str]) -> "list[AnnotatedImage]":
     """Return the images with their objects; unreadable folders are noted in `skipped`."""
-    from visattn.data.regions.dataset import read_annotated_images
+    from visattn.data.regions.readers import read_annotated_images
 
     return read_annotated_images(
         args.data,

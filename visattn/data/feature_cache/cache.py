@@ -5,8 +5,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
@@ -95,7 +94,6 @@ class FeatureCache:
         resize: ResizeSpec | None = None,
         views: Sequence[str] = ("plain",),
         batch_size: int = 16,
-        device: torch.device | str | None = None,
         log: Callable[[str], object] = lambda _: None,
     ) -> Self:
         """Return the features of photos, after computing those that are missing.
@@ -107,13 +105,12 @@ class FeatureCache:
 
         Args:
             folder: Where the features are stored; created if missing.
-            encoder: Computes the features.
+            encoder: Computes the features, on its device.
             photos: The photos at the encoder's input size. They are read from threads.
             ids: Unique id of each photo.
             resize: Resizing of the photos, recorded so that changes are detected.
             views: Views of each photo: `plain`, `mirrored`.
             batch_size: Photos per batch; on a CPU small batches are faster than large ones.
-            device: Device on which the encoder runs meanwhile; its own if None.
             log: Called with the required disk space, then with progress messages.
 
         Raises:
@@ -124,20 +121,19 @@ class FeatureCache:
         folder, requested = Path(folder), request_header(encoder, ids, resize, views)
         existing, load = _open_matching(folder, requested), _InputLoader(photos, ids, encoder)
         log(_describe_size(folder, existing or requested))
-        with _moved_to(encoder, device):
-            if existing and existing.complete:
-                cache = cls(folder, ids=ids, views=views)
-                check_features(folder, existing, encoder, load, ids)
-                return cache
-            _check_disk_space(folder, existing or requested)
-            folder.mkdir(parents=True, exist_ok=True)
-            with lock_folder(folder, log):
-                header = _open_matching(folder, requested) or requested
-                if not header.complete:
-                    _check_all_photos(folder, header, ids)
-                    header.write(folder)
-                    write_features(folder, header, encoder, load, batch_size=batch_size, log=log)
-                    replace(header, complete=True).write(folder)
+        if existing and existing.complete:
+            cache = cls(folder, ids=ids, views=views)
+            check_features(folder, existing, encoder, load, ids)
+            return cache
+        _check_disk_space(folder, existing or requested)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock_folder(folder, log):
+            header = _open_matching(folder, requested) or requested
+            if not header.complete:
+                _check_all_photos(folder, header, ids)
+                header.write(folder)
+                write_features(folder, header, encoder, load, batch_size=batch_size, log=log)
+                replace(header, complete=True).write(folder)
         return cls(folder, ids=ids, views=views)
 
     def __len__(self) -> int:
@@ -285,16 +281,6 @@ def _list_differences(
 
 def _short_value(value: object) -> str:
     return f"{str(value)[:12]}..." if isinstance(value, str) and len(value) > 40 else repr(value)
-
-
-@contextmanager
-def _moved_to(encoder: ImageEncoder, device: torch.device | str | None) -> Iterator[None]:
-    original = encoder.shift.device
-    encoder.to(device or original)
-    try:
-        yield
-    finally:
-        encoder.to(original)
 
 
 def _hash_weights(encoder: ImageEncoder) -> str:

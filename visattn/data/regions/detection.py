@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from visattn.data.images.joint_transforms import JointTransforms, RegionSample
 from visattn.data.loading.sample_seed import mix_seed
-from visattn.data.regions.dataset import AnnotatedImage
+from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center
 from visattn.geometry.affine import Box, Geometry
@@ -297,7 +297,7 @@ def count_boxes(
 
     Example:
         >>> from pathlib import Path
-        >>> from visattn.data.regions.dataset import AnnotatedObject
+        >>> from visattn.data.regions.annotations import AnnotatedObject
         >>> cat = AnnotatedObject("cat", None, (1.0, 1.0, 3.0, 2.0))
         >>> group = replace(cat, crowd=True)
         >>> image = AnnotatedImage("a.jpg", Path("a.jpg"), (5, 7), (cat, group))

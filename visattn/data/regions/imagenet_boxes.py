@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
+from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.geometry.affine import Box
 from visattn.images.reader import find_images, read_size
 from visattn.io.messages import format_names

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from visattn.data.images.joint_transforms import JointTransforms, sample_nearest
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.regions.dataset import AnnotatedImage, AnnotatedObject
+from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.scenes.dataset import Scenes
 from visattn.images.reader import (
     ImageError,

@@ -15,11 +15,9 @@ from visattn.functional.numerics import at_least_float32, without_autocast
 def lsh_attention(
     queries: Float[Tensor, "*b n d"],
     values: Float[Tensor, "*b n e"],
+    buckets: Int[Tensor, "*b r n"],
     *,
-    num_buckets: int,
-    num_rounds: int = 1,
-    chunk_size: int | None = None,
-    seed: int = 0,
+    chunk_size: int,
     causal: bool = False,
     mask: Bool[Tensor, "*#b #n #n"] | None = None,
     scale: float | None = None,
@@ -37,10 +35,9 @@ def lsh_attention(
     Args:
         queries: Shared queries and keys.
         values: Values.
-        num_buckets: Number of buckets: 1 or an even number.
-        num_rounds: Number of hashing rounds; more rounds miss fewer pairs.
-        chunk_size: Tokens per chunk; 2 n / num_buckets, rounded up, if None, and at most n.
-        seed: Seed of the random rotations; the buckets are the same on every device.
+        buckets: Bucket of each token in each round, from `lsh_buckets`; more rounds miss fewer
+            pairs.
+        chunk_size: Tokens per chunk; the paper takes 2 n / number of buckets.
         causal: Whether to mask later tokens.
         mask: True = may attend; one row for all queries: `[..., 1, n]`.
         scale: Factor of the dot products; 1 / sqrt(d) if None.
@@ -48,12 +45,12 @@ def lsh_attention(
             from the weights instead of in chunks.
 
     Raises:
-        ValueError: If the number of buckets is odd, the number of rounds or the chunk size is below
-            1, or the mask has one row per query.
+        ValueError: If the chunk size is below 1, or the mask has one row per query.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-        >>> lsh_attention(x, torch.tensor([[0.0], [2.0], [4.0]]), num_buckets=1)[0][1]
+        >>> values = torch.tensor([[0.0], [2.0], [4.0]])
+        >>> lsh_attention(x, values, lsh_buckets(x, 1), chunk_size=3)[0][1]
         tensor([2.])
 
     Source:
@@ -61,10 +58,8 @@ def lsh_attention(
     """
     count = queries.shape[-2]
     flat = at_least_float32(queries).reshape(-1, *queries.shape[-2:])
-    buckets = lsh_buckets(flat, num_buckets, num_rounds=num_rounds, seed=seed)
-    length = min(count, -(-2 * count // num_buckets) if chunk_size is None else chunk_size)
     factor: float = queries.shape[-1] ** -0.5 if scale is None else scale
-    chunks = _split_into_chunks(buckets, length)
+    chunks = _split_into_chunks(buckets.reshape(-1, *buckets.shape[-2:]), min(count, chunk_size))
     allowed = torch.ones(queries.shape[:-1], dtype=torch.bool, device=queries.device)
     if mask is not None:
         allowed = allowed & key_mask(mask, "lsh_attention")
@@ -98,7 +93,7 @@ def lsh_buckets(
         vectors: Vectors to hash.
         num_buckets: Number of buckets: 1 or an even number.
         num_rounds: Number of random rotations.
-        seed: Seed of the rotations.
+        seed: Seed of the rotations; the buckets are the same on every device.
 
     Raises:
         ValueError: If the number of buckets is neither 1 nor even, or there is no round.

@@ -23,29 +23,23 @@ class SampledCaptions(NamedTuple):
 def sample_captions(
     step: DecoderStep[StateT, StepOutputT],
     state: StateT,
+    start: Int[Tensor, "b k"],
     *,
-    num_images: int,
-    num_samples: int,
-    start_token: int,
     end_token: int,
     max_length: int = 20,
     banned_tokens: tuple[int, ...] = (),
-    device: torch.device | str = "cpu",
     uniforms: Callable[[], Float[Tensor, "b k"]] | None = None,
 ) -> SampledCaptions:
-    """Return `num_samples` captions per image, sampled word by word from the model.
+    """Return captions of each image, sampled word by word from the model.
 
     Args:
         step: Maps a state and the previous words to the logits of the next words, the new state
             and attention tensors.
         state: State before the first word, one hypothesis per image.
-        num_images: Number of images.
-        num_samples: Captions per image.
-        start_token: First input token.
+        start: First input token of each caption: as many per image as there are columns.
         end_token: Token that ends a caption.
         max_length: Maximum number of words, including the end token.
         banned_tokens: Tokens that are never generated.
-        device: Device of the model.
         uniforms: Returns a uniform number in [0, 1) per caption for each step, from which words
             are sampled; `torch.rand` if None.
 
@@ -55,23 +49,22 @@ def sample_captions(
         >>> def step(state, token):
         ...     return torch.tensor([9.0, 0.0, 0.0]).expand(*token.shape, 3), state, ()
         >>> samples = sample_captions(
-        ...     step, Stateless(), num_images=2, num_samples=5, start_token=0, end_token=2,
-        ...     max_length=7, banned_tokens=(0,),
+        ...     step, Stateless(), torch.zeros(2, 5).long(), end_token=2, max_length=7,
+        ...     banned_tokens=(0,),
         ... )
         >>> samples.lengths.shape, bool((samples.tokens > 0).all())
         (torch.Size([2, 5]), True)
     """
-    token = torch.full((num_images, num_samples), start_token, device=device)
+    token = start
     state = state.reorder_beams(torch.zeros_like(token))
+    banned = torch.tensor(banned_tokens, device=start.device).long()
     lengths = torch.zeros_like(token)
     active = torch.ones_like(token, dtype=torch.bool)
     words: list[Tensor] = []
     while active.any() and len(words) < max_length:
         logits, state, _ = step(state, token)
-        logits = logits.index_fill(
-            -1, torch.tensor(banned_tokens, device=device).long(), -torch.inf
-        )
-        numbers = torch.rand(token.shape, device=device) if uniforms is None else uniforms()
+        logits = logits.index_fill(-1, banned, -torch.inf)
+        numbers = torch.rand(token.shape, device=start.device) if uniforms is None else uniforms()
         token = sample_categorical(logits.softmax(-1), numbers).where(active, end_token)
         words.append(token)
         lengths += active

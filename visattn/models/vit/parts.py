@@ -1,6 +1,7 @@
 """Building blocks of `VisionTransformer`: stems, layers, pooling, prefix tokens, positions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -169,47 +170,64 @@ def layer_attn_types(attn_type: str | Sequence[str], depth: int) -> tuple[str, .
     return tuple(types[index % len(types)] for index in range(depth))
 
 
+@dataclass(frozen=True)
+class LayerOptions:
+    """What all encoder layers of a model have in common; as in `VisionTransformer`.
+
+    Args:
+        embed_dim: Size of a token.
+        hidden_dim: Hidden size of the feed-forward network.
+        num_heads: Number of attention heads.
+        ffn_layer: Kind of feed-forward network.
+        window_size: Height and width of a window of patches.
+        relative: Whether layers learn relative position biases.
+        layer_scale: Initial scale of the residual branches; None for none.
+        drop_path_rate: Stochastic depth rate of the last layer.
+        norm_eps: Epsilon of the norms.
+        attention: Further options of `TokenAttention`.
+    """
+
+    embed_dim: int
+    hidden_dim: int
+    num_heads: int
+    ffn_layer: FFNLayer
+    window_size: tuple[int, int]
+    relative: bool
+    layer_scale: float | None
+    drop_path_rate: float
+    norm_eps: float
+    attention: Mapping[str, bool]
+
+
 def create_layers(
-    attn_types: Sequence[str],
-    embed_dim: int,
-    *,
-    num_heads: int,
-    hidden_dim: int,
-    grid_size: tuple[int, int],
-    window_size: tuple[int, int],
-    relative: bool,
-    ffn_layer: FFNLayer,
-    drop_path_rate: float,
-    layer_scale: float | None,
-    norm_eps: float,
-    **attention_kwargs: bool,
+    attn_types: Sequence[str], grid_size: tuple[int, int], options: LayerOptions
 ) -> nn.ModuleList:
     """Return the encoder layers; the stochastic depth rate rises linearly with depth.
 
     Raises:
         ValueError: If an option is unknown or does not fit the others.
     """
-    check_choice("ffn_layer", ffn_layer, get_args(FFNLayer))
-    ffn_class = FeedForward if ffn_layer == "mlp" else SwiGLU
+    check_choice("ffn_layer", options.ffn_layer, get_args(FFNLayer))
+    ffn_class = FeedForward if options.ffn_layer == "mlp" else SwiGLU
     layers = nn.ModuleList()
     for index, attn_type in enumerate(attn_types):
-        extent = grid_size if attn_type == "full" else window_size
+        extent = grid_size if attn_type == "full" else options.window_size
         attention = TokenAttention(
-            embed_dim,
-            num_heads=num_heads,
+            options.embed_dim,
+            num_heads=options.num_heads,
             attn_type=attn_type,  # pyright: ignore[reportArgumentType]
-            window_size=window_size,
-            max_relative_position=(extent[0] - 1, extent[1] - 1) if relative else None,
-            norm_eps=norm_eps,
-            **attention_kwargs,
+            window_size=options.window_size,
+            max_relative_position=(extent[0] - 1, extent[1] - 1) if options.relative else None,
+            norm_eps=options.norm_eps,
+            **options.attention,
         )
         layer = EncoderLayer(
-            embed_dim,
+            options.embed_dim,
             attention,
-            ffn_class(embed_dim, hidden_dim),
-            layer_scale=layer_scale,
-            drop_path=drop_path_rate * index / max(1, len(attn_types) - 1),
-            norm_eps=norm_eps,
+            ffn_class(options.embed_dim, options.hidden_dim),
+            layer_scale=options.layer_scale,
+            drop_path=options.drop_path_rate * index / max(1, len(attn_types) - 1),
+            norm_eps=options.norm_eps,
         )
         layers.append(layer)
     return layers

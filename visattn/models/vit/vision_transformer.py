@@ -21,6 +21,7 @@ from visattn.models.vit.from_torchvision import vit_from_torchvision, vit_to_tor
 from visattn.models.vit.parts import (
     FFNLayer,
     GlobalPool,
+    LayerOptions,
     PosEmbedType,
     Stem,
     check_pos_embed_type,
@@ -181,22 +182,19 @@ class VisionTransformer(ImageClassifier):
         learned = self.pos_embed_type == "learned"
         self.pos_embed = nn.Parameter(torch.zeros(1, count, dim)) if learned else None
         self.patch_dropout = PatchDropout(self.patch_drop_rate)
-        self.blocks = create_layers(
-            attn_types,
-            dim,
+        layer_options = LayerOptions(
+            embed_dim=dim,
             hidden_dim=hidden_dim,
-            grid_size=self.grid_size,
+            num_heads=self.num_heads,
+            ffn_layer=self.ffn_layer,
             window_size=self.window_size,
             relative=self.pos_embed_type == "relative",
-            ffn_layer=self.ffn_layer,
-            drop_path_rate=self.drop_path_rate,
             layer_scale=self.layer_scale,
+            drop_path_rate=self.drop_path_rate,
             norm_eps=self.norm_eps,
-            num_heads=self.num_heads,
-            qkv_bias=self.qkv_bias,
-            qk_norm=self.qk_norm,
-            lsa=self.lsa,
+            attention={"qkv_bias": self.qkv_bias, "qk_norm": self.qk_norm, "lsa": self.lsa},
         )
+        self.blocks = create_layers(attn_types, self.grid_size, layer_options)
         norms = nn.Identity(), nn.LayerNorm(dim, self.norm_eps)
         self.norm, self.fc_norm = norms if self.use_fc_norm else norms[::-1]
         options = {"num_heads": self.num_heads, "norm_eps": self.norm_eps}

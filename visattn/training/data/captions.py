@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -181,17 +182,17 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
         ids, photos = self.all_images(resize)
         views = ("plain", "mirrored") if self.hflip else ("plain",)
         folder = Path(str(self.feature_cache_dir))
-        FeatureCache.prepare(
-            folder,
-            encoder,
-            photos,
-            ids=ids,
-            resize=resize,
-            views=views,
-            batch_size=64 if device is not None and device.type == "cuda" else 16,
-            device=device,
-            log=rank_zero_info,
-        )
+        with _moved_to(encoder, device):
+            FeatureCache.prepare(
+                folder,
+                encoder,
+                photos,
+                ids=ids,
+                resize=resize,
+                views=views,
+                batch_size=64 if device is not None and device.type == "cuda" else 16,
+                log=rank_zero_info,
+            )
         return {
             split: FeatureCache(folder, ids=[entry.id for entry in entries], views=views)
             for split, entries in self.entries.items()
@@ -365,3 +366,14 @@ class CaptionDataModule(CaptionedImagesDataModule):
         """Return the files of the first validation photos, or of training if there are none."""
         entries, folder = self.splits.get("validation", self.splits["train"])
         return [folder / entry.file for entry in entries[:count]]
+
+
+@contextmanager
+def _moved_to(encoder: ImageEncoder, device: torch.device | str | None) -> Iterator[None]:
+    """Run an encoder on a device, by default its own, and return it afterwards."""
+    original = encoder.shift.device
+    encoder.to(device or original)
+    try:
+        yield
+    finally:
+        encoder.to(original)

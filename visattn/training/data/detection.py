@@ -5,7 +5,7 @@ from typing import Any
 
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
+from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.detection import (
     AnnotatedObjects,
     DetectionDataset,
@@ -13,6 +13,7 @@ from visattn.data.regions.detection import (
     collate_detections,
     count_boxes,
 )
+from visattn.data.regions.readers import check_photo_sizes, read_coco_images
 from visattn.data.scenes.dataset import Scenes, Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.images.resize import ResizeMode

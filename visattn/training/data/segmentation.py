@@ -10,8 +10,9 @@ import torch
 from visattn.data.images.augment import AugmentationSpec
 from visattn.data.images.joint_transforms import JointTransforms
 from visattn.data.loading.fallback import OnError
+from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.coco_instances import read_category_names
-from visattn.data.regions.dataset import AnnotatedImage, check_photo_sizes, read_coco_images
+from visattn.data.regions.readers import check_photo_sizes, read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,
     MaskFolder,

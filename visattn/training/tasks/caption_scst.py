@@ -127,13 +127,10 @@ class SCSTTask(CaptioningTask):
         samples = sample_captions(
             self.model.step,
             state,
-            num_images=len(features),
-            num_samples=self.num_samples,
-            start_token=START,
+            torch.full(size, START, device=features.device),
             end_token=END,
             max_length=self.max_length,
             banned_tokens=BANNED_TOKENS,
-            device=features.device,
             uniforms=partial(generator.rand, *size),
         )
         rewards = self.rewards(samples, batch)

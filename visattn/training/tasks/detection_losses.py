@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import cross_entropy, l1_loss, one_hot
 from torchvision.ops import sigmoid_focal_loss
 
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
-from visattn.functional.matching import linear_sum_assignment
 from visattn.models.detection.detr import BoxPrediction, ClassProbability, DetrOutput
 from visattn.results.kinds import NO_OBJECT
 from visattn.training.distributed.reduce import all_reduce_mean
@@ -86,8 +86,12 @@ class SetCriterion:
         labels: Int[Tensor, "b m"],
         boxes: Float[Tensor, "b m 4"],
     ) -> Matches:
-        """Return the assignment of objects to queries with the smallest total cost, per layer."""
-        costs = self.costs(layers, labels, boxes).cpu()
+        """Return the assignment of objects to queries with the smallest total cost, per layer.
+
+        Raises:
+            ValueError: If a prediction is NaN.
+        """
+        costs = self.costs(layers, labels, boxes).double().cpu().numpy()
         pairs: list[tuple[int, int, int, int]] = []
         for image, real in enumerate((labels != NO_OBJECT).cpu()):
             columns = real.nonzero().flatten().tolist()
@@ -95,7 +99,7 @@ class SetCriterion:
                 rows, picked = linear_sum_assignment(costs[layer, image][:, columns])
                 pairs += [
                     (layer, image, row, columns[pick])
-                    for row, pick in zip(rows, picked, strict=True)
+                    for row, pick in zip(rows.tolist(), picked.tolist(), strict=True)
                 ]
         index = torch.tensor(pairs, dtype=torch.long, device=labels.device).view(-1, 4)
         return Matches(*index.unbind(1))

@@ -40,6 +40,7 @@ from visattn.training.tasks.glimpse_eval import (
 )
 from visattn.training.tasks.glimpse_losses import (
     GlimpseLosses,
+    GlimpseLossOptions,
     ValueBaseline,
     check_num_labels,
     compute_glimpse_losses,
@@ -142,11 +143,16 @@ class GlimpseTask(Task):
         super().__init__(model(data_info["class_names"]))
         check_num_labels(self.model, data_info.get("max_length", 1))
         self.num_rollouts, self.baseline = num_rollouts, baseline
-        self.reward: RewardType = reward
-        self.normalize_advantages, self.aux_loss_weight = normalize_advantages, aux_loss_weight
-        self.backprop_policy_to_core = backprop_policy_to_core
-        self.policy_loss_weight, self.entropy_weight = policy_loss_weight, entropy_weight
-        self.label_smoothing, self.final_std = label_smoothing, final_std
+        self.loss_options = GlimpseLossOptions(
+            leave_one_out_baseline=baseline == "leave_one_out",
+            reward=reward,
+            normalize_advantages=normalize_advantages,
+            policy_loss_weight=policy_loss_weight,
+            aux_loss_weight=aux_loss_weight,
+            label_smoothing=label_smoothing,
+            entropy_weight=entropy_weight,
+        )
+        self.backprop_policy_to_core, self.final_std = backprop_policy_to_core, final_std
         self.random_location_epochs = random_location_epochs
         self.supervised_location_epochs = supervised_location_epochs
         # The policy, or its standard deviation, has no gradient in these epochs.
@@ -265,15 +271,9 @@ class GlimpseTask(Task):
         losses = compute_glimpse_losses(
             rollout,
             labels,
+            self.loss_options,
             policy_std=self.model.policy.std,
             baseline=self.average_reward if moving_average else self.value_baseline,
-            leave_one_out_baseline=self.baseline == "leave_one_out",
-            reward=self.reward,
-            normalize_advantages=self.normalize_advantages,
-            policy_loss_weight=self.policy_loss_weight,
-            aux_loss_weight=self.aux_loss_weight,
-            label_smoothing=self.label_smoothing,
-            entropy_weight=self.entropy_weight,
         )
         if moving_average and losses.rewards.numel():
             reward = all_reduce_mean(losses.rewards.mean())
@@ -375,9 +375,9 @@ def _compute_and_reset(metric: Any) -> Tensor:
 def _check_options(task: GlimpseTask) -> None:
     """Raise a ValueError if an option of a task is out of range."""
     nonnegative = {
-        "policy_loss_weight": task.policy_loss_weight,
-        "aux_loss_weight": task.aux_loss_weight,
-        "entropy_weight": task.entropy_weight,
+        "policy_loss_weight": task.loss_options.policy_loss_weight,
+        "aux_loss_weight": task.loss_options.aux_loss_weight,
+        "entropy_weight": task.loss_options.entropy_weight,
         "policy_lr_mult": task.policy_lr_mult,
         "baseline_lr_mult": task.baseline_lr_mult,
         "random_location_epochs": task.random_location_epochs,
@@ -387,8 +387,8 @@ def _check_options(task: GlimpseTask) -> None:
     negative = {name: value for name, value in nonnegative.items() if not value >= 0}
     if negative:
         raise ValueError(f"{', '.join(negative)} must be at least 0, got {negative}")
-    if not 0 <= task.label_smoothing < 1:
-        raise ValueError(f"label_smoothing must lie in [0, 1), got {task.label_smoothing}")
+    if not 0 <= (smoothing := task.loss_options.label_smoothing) < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {smoothing}")
     if task.final_std is not None and not task.final_std > 0:
         raise ValueError(f"final_std must be above 0, got {task.final_std}")
     if task.num_rollouts < 1:

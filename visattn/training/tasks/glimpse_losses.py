@@ -97,19 +97,37 @@ class GlimpseLosses:
         return self.classification + self.policy + self.baseline
 
 
+@dataclass(frozen=True)
+class GlimpseLossOptions:
+    """How rewards become losses, and what each loss counts.
+
+    Args:
+        leave_one_out_baseline: Also subtract the mean over the other rollouts of the image.
+        reward: As in `visattn.functional.glimpses.rewards.classification_rewards`.
+        normalize_advantages: Divide the advantages by their standard deviation over all processes.
+        policy_loss_weight: Weight of the policy loss.
+        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
+            the last glimpse of each label.
+        label_smoothing: Label smoothing of the cross-entropy.
+        entropy_weight: Weight of the policy's entropy, if there are actions.
+    """
+
+    leave_one_out_baseline: bool = False
+    reward: RewardType = "correct"
+    normalize_advantages: bool = False
+    policy_loss_weight: float = 1.0
+    aux_loss_weight: float = 0.0
+    label_smoothing: float = 0.0
+    entropy_weight: float = 0.0
+
+
 def compute_glimpse_losses(
     rollout: GlimpseRollout,
     labels: Int[Tensor, "b ..."],
+    options: GlimpseLossOptions | None = None,
     *,
     policy_std: Float[Tensor, ""],
     baseline: ValueBaseline | Tensor | None = None,
-    leave_one_out_baseline: bool = False,
-    reward: RewardType = "correct",
-    normalize_advantages: bool = False,
-    policy_loss_weight: float = 1.0,
-    aux_loss_weight: float = 0.0,
-    label_smoothing: float = 0.0,
-    entropy_weight: float = 0.0,
 ) -> GlimpseLosses:
     """Return the losses of rollouts.
 
@@ -120,43 +138,42 @@ def compute_glimpse_losses(
     Args:
         rollout: The rollouts, with samples of the policy.
         labels: True classes, or sequences of them padded with -100.
+        options: Options of the losses; their defaults if None.
         policy_std: Standard deviation of the policy.
         baseline: Expected reward: a constant, a learned baseline, or none. It must not depend on
             the action or on anything after it.
-        leave_one_out_baseline: Also subtract the mean over the other rollouts of the image.
-        reward: As in `visattn.functional.glimpses.rewards.classification_rewards`.
-        normalize_advantages: Divide the advantages by their standard deviation over all processes.
-        policy_loss_weight: Weight of the policy loss.
-        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
-            the last glimpse of each label.
-        label_smoothing: Label smoothing of the cross-entropy.
-        entropy_weight: Weight of the policy's entropy, if there are actions.
 
     Raises:
         ValueError: If `leave_one_out_baseline` is set and there is a single rollout per image.
     """
+    options = options or GlimpseLossOptions()
     num_actions = rollout.policy_means.shape[2]
-    rewards = classification_rewards(rollout.logits, labels, reward, num_actions=num_actions)
+    rewards = classification_rewards(
+        rollout.logits, labels, options.reward, num_actions=num_actions
+    )
     rewarded = rewarded_actions(
-        rollout.logits, labels, num_actions=num_actions, stop_at_error=reward != "log_probability"
+        rollout.logits,
+        labels,
+        num_actions=num_actions,
+        stop_at_error=options.reward != "log_probability",
     )
     values = _baseline_values(baseline, rollout, labels)
     advantages = rewards - values.detach()
     has_actions = rewards.numel() > 0
-    if leave_one_out_baseline and has_actions:
+    if options.leave_one_out_baseline and has_actions:
         advantages = leave_one_out_advantages(advantages)
     advantages = advantages * rewarded
     expected_rewards = rewards - advantages
-    if normalize_advantages and advantages.numel() > 1:
+    if options.normalize_advantages and advantages.numel() > 1:
         advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)
     log_probs = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, policy_std)
-    entropy = has_actions * entropy_weight * gaussian_entropy(policy_std)
+    entropy = has_actions * options.entropy_weight * gaussian_entropy(policy_std)
     is_learned = has_actions and isinstance(baseline, ValueBaseline)
     return GlimpseLosses(
         classification=_classification_loss(
-            rollout.logits, labels, aux_loss_weight, label_smoothing
+            rollout.logits, labels, options.aux_loss_weight, options.label_smoothing
         ),
-        policy=policy_loss_weight * reinforce_loss(log_probs, advantages) - entropy,
+        policy=options.policy_loss_weight * reinforce_loss(log_probs, advantages) - entropy,
         baseline=value_baseline_loss(values, rewards, rewarded)
         if is_learned
         else rewards.new_zeros(()),

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.data.regions.dataset import (
-    AnnotatedImage,
+from visattn.data.regions.annotations import AnnotatedImage
+from visattn.data.regions.readers import (
     check_photo_sizes,
     read_annotated_images,
     read_coco_images,

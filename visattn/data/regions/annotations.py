@@ -1,0 +1,185 @@
+"""Images with annotated objects: their masks and boxes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from visattn.data.images.joint_transforms import RegionSample, sample_nearest
+from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
+from visattn.geometry.affine import Box
+from visattn.images.reader import LoadedImage, read_image
+from visattn.images.resize import ResizeSpec
+
+
+@dataclass(frozen=True)
+class AnnotatedObject:
+    """One annotated object.
+
+    Args:
+        category: Category name; "" if unknown.
+        segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
+            brighter than half of its maximum; None without a mask: the region is the box.
+        box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
+        crowd: Whether it is a group of objects, as COCO annotates them.
+        area: Area in pixels as annotated; None for that of the mask.
+    """
+
+    category: str
+    segmentation: Any
+    box: Box | None = None
+    crowd: bool = False
+    area: float | None = None
+
+
+@dataclass(frozen=True)
+class AnnotatedImage:
+    """An image with annotated objects.
+
+    Args:
+        name: Unique name: the path relative to the folder of images, with `/`.
+        path: Path of the file.
+        size: Height and width of the upright image, in whose pixels the annotations are.
+        objects: Annotated objects.
+    """
+
+    name: str
+    path: Path
+    size: tuple[int, int]
+    objects: tuple[AnnotatedObject, ...]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Unique category names in alphabetical order."""
+        return tuple(sorted({annotation.category for annotation in self.objects}))
+
+    def region_masks(
+        self, category: str | None = None
+    ) -> tuple[Bool[np.ndarray, "y x"], Bool[np.ndarray, "y x"]]:
+        """Return the union of the masks, and of the boxes, of the objects of a category.
+
+        Args:
+            category: Category of the objects; None for all objects.
+
+        Raises:
+            ValueError: If there are none, or a segmentation is invalid; the message names the file.
+        """
+        selected = [obj for obj in self.objects if category in (None, obj.category)]
+        if not selected:
+            raise ValueError(f"{self.path} has no {category or 'object'}")
+        mask, boxes = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
+        for obj in selected:
+            object_mask = self._mask(obj)
+            box = _bounding_box(object_mask) if obj.box is None else obj.box
+            mask |= object_mask
+            boxes |= boxes_mask([box] if box is not None else [], self.size)
+        return mask, boxes
+
+    def load(self, resize: ResizeSpec | None = None, *, masks: bool = True) -> RegionSample:
+        """Return the image with the mask and the box of each object, in the order of `objects`.
+
+        The mask of an object without one is its box.
+
+        Args:
+            resize: Resizing of the result; None for the size of the image. With it, only one mask
+                at a time is held at the size of the image.
+            masks: Whether to return masks.
+
+        Raises:
+            ImageError: If the image cannot be read.
+            ValueError: If the image has another size than the annotations say, or a segmentation is
+                invalid; the message names the file.
+        """
+        sample = RegionSample.from_image(self.read(), None, self.boxes())
+        if resize is not None:
+            sample = sample.resize(resize)
+        if not masks:
+            return sample
+        geometry = sample.geometry
+        stacked = torch.zeros(len(self.objects), *geometry.input_size, dtype=torch.bool)
+        for row, mask in zip(stacked, self.masks(), strict=True):
+            row.copy_(mask if resize is None else sample_nearest(mask, geometry, fill=0))
+        return replace(sample, masks=stacked)
+
+    def read(self) -> LoadedImage:
+        """Return the image.
+
+        Raises:
+            ImageError: If it cannot be read.
+            ValueError: If its size is not that of the annotations.
+        """
+        image = read_image(self.path)
+        self.check_size(image.size, image.orientation)
+        return image
+
+    def check_size(self, size: tuple[int, int], orientation: int) -> None:
+        """Refuse an image of another size than the annotations say.
+
+        Args:
+            size: Height and width of the upright image.
+            orientation: Its EXIF orientation.
+
+        Raises:
+            ValueError: If the sizes differ.
+        """
+        if size == self.size:
+            return
+        turned = (
+            f"; its EXIF orientation is {orientation}, and annotations are in the pixels of the "
+            "upright image: turn the pixels or the annotations"
+            if orientation != 1
+            else ""
+        )
+        raise ValueError(
+            f"{self.path} is {size[1]} x {size[0]} pixels (width x height), but its annotations "
+            f"say {self.size[1]} x {self.size[0]}{turned}"
+        )
+
+    def masks(self) -> Iterator[Bool[Tensor, "y x"]]:
+        """Yield the mask of each object at the size of the image, one at a time."""
+        return (torch.from_numpy(self._mask(obj)) for obj in self.objects)
+
+    def boxes(self) -> Float[Tensor, "n 4"]:
+        """Return left, top, right, bottom of each object in pixels; zeros for an empty mask."""
+        boxes = [
+            _bounding_box(self._mask(obj)) if obj.box is None else obj.box for obj in self.objects
+        ]
+        corners = [box or (0.0, 0.0, 0.0, 0.0) for box in boxes]
+        return torch.tensor(corners, dtype=torch.float32).view(-1, 4)
+
+    def areas(self) -> list[float]:
+        """Return the area of each object in pixels, as annotated or that of its mask."""
+        return [
+            float(self._mask(obj).sum()) if obj.area is None else obj.area for obj in self.objects
+        ]
+
+    def _mask(self, obj: AnnotatedObject) -> Bool[np.ndarray, "y x"]:
+        if obj.segmentation is None and obj.box is not None:
+            return boxes_mask([obj.box], self.size)
+        try:
+            return _load_mask(obj.segmentation, self.size)
+        except ValueError as error:
+            raise ValueError(f"{self.path}, {obj.category or 'mask'}: {error}") from error
+
+
+def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
+    if not isinstance(segmentation, Path):
+        return segmentation_mask(segmentation, size)
+    brightness = read_image(segmentation).pixels.max(2)
+    mask = brightness > brightness.max() / 2
+    if mask.shape != tuple(size):
+        raise ValueError(
+            f"the mask {segmentation} is {mask.shape}, the upright image {tuple(size)}"
+        )
+    return mask
+
+
+def _bounding_box(mask: Bool[np.ndarray, "y x"]) -> Box | None:
+    """Return the bounding box of a mask, or None if it is empty."""
+    left, top, right, bottom = mask_boxes(mask[None])[0].tolist()
+    return (left, top, right, bottom) if right > left else None
