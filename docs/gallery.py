@@ -86,7 +86,7 @@ def fit(
     lr: float = 2e-3,
 ) -> None:
     """Train some parameters of a classifier of shapes, with random horizontal flips."""
-    drawn = scenes("train", 6000 if steps > 500 else 256)
+    drawn = scenes("train", 6000 if steps > 500 else min(256, steps * batch))
     optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2))
     for _ in range(steps):
@@ -181,11 +181,17 @@ def channel_bars(values: torch.Tensor) -> np.ndarray:
     return tile
 
 
-def method_figure(name: str) -> np.ndarray:
-    """Return three scenes above the maps of a method on them."""
+@cache
+def explained(name: str) -> nn.Module:
+    """Return the trained `cnn` or `vit` that all methods explain; it is analyzed once."""
+    return trained(name)
+
+
+def method_figure(name: str, *, draft: bool = False) -> np.ndarray:
+    """Return three scenes above the maps of a method on them; a draft takes few random masks."""
     torch.manual_seed(0)
     method = METHODS[name]
-    model = trained("vit" if method.needs in ("tokens", "texts") else "cnn")
+    model = explained("vit" if method.needs in ("tokens", "texts") else "cnn")
     images, _ = photos()
     target: Any = SHAPES[:3] if method.needs_target else None
     if method.needs == "texts":
@@ -193,6 +199,8 @@ def method_figure(name: str) -> np.ndarray:
     if method.needs == "boxes":
         model, target = ShapeDetector(model), [va.BoxTarget(None, shape) for shape in range(3)]
     options = {"grid_size": 6} if method.needs == "boxes" else {}
+    if draft and name in ("rise", "drise"):
+        options["num_masks"] = 50
     maps = va.explain(model, images, name, target=target, **options)
     return tiled([[enlarged(image) for image in images], overlays(images, maps)])
 
@@ -528,11 +536,14 @@ def model_figure(name: str) -> np.ndarray | None:
         return sharpness_figure()
     if name != "SwinTransformer":
         return None
-    from visattn.models import create_swin
+    from visattn.models import SwinTransformer
 
     torch.manual_seed(0)
     images, _ = photos()
-    maps = va.explain(create_swin("tiny", SHAPES).eval(), images, "input_gradient", target="circle")
+    model = SwinTransformer(
+        SHAPES, img_size=(SIZE, SIZE), embed_dim=24, depths=(2, 2), num_heads=(2, 4), window_size=4
+    )
+    maps = va.explain(model.eval(), images, "input_gradient", target="circle")
     return tiled([overlays(images, maps)])
 
 
@@ -690,12 +701,16 @@ def fenced(text: str, language: str) -> str:
 
 
 def write(folder: Path, *, steps: int) -> None:
-    """Write all pages and figures of the gallery into a folder."""
+    """Write all pages and figures of the gallery into a folder; with one step they are drafts."""
     rooms: dict[
         str, tuple[Sequence[str], Callable[[str], str], Callable[[str], np.ndarray | None]]
     ] = {
         "blocks": (list_blocks(), block_page, lambda name: block_figure(name, steps=steps)),
-        "methods": (list(METHODS), method_page, method_figure),
+        "methods": (
+            list(METHODS),
+            method_page,
+            lambda name: method_figure(name, draft=steps == 1),
+        ),
         "models": (list(MODELS), model_page, model_figure),
     }
     for room, (names, page, figure) in rooms.items():

@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import timm
 
 from visattn.blocks import registry
 
@@ -84,9 +86,23 @@ def test_every_page_of_the_gallery_has_figure_source_and_snippet(site: Path) -> 
             assert snippets(page), name
 
 
+SMALL = {"resnet18": "test_resnet", "vit_tiny_patch16_224": "test_vit"}
+
+
+@pytest.mark.parametrize(
+    "small", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["small models", "as printed"]
+)
 def test_snippets_of_the_gallery_run(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: bool, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    create = timm.create_model
+
+    def create_small(name: str, *arguments: Any, **options: Any) -> Any:
+        """Take a small model of the same kind where the snippet depends on no other property."""
+        return create(name if options else SMALL.get(name, name), *arguments, **options)
+
+    if small:
+        monkeypatch.setattr(timm, "create_model", create_small)
     monkeypatch.chdir(tmp_path)
     pages = sorted((DOCS / "gallery").rglob("*.md"))
     for page in pages:

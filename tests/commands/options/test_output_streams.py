@@ -54,7 +54,14 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("ending", "lines"), [("", 2), ("2>&-", 2), ("2>&- <&-", 2), ("2>/dev/full", 2), (">&-", 0)]
+    ("ending", "lines"),
+    [
+        pytest.param("", 2, marks=pytest.mark.slow),
+        pytest.param("2>&-", 2, marks=pytest.mark.slow),
+        ("2>&- <&-", 2),
+        ("2>/dev/full", 2),
+        (">&-", 0),
+    ],
 )
 def test_captions_are_printed_with_closed_streams(ending: str, lines: int, sandbox: Path) -> None:
     line = f"{sys.executable} -m visattn caption mixed --weights hostile.safetensors {ending}"

@@ -95,7 +95,7 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
 
 def test_alignment_changes_the_scores_of_cnns_only(coco: Path, tmp_path: Path) -> None:
     """A Vision Transformer cuts the image into patches, which lie where everybody draws them."""
-    for model, method, same in (("resnet18", "gradcam", False), ("test_vit", "gradcam", True),
+    for model, method, same in (("test_resnet", "gradcam", False), ("test_vit", "gradcam", True),
                                 ("test_vit", "rollout", True)):  # fmt: skip
         rows: list[list[dict[str, Any]]] = []
         for align in ("receptive_field", "edges"):
