@@ -141,8 +141,6 @@ CIRCLES = {  # to go
     "visattn.pipelines.words.recorded_pass visattn.pipelines.words.replay "
     "visattn.pipelines.words.row_statistics visattn.pipelines.words.token_activation "
     "visattn.pipelines.words.tower",
-    "visattn.pipelines.draw_scanpaths visattn.pipelines.scanpath",
-    "visattn.pipelines.question_answering visattn.pipelines.question_answering_transformers",
 }
 
 
