@@ -67,7 +67,7 @@ demo: .venv/core.stamp
 	@echo "demo 4 of 5: draw six more scenes"
 	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/images --overwrite
 	@echo "demo 5 of 5: caption them, with the attention of each word"
-	$(BIN)/visattn caption $(DEMO)/images --weights $(DEMO)/model.safetensors --out $(DEMO)/captions
+	$(BIN)/visattn caption $(DEMO)/images --model $(DEMO)/model.safetensors --out $(DEMO)/captions
 	@echo
 	@echo "Scores ($(DEMO)/test.json):"
 	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json

@@ -16,8 +16,8 @@ import pytest
 from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
-from visattn.commands import doctor
-from visattn.commands.options import image_run, images
+from visattn.commands import doctor, run as engine
+from visattn.commands.options import images
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
@@ -138,7 +138,7 @@ def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
         return ((item, partial(call, item)) for item in items)
 
     patch.setattr(images, "map_in_threads", one_by_one)
-    patch.setattr(image_run, "map_in_threads", one_by_one)
+    patch.setattr(engine, "map_in_threads", one_by_one)
     patch.setattr(Scenes, "image", interrupted(Scenes.image))
 
 

@@ -73,7 +73,7 @@ first steps:
   visattn configs                                              list the configs
   visattn fit --config scenes_demo                             train a captioner, no download
   visattn test --run runs/scenes_demo/1                        score it on the test split
-  visattn caption PHOTO --run runs/scenes_demo/1 --out images  caption an image, with maps
+  visattn caption PHOTO --model runs/scenes_demo/1 --out images  caption an image, with maps
 
 exit codes: 0 success, 1 error or partial result, 2 usage error, 130 interrupted,
             141 output closed by its reader

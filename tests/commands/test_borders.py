@@ -13,7 +13,6 @@ from visattn.cli import main
 from visattn.commands.export import main as export
 from visattn.commands.options.arguments import named_value
 from visattn.commands.options.models import read_class_names
-from visattn.commands.overlay.map_records import MapFolder
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.serialization.weight_files import check_loaded_weights
 
@@ -79,27 +78,6 @@ def test_a_failed_insertion_takes_nothing_from_the_random_state() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
     va.insert(model, "cbam", position="residual", example=torch.zeros(1, 3, 32, 40))
     assert not torch.equal(torch.random.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"metadata": []},
-        {"metadata": {"probability": "x"}},
-        {"key": "../../x"},
-        {"scale": {"vmin": 0}},
-    ],
-)  # fmt: skip
-def test_a_record_with_other_types_is_made_again(
-    changes: dict[str, object], tmp_path: Path
-) -> None:
-    scale = {"vmin": 0, "vmax": 1, "signed": False}
-    record = {"metadata": {"probability": 0.5}, "key": "gradcam", "scale": scale}
-    folder = MapFolder(tmp_path, {}, ["gradcam"])
-    (tmp_path / "a.gradcam.npy").touch()
-    for content, expected in ((record, record), ({**record, **changes}, None)):
-        (tmp_path / "a.gradcam.json").write_text(json.dumps(content))
-        assert folder.read_record("a", "gradcam", {}) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.commands.caption.run import BeamSearchRun
-from visattn.commands.glimpse import GlimpseRun
+from visattn.commands.caption.run import BeamSearchJob
+from visattn.commands.glimpse import GlimpseJob
 from visattn.commands.options import images as image_options
-from visattn.commands.options.image_run import ImageRun
+from visattn.commands.run import Job
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]
-RUNS: dict[str, type[ImageRun[Any]]] = {"caption": BeamSearchRun, "glimpse": GlimpseRun}
+JOBS: dict[str, type[Job[Any]]] = {"caption": BeamSearchJob, "glimpse": GlimpseJob}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def command(
 def inferred(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the images that a model has received."""
     names: list[str] = []
-    for kind in RUNS.values():
+    for kind in JOBS.values():
 
         def infer(run: Any, images: Any, known: Any = kind.infer) -> Any:
             names.extend(Path(image.name).stem for image in images)
@@ -95,7 +95,7 @@ def test_threads_and_batches_do_not_change_the_results(
         command(tmp_path / str(size), "--batch-size", str(size))
         rows.append(capsys.readouterr())
     assert rows[0] == rows[1]
-    for path in (tmp_path / "1").glob("*.json"):
+    for path in (tmp_path / "1").glob("[!.]*.json"):
         [single, many] = (json.loads((tmp_path / size / path.name).read_text()) for size in "13")
         key = "maps" if "maps" in single else "locations"
         np.testing.assert_allclose(single[key], many[key], atol=1e-5)
@@ -108,7 +108,8 @@ def test_an_interrupted_run_resumes(
     first = capsys.readouterr()
     out = tmp_path / "out"
     command(out, "--batch-size", "1")
-    (out / "1.json").unlink()  # as if the run had ended before
+    for path in out.glob("1.*"):  # as if the run had ended before
+        path.unlink()
     (out / "3.png").unlink()
     capsys.readouterr()
     inferred.clear()
@@ -142,11 +143,11 @@ def test_autocast_gives_nearly_the_same_maps(command: Callable[..., int], tmp_pa
     command(tmp_path / "full")
     assert command(tmp_path / "half", "--autocast", "bfloat16") == 1
     differs = False
-    for path in (tmp_path / "full").glob("*.json"):
+    for path in (tmp_path / "full").glob("[!.]*.json"):
         [full, half] = (
             json.loads((tmp_path / x / path.name).read_text()) for x in ("full", "half")
         )
-        assert half["provenance"]["autocast"] == "bfloat16"
+        assert half["provenance"]["settings"]["autocast"] == "bfloat16"
         key = "maps" if "maps" in full else "probabilities"
         np.testing.assert_allclose(half[key][0], full[key][0], atol=0.05)
         differs |= full[key] != half[key]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from detection_data import small_detector
+from index_cards import parse_index_page
 from PIL import Image
 
 import visattn
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.detection import detect
-from visattn.viz.html.index_page import parse_index_page
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -34,7 +34,7 @@ def test_files_hold_what_the_library_returns(
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     suffixes = (".png", ".queries.png", ".json")
     files = {f"{name}{suffix}" for name in ("tall", "wide") for suffix in suffixes}
-    assert {path.name for path in out.iterdir()} == {*files, "index.html"}
+    assert {path.name for path in out.iterdir()} == {*files, "index.html", ".visattn", "detect.csv"}
     cards = parse_index_page((out / "index.html").read_text())
     assert {card.name: card.caption for card in cards} == lines
     for name in lines:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from index_cards import parse_index_page
 from PIL import Image
 
 import visattn
@@ -15,7 +16,6 @@ from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.dram import DRAM
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
-from visattn.viz.html.index_page import parse_index_page
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -70,7 +70,13 @@ def test_a_folder_yields_lines_images_and_arrays(
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert {name for name, _, _ in lines} == {"tall", "wide", "small"}
     written = {f"{name}.{kind}" for name, _, _ in lines for kind in ("png", "gif", "json")}
-    assert {path.name for path in out.iterdir()} == {*written, "coverage.png", "index.html"}
+    assert {path.name for path in out.iterdir()} == {
+        *written,
+        "coverage.png",
+        "index.html",
+        ".visattn",
+        "glimpse.csv",
+    }
     cards = parse_index_page((out / "index.html").read_text())
     assert [(card.name, card.page) for card in cards] == [
         (name, f"{name}.png") for name in ("small", "tall", "wide")
@@ -215,7 +221,8 @@ def test_an_unwritable_file_does_not_stop_the_others(
 ) -> None:
     out = tmp_path / "out"
     (out / "tall.gif").mkdir(parents=True)
-    assert main(["glimpse", str(images), "--weights", str(weights), "--out", str(out)]) == 1
+    words = ["--weights", str(weights), "--out", str(out), "--overwrite"]
+    assert main(["glimpse", str(images), *words]) == 1
     assert "1 of 3 images not written" in capsys.readouterr().err
     assert (out / "wide.json").exists()
     assert (out / "coverage.png").exists()
@@ -259,7 +266,7 @@ def test_nonfinite_weights_yield_no_prediction(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "--weights is missing"),
+        ([], "--model is missing"),
         (["--weights", "x", "--seed", "-1"], "must be a whole number from 0"),
         (["--weights", "x", "--seed", "2147483648"], "must be a whole number from 0"),
         (["--weights", "x", "--policy", "best"], "invalid choice: 'best'"),

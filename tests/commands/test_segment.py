@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from index_cards import parse_index_page
 from PIL import Image
 
 import visattn
 from visattn.cli import main
 from visattn.models.encoder import SmallEncoder
 from visattn.models.segmentation.unet import UNet
-from visattn.viz.html.index_page import parse_index_page
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -46,7 +46,11 @@ def test_a_folder_yields_lines_masks_overlays_and_an_index(
     assert sorted(lines) == sorted(names)
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     kinds = ("{}.png", "{}.json", "masks/{}.png", "overlays/{}.png")
-    assert files == {kind.format(name) for name in names for kind in kinds} | {"index.html"}
+    assert files == {kind.format(name) for name in names for kind in kinds} | {
+        "index.html",
+        ".visattn",
+        "segment.csv",
+    }
     cards = parse_index_page((out / "index.html").read_text())
     assert {card.name: card.caption for card in cards} == lines
     for name, size in (("tall", (59, 29)), ("wide", (23, 101)), ("dot", (1, 1))):

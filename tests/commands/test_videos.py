@@ -112,8 +112,8 @@ def test_bundled_models_take_videos(capsys: Capsys) -> None:
         name = {"caption": "scenes-captioner", "glimpse": "scenes-glimpses"}[command]
         arguments = [command, "clip.mp4", "--weights", name, "--max-frames", "1", "--out", "o"]
         assert main(arguments) == 0, capsys.readouterr().err
-    origin = json.loads(Path("o/clip.glimpses.json").read_text())["weights"]
-    assert origin["file"] == "scenes-glimpses.safetensors"
+    origin = json.loads(Path("o/clip.glimpses.json").read_text())["provenance"]
+    assert origin["settings"]["weights"]["file"] == "scenes-glimpses.safetensors"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from visattn.commands.overlay.map_records import MapFolder
+from visattn.commands.overlay.job import read_map
+from visattn.commands.records import ResultFolder
 from visattn.data.captions.files import read_captions, read_split_file
 from visattn.data.captions.predictions import read_caption_results
 from visattn.data.classification.torchvision_sets import read_idx_shape
@@ -190,11 +191,10 @@ def _record(path: Path) -> object:
     """A record of a map from a stranger: it is used, or made again."""
     path.replace(path.parent / "a.gradcam.json")
     (path.parent / "a.gradcam.npy").write_bytes(npy(NOISE[0]))
-    folder = MapFolder(path.parent, {}, ["gradcam"])
-    record = folder.read_record("a", "gradcam", {"method": "gradcam"})
+    record = ResultFolder(path.parent).read("a.gradcam")
     if record is None:
-        raise ValueError("made again")
-    return folder.load("a", "gradcam", record)
+        raise ValueError("no record of visattn")
+    return read_map(path.parent / "a.gradcam.npy", record)
 
 
 def tar(*members: tuple[str, bytes]) -> bytes:

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import math
 import statistics
 import tempfile
 import time
@@ -17,8 +16,9 @@ import visattn
 from benchmarks.loader_speeds import synthetic_photo
 from benchmarks.transformer_speeds import Figure
 from visattn.cli import main
+from visattn.commands.index import FolderIndex, card_image
 from visattn.commands.options import images
-from visattn.commands.options.image_index import ImageIndex, card_image
+from visattn.commands.records import Card, Origin, Part, ResultFolder
 from visattn.models.resnet.attention_resnet import AttentionResNet
 
 PARTS = ("overlays", "index")
@@ -45,12 +45,14 @@ def index_figure(*, photos: int) -> Figure:
     thumbnail = card_image([np.asarray(photo)])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        index = ImageIndex(folder, "Attention")
-        index._next_write = math.inf  # noqa: SLF001 (once, not at intervals)
+        with ResultFolder(folder) as results:
+            for number in range(photos):
+                stem = f"{number:06}"
+                card = Card(stem, f"{stem}.jpg", f"photo {number}", thumbnail)
+                part = Part(stem, {}, {f"{stem}.jpg": b""}, card)
+                results.write(part, Origin("overlay", f"{stem}.jpg", {}, {}))
         begin = time.process_time()
-        for number in range(photos):
-            index.add(f"{number:06}", f"{number:06}.jpg", f"photo {number}", thumbnail)
-        index.write()
+        FolderIndex(folder, "Attention", "overlay", lambda _: ()).write()
         seconds = time.process_time() - begin
         sizes = [page.stat().st_size for page in folder.glob("*.html")]
     amounts = {"CPU seconds": seconds, "pages": len(sizes), "largest, MB": max(sizes) / 1e6}

@@ -1,44 +1,40 @@
 """`visattn ask`: answer questions about photos, and show where the model looked."""
 
 import argparse
-import json
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.index import Row, card_image
 from visattn.commands.options.arguments import (
+    BULK,
+    IN_FILES,
     CommandParser,
+    add_options,
     add_resize_mode,
-    output_path,
     whole_number,
 )
-from visattn.commands.options.boxes import BoxFile, add_boxes, boxes_of, check_boxes, join_boxes
-from visattn.commands.options.dry_run import (
-    add_dry_run,
-    describe_images,
-    describe_model,
-    print_dry_run,
-)
-from visattn.commands.options.folders import check_no_overwrite, create_folder, unique_names
-from visattn.commands.options.image_index import INDEX, ImageIndex, card_image, read_index_entries
-from visattn.commands.options.images import (
-    count_on_interrupt,
-    find_input_images,
-    read_images,
-    report_failures,
+from visattn.commands.options.boxes import (
+    add_boxes,
+    box_settings,
+    boxes_of,
+    check_boxes,
+    join_boxes,
 )
 from visattn.commands.options.models import (
-    add_weights,
-    check_weights,
+    add_model,
+    is_transformers,
     load_trained_model,
+    model_settings,
     move_to_device,
+    resolve_model,
+    transformers_directory,
 )
 from visattn.commands.options.modes import refuse_without
-from visattn.commands.options.output_streams import print_row, progress_bar
-from visattn.io.atomic import atomic_write
+from visattn.commands.records import Card, Part, Record
+from visattn.commands.run import Job
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -48,11 +44,11 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.values import Answer
 
-PREFIX = "hf:"
-_NO_WEIGHTS = """\
+_OPTIONS = ("questions", "num_answers", "resize_mode")
+_NO_MODEL = """\
 a model is missing: questions need a trained model. Train one:
   visattn fit --config configs/sort_of_clevr_cross.yaml
-then pass --run FOLDER with its run directory, or --weights FILE of visattn export; or pass
+then pass --model FOLDER with its run directory, or --model FILE of visattn export; or pass
 --model hf:DIRECTORY of transformers"""
 
 _EPILOG = """\
@@ -68,9 +64,16 @@ Words that the model does not know are reported with similar words that it knows
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 
+_EXAMPLES = (
+    'visattn ask photos "what color is the ring?" --model runs/sort_of_clevr_cross/1 --out answers',
+    'visattn ask photo.jpg "how many dogs are there?" --model hf:models/vilt',
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
+        examples=_EXAMPLES,
         prog="visattn ask",
         description="Answer questions about photos, and show where the model looked.",
         epilog=_EPILOG,
@@ -81,19 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "questions", nargs="+", metavar="QUESTION", help='such as "what color is the ring?"'
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at the first unreadable image (default: skip)"
-    )
-    add_weights(parser)
-    parser.add_argument(
-        "--model",
-        metavar="hf:DIRECTORY",
-        help="directory with a model of transformers that answers questions or generates text, and "
-        "its processor, as written by save_pretrained; instead of --weights and --run",
-    )
-    parser.add_argument(
-        "--out", type=output_path, metavar="DIR", help="output folder for pages and JSON files"
-    )
+    add_options(parser, "strict")
+    add_model(parser)
+    add_options(parser, "out", out={"help": "output folder for pages and JSON files"})
     parser.add_argument(
         "--num-answers",
         type=whole_number(1, 1000),
@@ -102,8 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="largest number of answers with their probabilities (default: 5)",
     )
     add_boxes(parser)
-    add_resize_mode(parser, default="pad")
-    add_dry_run(parser)
+    add_resize_mode(parser, "pad")
+    add_options(parser, *BULK, "dry-run")
     return parser
 
 
@@ -119,63 +112,112 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    _check_model_options(parser, args)
+    resolve_model(parser, args, _NO_MODEL)
     check_boxes(parser, args)
     if args.out is None:
-        refuse_without(parser, args, ["num_answers"])
-    skipped: list[str] = []
-    names = unique_names(find_input_images([args.image], args.out, skipped))
-    files = [f"{name}{suffix}" for name in names.values() for suffix in (".html", ".json")]
-    files += [INDEX] if len(names) > 1 else []
-    if args.out is not None:
-        check_no_overwrite(args.out, files, names)
-        if len(names) > 1:
-            read_index_entries(args.out)
-    box_file = BoxFile(args, names)
-    files += [] if args.boxes is None else [str(args.boxes.absolute())]
-    model, processor, source = _load(args)
+        refuse_without(parser, args, ["num_answers", *IN_FILES])
+    job = AnswersJob(args)
+    if not args.dry_run:
+        job.check_files()  # before the model is loaded
+    model, source = job.load()
     _check_questions(model, args.questions)
     if args.dry_run:
-        reads = [describe_images([*names]), describe_model(model, source)]
-        return print_dry_run(reads, args.out, files)
-    if args.out is not None:
-        create_folder(args.out)
-    code = _ask_images(model, processor, args, names, skipped, box_file)
-    box_file.write()
-    return code
+        return job.dry_run(model, source)
+    return job.run()
 
 
-def _check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Exit with a usage error unless exactly one model is selected."""
-    if args.model is None:
-        if args.weights is None and args.run is None:
-            parser.error(_NO_WEIGHTS)
-        check_weights(args)  # reports a missing run before torch is imported
-        return
-    if args.weights is not None or args.run is not None:
-        parser.error("--model cannot be combined with --weights or --run: pass one model")
-    if not args.model.startswith(PREFIX) or args.model == PREFIX:
-        parser.error(
-            f"--model must be hf:DIRECTORY, got {args.model!r}; pass a model of visattn with "
-            "--weights or --run"
-        )
+class AnswersJob(Job["list[Answer]"]):
+    """Answers to questions about images, each with a page.
 
+    Args:
+        args: Options of `visattn ask`.
 
-def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any, str]":
-    """Return the selected model on its device, its processor if it has one, and its source."""
-    from visattn.models.vqa_model import VQAModel
+    Raises:
+        FileNotFoundError: If an image does not exist.
+        ValueError: If a file would overwrite an image.
+    """
 
-    if args.model is not None:
+    command, title = "ask", "Questions"
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        args.images = [args.image]
+        super().__init__(args, ("{}.html",))
+
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the selected model on its device, and its processor if it has one.
+
+        Raises:
+            FileNotFoundError: If a file, directory or run does not exist.
+            ValueError: If the model does not answer questions.
+        """
+        from visattn.models.vqa_model import VQAModel
+
+        self.processor = None
+        if not is_transformers(self.args.model):
+            name = "a model that answers questions"
+            self.model, self.weights = load_trained_model(self.args, VQAModel, name)
+            return self.model, self.weights
         from visattn.pipelines.words.loading import load_word_model
 
-        directory = Path(args.model.removeprefix(PREFIX)).expanduser()
-        model, processor, notes = load_word_model(directory, answers=True)
+        directory = transformers_directory(self.args.model)
+        self.model, self.processor, notes = load_word_model(directory, answers=True)
+        self.weights = str(directory)
         for note in notes:
             print_message(note)
-        move_to_device(model, args.device)
-        return model, processor, args.model
-    trained, weights = load_trained_model(args, VQAModel, "a model that answers questions")
-    return trained, None, weights
+        move_to_device(self.model, self.args.device)
+        return self.model, self.args.model
+
+    def settings(self) -> dict[str, Any]:
+        """Return model, questions and options."""
+        options = {name: getattr(self.args, name) for name in _OPTIONS}
+        boxes = box_settings(self.args)
+        return {**model_settings(self.args, self.weights), **options, **boxes}
+
+    def infer(self, images: "Sequence[LoadedImage]") -> "list[list[Answer]]":
+        """Return the answers to all questions about images."""
+        from visattn.pipelines.question_answering import ask
+
+        args = self.args
+        options = {} if self.processor is None else {"processor": self.processor}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # unknown words were reported already
+            return [
+                ask(
+                    self.model,
+                    image,
+                    args.questions,
+                    num_answers=args.num_answers,
+                    resize_mode=args.resize_mode,
+                    **options,
+                )
+                for image in images
+            ]
+
+    def parts(self, name: str, image: "LoadedImage", result: "list[Answer]") -> Iterable[Part]:
+        """Return answers and maps, and their page."""
+        from visattn.viz.html.question_page import answer_html
+
+        boxes = [_answer_boxes(answer, self.args) for answer in result]
+        record = _json_record(image, result)
+        if (joined := join_boxes(boxes)) is not None:
+            record["boxes"] = joined.to_dict()
+        if self.out is None:
+            return [Part(name, record)]
+        page = answer_html(image, result, boxes=boxes, index=self.index_link(name))
+        text = "; ".join(f"{answer.question} {answer.text}" for answer in result)
+        card = Card(name, f"{name}.html", text, card_image([image.pixels]))
+        return [Part(name, record, {f"{name}.html": page.encode()}, card)]
+
+    def rows(self, record: Record) -> Iterable[Sequence[object]]:
+        """Yield each question, with its answer and probability."""
+        for each in record["questions"]:
+            best = each["answers"][0]
+            yield each["question"], f"{best['answer']} ({100 * best['probability']:.0f} %)"
+
+    def table(self, record: Record) -> Iterable[Row]:
+        """Yield each question, with its answer and probability."""
+        for each in record["questions"]:
+            yield {"question": each["question"], **each["answers"][0]}
 
 
 def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
@@ -192,54 +234,6 @@ def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
                 print_message(note)
 
 
-def _ask_images(
-    model: "nn.Module",
-    processor: Any,
-    args: argparse.Namespace,
-    names: Mapping[Path, str],
-    skipped: list[str],
-    box_file: BoxFile,
-) -> int:
-    """Ask about one image after the other; return the exit code."""
-    index = None
-    if args.out is not None and len(names) > 1:
-        index = ImageIndex(args.out, "Questions")
-    not_written: list[str] = []
-    done: list[Path] = []
-    with (
-        count_on_interrupt(done, len(names)),
-        index or nullcontext(),
-        progress_bar(len(names)) as progress,
-    ):
-        paths = progress.track(names) if progress else names
-        for path, image in read_images(paths, skipped, strict=args.strict):
-            answers = _answers(model, processor, image, args)
-            boxes = [_answer_boxes(each, args) for each in answers]
-            box_file.add(path, join_boxes(boxes))
-            not_written += _write_answers(names[path], image, answers, boxes, args, index)
-            done.append(path)
-    return report_failures(skipped, not_written, len(names))
-
-
-def _answers(
-    model: "nn.Module", processor: Any, image: "LoadedImage", args: argparse.Namespace
-) -> "list[Answer]":
-    """Return the answers to all questions about an image."""
-    from visattn.pipelines.question_answering import ask
-
-    options = {} if processor is None else {"processor": processor}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # unknown words were reported already
-        return ask(
-            model,
-            image,
-            args.questions,
-            num_answers=args.num_answers,
-            resize_mode=args.resize_mode,
-            **options,
-        )
-
-
 def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | None":
     """Return the boxes of an answer; those of hops and layers have the answer as their label."""
     boxes = None if answer.maps is None else boxes_of(answer.maps, args)
@@ -248,41 +242,12 @@ def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | Non
     return replace(boxes, boxes=tuple(each._replace(label=answer.text) for each in boxes))
 
 
-def _write_answers(
-    name: str,
-    image: "LoadedImage",
-    answers: "Sequence[Answer]",
-    boxes: "Sequence[MapBoxes | None]",
-    args: argparse.Namespace,
-    index: ImageIndex | None,
-) -> list[str]:
-    """Print rows and write the files of an image; return reasons for missing files."""
-    from visattn.viz.html.question_page import answer_html
-
-    for answer in answers:
-        text, probability = answer.answers[0]
-        print_row(f"{name}: {answer.question}", f"{text} ({100 * probability:.0f} %)")
-    if args.out is None:
-        return []
-    try:
-        page = answer_html(image, answers, boxes=boxes, index=None if index is None else INDEX)
-        atomic_write(args.out / f"{name}.html", page.encode())
-        atomic_write(args.out / f"{name}.json", _json_record(image, answers))
-        if index is not None:
-            text = "; ".join(f"{answer.question} {answer.text}" for answer in answers)
-            index.add(name, f"{name}.html", text, card_image([image.pixels]))
-    except OSError as error:
-        return [f"{image.name}: {error}"]
-    return []
-
-
-def _json_record(image: "LoadedImage", answers: "Sequence[Answer]") -> bytes:
-    """Return the answers and maps of one image as JSON, complete enough to draw them again."""
+def _json_record(image: "LoadedImage", answers: "Sequence[Answer]") -> dict[str, Any]:
+    """Return the answers and maps of one image as values of JSON, enough to draw them again."""
     height, width = image.size
-    record = {
+    return {
         "image": image.name,
         "width": width,
         "height": height,
         "questions": [answer.to_dict() for answer in answers],
     }
-    return json.dumps(record, allow_nan=False).encode() + b"\n"

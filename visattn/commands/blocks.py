@@ -8,7 +8,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.arguments import (
+    CommandParser,
+)
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
@@ -29,9 +31,17 @@ example=...) inserts it into a network. NAME can also be your own class, package
 Blocks that your modules register are listed, too, if VISATTN_TRUST_MODULES names these modules."""
 
 
+_EXAMPLES = (
+    "visattn blocks",
+    "visattn blocks cbam",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
-    parser = CommandParser(prog="visattn blocks", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandParser(
+        examples=_EXAMPLES, prog="visattn blocks", description=_DESCRIPTION, epilog=_EPILOG
+    )
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="block to describe (default: list all blocks)"
     )

@@ -3,7 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.arguments import (
+    CommandParser,
+)
 from visattn.commands.options.output_streams import print_summaries
 from visattn.io.config_files import find_config, list_configs
 from visattn.io.terminal import print_message
@@ -13,9 +15,12 @@ List the configs that come with visattn, each one an experiment, or print one to
 visattn fit --config NAME trains one of them from any directory."""
 
 
+_EXAMPLES = ("visattn configs",)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    options = CommandParser(prog="visattn configs", description=_DESCRIPTION)
+    options = CommandParser(examples=_EXAMPLES, prog="visattn configs", description=_DESCRIPTION)
     options.add_argument("name", nargs="?", metavar="NAME", help="config to print (default: list)")
     return options
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from visattn.commands.caption import command as caption
 from visattn.commands.data import command as data
+from visattn.commands.index import INDEX
 from visattn.commands.options.arguments import (
     CommandParser,
     output_path,
     seed,
     whole_number,
 )
-from visattn.commands.options.image_index import INDEX
 from visattn.commands.options.output_streams import print_lines
 
 _DESCRIPTION = """\
@@ -29,9 +29,14 @@ _MODEL = "scenes-captioner"
 _SIDE = 256  # of a scene in pixels: large enough for the eye
 
 
+_EXAMPLES = ("visattn demo --count 4",)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
-    parser = CommandParser(prog="visattn demo", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandParser(
+        examples=_EXAMPLES, prog="visattn demo", description=_DESCRIPTION, epilog=_EPILOG
+    )
     parser.add_argument(
         "--out",
         type=output_path,

@@ -2,38 +2,48 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.index import Row, card_image
 from visattn.commands.options.arguments import (
+    BULK,
+    IN_FILES,
     CommandParser,
-    add_bulk,
     add_images,
+    add_options,
     add_resize_mode,
-    output_path,
     real_number,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import encode_png
-from visattn.commands.options.image_run import ImageRun, Record
-from visattn.commands.options.models import add_weights, check_weights, load_trained_model
-from visattn.commands.options.modes import refuse_without
-from visattn.commands.options.provenance import weights_origin
-from visattn.io.atomic import atomic_write
+from visattn.commands.options.models import (
+    add_model,
+    is_transformers,
+    load_trained_model,
+    model_settings,
+    move_to_device,
+    resolve_model,
+    transformers_directory,
+)
+from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
+from visattn.commands.records import Card, Part, Record
+from visattn.commands.run import Job
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    import numpy as np
+    from torch import nn
 
     from visattn.images.reader import LoadedImage
     from visattn.models.detection.detr import DETR
+    from visattn.pipelines.explain_queries import Queries
     from visattn.results.values import Detections
 
-_NO_WEIGHTS = """\
---weights is missing: detection needs a trained model. Train one:
+_NO_MODEL = """\
+--model is missing: detection needs a trained model. Train one:
   visattn fit --config configs/scenes_detr.yaml
-then pass --run FOLDER with its run directory, or visattn export --run FOLDER"""
+then pass --model FOLDER with its run directory, or visattn export --run FOLDER. Or pass a detector
+of transformers with --model hf:DIRECTORY."""
 
 _EPILOG = """\
 Prints a line per image: its name, a tab, and how many objects of each class it found. With --out
@@ -42,24 +52,34 @@ it also writes
   DIR/NAME.queries.png  for each object the cross-attention of its query, and the sampled points
   DIR/NAME.json         boxes (left, top, right, bottom), classes and scores, in pixels of the
                         image; the maps, with their geometry; and the sampled points
-and for several images DIR/index.html, an index of all files.
+For several images DIR/index.html is an index of all files; DIR/detect.csv lists all objects.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_FILES = ("{}.png", "{}.queries.png", "{}.json")
+_FILES = ("{}.png", "{}.queries.png")
+_OPTIONS = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
+_MODES = {
+    "visattn": Mode("detectors of visattn", ("threshold", "max_detections", "resize_mode")),
+    "transformers": Mode("detectors of transformers (hf:DIRECTORY)", ("query", "heads")),
+}
+
+
+_EXAMPLES = (
+    "visattn detect photos --model runs/scenes_detr/1 --threshold 0.7 --out objects",
+    "visattn detect photo.jpg --model hf:models/detr --query best:5 --out objects",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
+        examples=_EXAMPLES,
         prog="visattn detect",
         description="Find objects in images, and show what each query attended to.",
         epilog=_EPILOG,
     )
     add_images(parser)
-    add_weights(parser)
-    parser.add_argument(
-        "--out", type=output_path, metavar="DIR", help="output folder for images, maps and JSON"
-    )
+    add_model(parser)
+    add_options(parser, "out", out={"help": "output folder for images, maps and JSON"})
     parser.add_argument(
         "--threshold",
         type=real_number(0, 1),
@@ -75,15 +95,28 @@ def build_parser() -> argparse.ArgumentParser:
         help="largest number of objects per image (default: 100)",
     )
     parser.add_argument(
+        "--query",
+        type=query_selection,
+        metavar="I,J|best|best:N",
+        help="for hf:DIRECTORY: draw these queries, by their index from 0, the N best, or best: "
+        "all with a score of at least 0.5, up to 8 (default: best)",
+    )
+    parser.add_argument(
         "--layer",
         type=whole_number(-99, 99),
         default=-1,
         metavar="N",
         help="decoder layer whose attention is drawn, from 0; -1 for the last (default: -1)",
     )
-    add_resize_mode(parser, default="pad")
-    add_bulk(parser)
-    add_dry_run(parser)
+    parser.add_argument(
+        "--heads",
+        nargs="+",
+        type=whole_number(-10_000, 10_000),
+        metavar="N",
+        help="for hf:DIRECTORY: indices of attention heads, from 0 (default: mean of all)",
+    )
+    add_resize_mode(parser, "pad")
+    add_options(parser, *BULK, "dry-run")
     return parser
 
 
@@ -99,20 +132,20 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    if args.weights is None and args.run is None:
-        parser.error(_NO_WEIGHTS)
+    resolve_model(parser, args, _NO_MODEL)
+    foreign = is_transformers(args.model)
+    refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)
     if args.out is None:
-        refuse_without(parser, args, ["layer", "overwrite"])
-    check_weights(args)  # reports a missing run before torch is imported
-    run = DetectionRun(args)
-    model, source = run.load()
+        refuse_without(parser, args, ["layer", "heads", *IN_FILES])
+    job = DetectionJob(args)
+    model, source = job.load()
     if args.dry_run:
-        return run.dry_run(model, source)
-    return run.process()
+        return job.dry_run(model, source)
+    return job.run()
 
 
-class DetectionRun(ImageRun["Detections"]):
-    """Images in which objects are found, each with boxes and the attention of queries.
+class DetectionJob(Job["Detections"]):
+    """Detection of objects in images, each with boxes and the attention of queries.
 
     Args:
         args: Options of `visattn detect`.
@@ -122,60 +155,114 @@ class DetectionRun(ImageRun["Detections"]):
         ValueError: If a file would overwrite an image.
     """
 
-    title = "Detections"
-    page = "{}.queries.png"
+    command, title = "detect", "Detections"
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args, _FILES)
 
-    def load(self) -> "tuple[DETR, str]":
-        """Load the selected model on its device; return it with its file.
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the selected model on its device; return it with its file or name.
 
         Raises:
-            FileNotFoundError: If the file or run does not exist.
+            FileNotFoundError: If the file, directory or run does not exist.
             ValueError: If it is not a detector, or has no such layer.
         """
-        self.model, self.weights = _load_detector(self.args)
-        return self.model, self.weights
+        self.processor = None
+        if not is_transformers(self.args.model):
+            self.model, self.weights = _load_detector(self.args)
+            return self.model, self.weights
+        from visattn.pipelines.explain_queries import load_detector
+
+        directory = transformers_directory(self.args.model)
+        self.model, self.processor = load_detector(directory)
+        self.weights = str(directory)
+        move_to_device(self.model, self.args.device)
+        return self.model, self.args.model
 
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
-        names = ("threshold", "max_detections", "layer", "resize_mode")
-        options = {name: getattr(self.args, name) for name in names}
-        return {"weights": weights_origin(self.weights), **options}
+        options = {name: getattr(self.args, name) for name in _OPTIONS}
+        return {**model_settings(self.args, self.weights), **options}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Detections]":
         """Return the objects in images."""
         from visattn.pipelines.detection import detect
+        from visattn.pipelines.explain_queries import explain_queries
 
+        args = self.args
+        if self.processor is not None:
+            queries, processor = _selected(args.query), self.processor
+            return explain_queries(
+                self.model, images, queries, processor=processor, layer=args.layer, heads=args.heads
+            )
         return detect(
             self.model,
             images,
-            threshold=self.args.threshold,
-            max_detections=self.args.max_detections,
-            layer=self.args.layer,
-            resize_mode=self.args.resize_mode,
+            threshold=args.threshold,
+            max_detections=args.max_detections,
+            layer=args.layer,
+            resize_mode=args.resize_mode,
         )
 
-    def record(self, image: "LoadedImage", result: "Detections") -> dict[str, Any]:
-        """Return the objects and their maps as values of JSON."""
-        return {"image": image.name, **result.to_dict()}
-
-    def row(self, record: Record) -> tuple[str]:
-        """Return how many objects of each class there are."""
-        return (count_classes([each["class"] for each in record["objects"]]),)
-
-    def write(
-        self, name: str, image: "LoadedImage", result: "Detections"
-    ) -> "Sequence[np.ndarray]":
-        """Write the figures of an image; return the one with boxes."""
+    def parts(self, name: str, image: "LoadedImage", result: "Detections") -> Iterable[Part]:
+        """Return the objects and their maps, and the figures of boxes and queries."""
         from visattn.viz.detection.panel import detection_figure, detection_overlay
 
+        record = {"image": image.name, **result.to_dict()}
+        if self.out is None:
+            return [Part(name, record)]
         boxes = detection_overlay(image, result)
         queries = detection_figure(image, result, name=Path(image.name).name)
-        atomic_write(self.out / f"{name}.png", encode_png(boxes))
-        atomic_write(self.out / f"{name}.queries.png", encode_png(queries))
-        return [boxes]
+        files = {f"{name}.png": encode_png(boxes), f"{name}.queries.png": encode_png(queries)}
+        text = count_classes([each.label for each in result.objects])
+        card = Card(name, f"{name}.queries.png", text, card_image([boxes]))
+        return [Part(name, record, files, card)]
+
+    def rows(self, record: Record) -> Iterable[tuple[str]]:
+        """Return how many objects of each class there are."""
+        return [(count_classes([each["class"] for each in record["objects"]]),)]
+
+    def table(self, record: Record) -> Iterable[Row]:
+        """Yield class, score, box and query of each object."""
+        for each in record["objects"]:
+            left, top, right, bottom = each["box"]
+            box = {"left": left, "top": top, "right": right, "bottom": bottom}
+            yield {"class": each["class"], "score": each["score"], **box, "query": each["query"]}
+
+
+def query_selection(text: str) -> int | str | list[int]:
+    """Return the value of `--query`.
+
+    Args:
+        text: An index, `best`, `best:N`, or indices with commas.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is something else.
+
+    Example:
+        >>> query_selection("7"), query_selection("best:5"), query_selection("3,17")
+        (7, 'best:5', [3, 17])
+    """
+    name, _, count = text.partition(":")
+    if text == "best" or (name == "best" and count.isdecimal() and int(count) > 0):
+        return text
+    parts = text.rstrip(",").split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"must be an index, indices as in 3,17, best or best:N; got {text!r}"
+        )
+    numbers = [int(part) for part in parts]
+    return numbers if "," in text else numbers[0]
+
+
+def _selected(selection: int | str | list[int] | None) -> "Queries":
+    """Return the selection as `explain_queries` takes it."""
+    if isinstance(selection, int):
+        return [selection]
+    if isinstance(selection, list):
+        return selection
+    count = (selection or "best").partition(":")[2]
+    return int(count) if count else "best"
 
 
 def _load_detector(args: argparse.Namespace) -> "tuple[DETR, str]":

@@ -13,7 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.arguments import (
+    CommandParser,
+)
 from visattn.commands.options.output_streams import print_lines
 from visattn.io.safe_text import parse_json
 
@@ -33,6 +35,7 @@ EXTRAS = {
     "onnx": "export of models to ONNX",
     "hf": "Hugging Face models from a directory",
     "hub": "models of visattn on the Hugging Face hub",
+    "parquet": "tables of results as parquet",
     "webdataset": "training on streamed shards",
     "heif": "photos in HEIC and HEIF files",
 }
@@ -79,9 +82,17 @@ class Check:
     fix: str = ""
 
 
+_EXAMPLES = (
+    "visattn doctor",
+    "visattn doctor --json",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
-    parser = CommandParser(prog="visattn doctor", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandParser(
+        examples=_EXAMPLES, prog="visattn doctor", description=_DESCRIPTION, epilog=_EPILOG
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
 

@@ -53,9 +53,17 @@ photo becomes the input and where maps lie on it. Outputs:
 A file is compared with the model before it is written. ONNX needs pip install 'visattn[onnx]'."""
 
 
+_EXAMPLES = (
+    "visattn export --run runs/scenes_demo/1",
+    "visattn export --run runs/scenes_demo/1 --onnx",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
-    parser = CommandParser(prog="visattn export", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandParser(
+        examples=_EXAMPLES, prog="visattn export", description=_DESCRIPTION, epilog=_EPILOG
+    )
     parser.add_argument(
         "checkpoints",
         nargs="*",
@@ -83,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
         dest="suffix",
         help="write a program of torch.export",
     )
-    add_resize_mode(parser)
+    add_resize_mode(parser, "crop")
     add_overwrite(parser, "a file")
     parser.set_defaults(suffix=".safetensors")
     hub = parser.add_argument_group("card and repository on the hub")

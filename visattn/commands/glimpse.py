@@ -1,46 +1,48 @@
 """`visattn glimpse`: classify images with a glimpse model, and draw its scan paths."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.index import Row, card_image
 from visattn.commands.options.arguments import (
+    BULK,
+    IN_FILES,
     CommandParser,
-    add_bulk,
     add_images,
+    add_options,
     add_resize_mode,
-    batch_size,
-    output_path,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run
-from visattn.commands.options.folders import check_no_overwrite, encode_png
-from visattn.commands.options.image_run import ImageRun, Record, autocast
+from visattn.commands.options.folders import encode_png
 from visattn.commands.options.images import batched, read_images
-from visattn.commands.options.models import add_weights, check_weights, load_trained_model
+from visattn.commands.options.models import (
+    add_model,
+    load_trained_model,
+    model_settings,
+    resolve_model,
+)
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
-from visattn.commands.options.provenance import weights_origin
 from visattn.commands.options.videos import (
     add_video,
     has_videos,
     run_model_videos,
     video_sources,
 )
-from visattn.io.atomic import atomic_write
+from visattn.commands.records import Card, Part, Record
+from visattn.commands.run import Job, autocast
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    import numpy as np
-
     from visattn.images.reader import LoadedImage
     from visattn.models.ram.glimpse_model import GlimpseModel
     from visattn.results.values import ScanPath
 
-_NO_WEIGHTS = """\
---weights is missing: glimpses need a trained model. Pass --weights scenes-glimpses, which comes
+_NO_MODEL = """\
+--model is missing: glimpses need a trained model. Pass --model scenes-glimpses, which comes
 with visattn and knows drawn shapes only, or train one:
   in a few minutes    visattn fit --config configs/ram_scenes.yaml
-  then pass           --run FOLDER with its run directory, or visattn export --run FOLDER"""
+  then pass           --model FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
 Prints a line per image: its name, a tab, its class, a tab, the probability; of a model that reads
@@ -57,27 +59,29 @@ is a new image to the model."""
 
 _COVERAGE = "coverage"
 _MODES = {
-    "photos": Mode("photos", ("shard", "autocast")),
+    "photos": Mode("photos", ("shard", "autocast", "mirror", "parquet")),
     "videos": Mode("videos", ("camera", "every", "max_frames")),
 }
 _LARGEST_SEED = 2**31 - 1
 
 
+_EXAMPLES = (
+    "visattn glimpse photos --model scenes-glimpses --out glimpses",
+    "visattn glimpse photos --model scenes-glimpses --policy saliency --out saliency",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
+        examples=_EXAMPLES,
         prog="visattn glimpse",
         description="Classify images with a glimpse model, and show where it looked.",
         epilog=_EPILOG,
     )
     add_images(parser, videos=True)
-    add_weights(parser)
-    parser.add_argument(
-        "--out",
-        type=output_path,
-        metavar="DIR",
-        help="output folder for images, animations and JSON",
-    )
+    add_model(parser)
+    add_options(parser, "out", out={"help": "output folder for images, animations and JSON"})
     parser.add_argument(
         "--policy",
         choices=("greedy", "sampled", "random", "raster", "saliency"),
@@ -91,13 +95,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=0,
         help="seed of random locations and samples (default: 0)",
     )
-    add_resize_mode(parser)
-    parser.add_argument(
-        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
-    )
-    add_bulk(parser, autocast=True)
+    add_resize_mode(parser, "crop")
+    add_options(parser, "batch-size", *BULK, "autocast", "dry-run")
     add_video(parser, "NAME.glimpses", maps=False)
-    add_dry_run(parser)
     return parser
 
 
@@ -112,11 +112,9 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    if args.weights is None and args.run is None:
-        parser.error(_NO_WEIGHTS)
+    resolve_model(parser, args, _NO_MODEL)
     if not args.images and args.camera is None:
         parser.error("name the photos or videos: files, folders, or --camera 0")
-    check_weights(args)  # reports a missing run before torch is imported
     if has_videos(args):
         if args.out is None:
             parser.error("a video needs an output folder, --out DIR")
@@ -124,12 +122,12 @@ def main(argv: Sequence[str]) -> int:
         return _draw_videos(args)
     refuse_unused(parser, args, "photos", _MODES)
     if args.out is None:
-        refuse_without(parser, args, ["overwrite"])
-    run = GlimpseRun(args)
-    model, source = run.load()
+        refuse_without(parser, args, IN_FILES)
+    job = GlimpseJob(args)
+    model, source = job.load()
     if args.dry_run:
-        return run.dry_run(model, source)
-    return run.process(batch_size=args.batch_size)
+        return job.dry_run(model, source)
+    return job.run(batch_size=args.batch_size)
 
 
 def _draw_videos(args: argparse.Namespace) -> int:
@@ -148,8 +146,8 @@ def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
     return load_trained_model(args, GlimpseModel, "a glimpse model")
 
 
-class GlimpseRun(ImageRun["ScanPath"]):
-    """Images that a glimpse model classifies, each with its scan path.
+class GlimpseJob(Job["ScanPath"]):
+    """Classification of images by glimpses, each with its scan path.
 
     Args:
         args: Options of `visattn glimpse`.
@@ -159,14 +157,15 @@ class GlimpseRun(ImageRun["ScanPath"]):
         ValueError: If a file would overwrite an image.
     """
 
-    title = "Glimpses"
+    command, title = "glimpse", "Glimpses"
 
     def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__(args, ("{}.png", "{}.gif", "{}.json"), reserved=_COVERAGE)
+        super().__init__(args, ("{}.png", "{}.gif"), reserved=_COVERAGE)
         self.has_coverage = args.out is not None and len(self.all_names) > 1
-        if args.out is not None and self.has_coverage:
-            self.files.append(f"{_COVERAGE}.png")
-            check_no_overwrite(args.out, [f"{_COVERAGE}.png"], self.all_names)
+
+    def extra_files(self) -> list[str]:
+        """Return the file of the coverage."""
+        return [f"{_COVERAGE}.png"] if self.has_coverage else []
 
     def load(self) -> "tuple[GlimpseModel, str]":
         """Load the selected model on its device; return it with its file.
@@ -185,7 +184,7 @@ class GlimpseRun(ImageRun["ScanPath"]):
         """Return model and options."""
         names = ("policy", "seed", "resize_mode", "autocast")
         options = {name: getattr(self.args, name) for name in names}
-        return {"weights": weights_origin(self.weights), **options}
+        return {**model_settings(self.args, self.weights), **options}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
         """Return the scan paths of images."""
@@ -195,27 +194,29 @@ class GlimpseRun(ImageRun["ScanPath"]):
         options["resize_mode"] = self.args.resize_mode
         return glimpses(self.model, images, batch_size=len(images), **options)
 
-    def record(self, image: "LoadedImage", result: "ScanPath") -> dict[str, Any]:
-        """Return a scan path as values of JSON."""
-        return {"image": image.name, **result.to_dict()}
-
-    def row(self, record: Record) -> tuple[str, str]:
-        """Return class and probability."""
-        return record["class"], f"{record['probability']:.3f}"
-
-    def caption(self, record: Record) -> str:
-        """Return class and probability in percent."""
-        return f"{record['class']}, {100 * record['probability']:.0f} %"
-
-    def write(self, name: str, image: "LoadedImage", result: "ScanPath") -> "Sequence[np.ndarray]":
-        """Write panel and animation of an image; return its scan path."""
+    def parts(self, name: str, image: "LoadedImage", result: "ScanPath") -> Iterable[Part]:
+        """Return the scan path, and its panel and animation."""
         from visattn.viz.scanpaths.animation import glimpse_animation
         from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
 
-        panel = glimpse_panel(image, result, name=Path(image.name).name)
-        atomic_write(self.out / f"{name}.png", encode_png(panel))
-        atomic_write(self.out / f"{name}.gif", glimpse_animation(image, result))
-        return [glimpse_overlay(image, result)]
+        record = {"image": image.name, **result.to_dict()}
+        if self.out is None:
+            return [Part(name, record)]
+        files = {
+            f"{name}.png": encode_png(glimpse_panel(image, result, name=Path(image.name).name)),
+            f"{name}.gif": glimpse_animation(image, result),
+        }
+        text = f"{record['class']}, {100 * record['probability']:.0f} %"
+        thumbnail = card_image([glimpse_overlay(image, result)])
+        return [Part(name, record, files, Card(name, f"{name}.png", text, thumbnail))]
+
+    def rows(self, record: Record) -> Iterable[tuple[str, str]]:
+        """Return class and probability."""
+        return [(record["class"], f"{record['probability']:.3f}")]
+
+    def table(self, record: Record) -> Iterable[Row]:
+        """Return class and probability."""
+        return [{name: record[name] for name in ("class", "probability")}]
 
     def finish(self, result: "ScanPath | None") -> None:
         """Add an image to the coverage."""
@@ -224,14 +225,13 @@ class GlimpseRun(ImageRun["ScanPath"]):
         elif self.has_coverage:
             self.coverage.add(result)
 
-    def process(self, *, batch_size: int = 1) -> int:
+    def run(self, *, batch_size: int = 1) -> int:
         """Process all images, and write the coverage of all that could be read."""
         self.resumed = len(self.names) < len(self.all_names)
-        code = super().process(batch_size=batch_size)
-        if self.has_coverage and (not self.resumed or self._cover_all_images(batch_size)):
-            panel = encode_png(self.coverage.panel()) if self.coverage.count > 1 else None
-            if panel is not None:
-                atomic_write(self.out / f"{_COVERAGE}.png", panel)
+        code = super().run(batch_size=batch_size)
+        complete = self.has_coverage and (not self.resumed or self._cover_all_images(batch_size))
+        if complete and self.coverage.count > 1:
+            self.write_shared(f"{_COVERAGE}.png", encode_png(self.coverage.panel()))
         return code
 
     def _cover_all_images(self, batch_size: int) -> bool:

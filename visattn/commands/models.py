@@ -3,7 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from visattn.commands.options.arguments import CommandParser
+from visattn.commands.options.arguments import (
+    CommandParser,
+)
 from visattn.commands.options.output_streams import print_summaries
 from visattn.io.bundled_models import find_bundled_model, list_bundled_models
 
@@ -14,12 +16,20 @@ test scores, limits. They are small and know drawn scenes only."""
 _EPILOG = """\
 va.load(NAME) loads a model; --weights NAME uses it in a command:
   visattn data scenes --size 256 --out scenes
-  visattn caption scenes --weights scenes-captioner --out captions"""
+  visattn caption scenes --model scenes-captioner --out captions"""
+
+
+_EXAMPLES = (
+    "visattn models",
+    "visattn models scenes-captioner",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the options of the command."""
-    parser = CommandParser(prog="visattn models", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandParser(
+        examples=_EXAMPLES, prog="visattn models", description=_DESCRIPTION, epilog=_EPILOG
+    )
     parser.add_argument("name", nargs="?", metavar="NAME", help="card to print (default: list)")
     return parser
 

@@ -1,36 +1,39 @@
 """`visattn segment`: segment images, and draw classes and attention gates on them."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.index import Row, card_image
 from visattn.commands.options.arguments import (
+    BULK,
+    IN_FILES,
     CommandParser,
-    add_bulk,
     add_images,
+    add_options,
     add_resize_mode,
-    output_path,
 )
-from visattn.commands.options.dry_run import add_dry_run
 from visattn.commands.options.folders import encode_png
-from visattn.commands.options.image_run import ImageRun, Record
-from visattn.commands.options.models import add_weights, check_weights, load_trained_model
+from visattn.commands.options.models import (
+    add_model,
+    load_trained_model,
+    model_settings,
+    resolve_model,
+)
 from visattn.commands.options.modes import refuse_without
-from visattn.commands.options.provenance import weights_origin
-from visattn.io.atomic import atomic_write
+from visattn.commands.records import Card, Part, Record
+from visattn.commands.run import Job
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    import numpy as np
-
     from visattn.images.reader import LoadedImage
     from visattn.models.segmentation.unet import UNet
     from visattn.results.values import Segmentation
 
-_NO_WEIGHTS = """\
---weights is missing: segmentation needs a trained model. Train one:
+_NO_MODEL = """\
+--model is missing: segmentation needs a trained model. Train one:
   in a few minutes    visattn fit --config scenes_unet_gates
-  then pass           --run FOLDER with its run directory, or visattn export --run FOLDER"""
+  then pass           --model FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
 Prints a line per image: its name, a tab, and the share of each class in percent. With --out it also
@@ -42,28 +45,29 @@ writes
 and for several images DIR/index.html, an index of all figures.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_FILES = ("{}.png", "{}.json", "masks/{}.png", "overlays/{}.png")
+_FILES = ("{}.png", "masks/{}.png", "overlays/{}.png")
 _BATCH_SIZE = 8
+
+
+_EXAMPLES = (
+    "visattn segment photos --model runs/scenes_unet_gates/1 --out segments",
+    "visattn segment photos --model unet.safetensors --mirror --out segments",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
+        examples=_EXAMPLES,
         prog="visattn segment",
         description="Segment images with a trained model, and show where its gates open.",
         epilog=_EPILOG,
     )
     add_images(parser)
-    add_weights(parser)
-    parser.add_argument(
-        "--out",
-        type=output_path,
-        metavar="DIR",
-        help="output folder for masks, overlays and figures",
-    )
-    add_resize_mode(parser, default="pad")
-    add_bulk(parser)
-    add_dry_run(parser)
+    add_model(parser)
+    add_options(parser, "out", out={"help": "output folder for masks, overlays and figures"})
+    add_resize_mode(parser, "pad")
+    add_options(parser, *BULK, "dry-run")
     return parser
 
 
@@ -79,20 +83,18 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    if args.weights is None and args.run is None:
-        parser.error(_NO_WEIGHTS)
+    resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
-        refuse_without(parser, args, ["overwrite"])
-    check_weights(args)  # reports a missing run before torch is imported
-    run = SegmentationRun(args)
-    model, source = run.load()
+        refuse_without(parser, args, IN_FILES)
+    job = SegmentationJob(args)
+    model, source = job.load()
     if args.dry_run:
-        return run.dry_run(model, source)
-    return run.process(batch_size=_BATCH_SIZE)
+        return job.dry_run(model, source)
+    return job.run(batch_size=_BATCH_SIZE)
 
 
-class SegmentationRun(ImageRun["Segmentation"]):
-    """Images that are segmented, each with a mask, an overlay and a figure.
+class SegmentationJob(Job["Segmentation"]):
+    """Segmentation of images, each with a mask, an overlay and a figure.
 
     Args:
         args: Options of `visattn segment`.
@@ -102,7 +104,7 @@ class SegmentationRun(ImageRun["Segmentation"]):
         ValueError: If a file would overwrite an image.
     """
 
-    title = "Segmentation"
+    command, title = "segment", "Segmentation"
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args, _FILES)
@@ -119,7 +121,8 @@ class SegmentationRun(ImageRun["Segmentation"]):
 
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
-        return {"weights": weights_origin(self.weights), "resize_mode": self.args.resize_mode}
+        resize_mode = self.args.resize_mode
+        return {**model_settings(self.args, self.weights), "resize_mode": resize_mode}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
         """Return the segmentations of images."""
@@ -128,27 +131,34 @@ class SegmentationRun(ImageRun["Segmentation"]):
         mode = self.args.resize_mode
         return [*segment(self.model, images, resize_mode=mode, batch_size=len(images))]
 
-    def record(self, image: "LoadedImage", result: "Segmentation") -> dict[str, Any]:
-        """Return shares and geometry as values of JSON."""
-        return {"image": image.name, **result.to_dict()}
-
-    def row(self, record: Record) -> tuple[str]:
-        """Return the share of each class in percent."""
-        shares = record["shares"].items()
-        return (", ".join(f"{name} {100 * share:.1f} %" for name, share in shares),)
-
-    def write(
-        self, name: str, image: "LoadedImage", result: "Segmentation"
-    ) -> "Sequence[np.ndarray]":
-        """Write mask, overlay and figure of an image; return the overlay."""
+    def parts(self, name: str, image: "LoadedImage", result: "Segmentation") -> Iterable[Part]:
+        """Return shares and geometry, and mask, overlay and figure."""
         from visattn.viz.maps.segmentation import draw_labels, segmentation_figure
 
+        record = {"image": image.name, **result.to_dict()}
+        if self.out is None:
+            return [Part(name, record)]
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
         figure = segmentation_figure(image, result, title=Path(image.name).name)
-        atomic_write(self.out / "masks" / f"{name}.png", encode_png(result.labels))
-        atomic_write(self.out / "overlays" / f"{name}.png", encode_png(drawn))
-        atomic_write(self.out / f"{name}.png", encode_png(figure))
-        return [drawn]
+        files = {
+            f"{name}.png": encode_png(figure),
+            f"masks/{name}.png": encode_png(result.labels),
+            f"overlays/{name}.png": encode_png(drawn),
+        }
+        card = Card(name, f"{name}.png", _percent(record["shares"]), card_image([drawn]))
+        return [Part(name, record, files, card)]
+
+    def rows(self, record: Record) -> Iterable[tuple[str]]:
+        """Return the share of each class in percent."""
+        return [(_percent(record["shares"]),)]
+
+    def table(self, record: Record) -> Iterable[Row]:
+        """Return the share of each class."""
+        return [record["shares"]]
+
+
+def _percent(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items())
 
 
 def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":

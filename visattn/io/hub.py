@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import huggingface_hub
 
 _SCHEME = "hf://"
+MODEL_FILE = "model.safetensors"
+"""File of a model in its repository."""
 _NAME = re.compile(rf"{_SCHEME}(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
 _COMMIT_HASH = re.compile("[0-9a-f]{40}")
 _CONTENT_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
@@ -92,6 +94,27 @@ def download_file(name: HubName, file: str) -> Path:
         path = Path(watch.run(lambda: api.hf_hub_download(name.repo, file, revision=name.revision)))
     _check_content(path, announced[-1] if announced else None, f"{name} is damaged: {file}")
     return path
+
+
+def cached_model(name: str) -> Path:
+    """Return the local copy of the model of a repository, as it was last downloaded.
+
+    Args:
+        name: `hf://USER/NAME[@REVISION]`.
+
+    Raises:
+        FileNotFoundError: If it was not downloaded.
+        ValueError: If it is no such name.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    parsed = parse_hub_name(name)
+    if parsed is None:
+        raise ValueError(f"a model on the hub is named hf://USER/NAME[@REVISION], got {name!r}")
+    path = try_to_load_from_cache(parsed.repo, MODEL_FILE, revision=parsed.revision)
+    if not isinstance(path, str):
+        raise FileNotFoundError(f"{name} is not in the cache")
+    return Path(path)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Record of the files that visattn wrote into a folder, so that no other file is replaced.
 
-A folder has the record `.visattn.json` with sets of files, each with the SHA-256 of its files. What
+A folder has the record `.visattn`: sets of files, as JSON, each with the SHA-256 of its files. What
 has another digest, or none, belongs to the user.
 """
 
@@ -26,7 +26,7 @@ from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, open_regular_file, parse_json, read_bytes_bounded
 
-RECORD = ".visattn.json"
+RECORD = ".visattn"
 _FORMAT = "visattn-files-1"
 _MAX_BYTES = 2**28
 _READY, _JOURNAL = ".ready", ".visattn-journal.json"
@@ -204,7 +204,7 @@ def replace_set(
         ...         for index in range(number):
         ...             (part / f"{index}.png").touch()
         >>> sorted(path.name for path in folder.iterdir())
-        ['.visattn.json', '0.png', '1.png']
+        ['.visattn', '0.png', '1.png']
     """
     check_own_folder(folder, overwrite=overwrite, own=own)
     with atomic_replace_folder(folder) as part:

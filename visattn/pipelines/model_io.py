@@ -13,7 +13,7 @@ from visattn.insertion.freezing import check_all_saved, trained_tensors
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
 from visattn.io.bundled_models import find_bundled_model, is_model_name, list_bundled_models
-from visattn.io.hub import HubName, download_file, parse_hub_name, upload_folder
+from visattn.io.hub import MODEL_FILE, HubName, download_file, parse_hub_name, upload_folder
 from visattn.io.messages import did_you_mean, format_names
 from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.io.written_files import WrittenFiles, replace_files
@@ -44,7 +44,7 @@ _FORMS = (
     "timm:NAME, torchvision:NAME, hf:DIRECTORY, run:DIRECTORY, FILE.py:NAME, package.module:NAME, "
     "hf://USER/NAME, one of `visattn models` or an exported .safetensors file"
 )
-_HUB_FILE, _HUB_CARD = "model.safetensors", "README.md"
+_HUB_CARD = "README.md"
 _IMAGE = "example.png"
 
 
@@ -110,7 +110,7 @@ def save(
 def _upload(model: nn.Module, name: HubName, card: ModelCard, *, private: bool) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        save(model, folder / _HUB_FILE)
+        save(model, folder / MODEL_FILE)
         _write_card(model, card, folder / _HUB_CARD, folder / _IMAGE, str(name))
         upload_folder(name, folder, message=f"Upload {type(model).__name__}", private=private)
 
@@ -154,7 +154,7 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
         FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
     """
     if name := parse_hub_name(os.fspath(path)):
-        path = download_file(name, _HUB_FILE)
+        path = download_file(name, MODEL_FILE)
     elif is_model_name(path):
         path = find_bundled_model(os.fspath(path))
     weights, config = safetensors_file.read_safetensors(

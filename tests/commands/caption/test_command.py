@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from index_cards import parse_index_page
 from PIL import Image
 
 import visattn
 from visattn.cli import main
+from visattn.commands import run as engine
 from visattn.commands.caption import command
-from visattn.commands.caption.run import BeamSearchRun
-from visattn.commands.options import image_run
+from visattn.commands.caption.run import BeamSearchJob
 from visattn.commands.options.output_streams import progress_bar
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import SmallEncoder
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.viz.html.index_page import parse_index_page
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -65,7 +65,12 @@ def test_a_folder_yields_lines_pages_panels_and_arrays(
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert set(lines) == {"tall", "wide", "small"}
     written = {f"{name}.{kind}" for name in lines for kind in ("html", "png", "json", "npz")}
-    assert {path.name for path in out.iterdir()} == {*written, "index.html"}
+    assert {path.name for path in out.iterdir()} == {
+        *written,
+        "index.html",
+        "caption.csv",
+        ".visattn",
+    }
     cards = {
         entry.page: entry.caption for entry in parse_index_page((out / "index.html").read_text())
     }
@@ -133,10 +138,10 @@ def test_large_images_do_not_wait_for_a_full_batch(
     weights: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     sizes: list[int] = []
-    infer = BeamSearchRun.infer
-    monkeypatch.setattr(image_run, "PIXELS_PER_BATCH", 2500)
+    infer = BeamSearchJob.infer
+    monkeypatch.setattr(engine, "PIXELS_PER_BATCH", 2500)
     monkeypatch.setattr(
-        BeamSearchRun, "infer", lambda run, images: sizes.append(len(images)) or infer(run, images)
+        BeamSearchJob, "infer", lambda run, images: sizes.append(len(images)) or infer(run, images)
     )
     assert main(["caption", str(images), "--weights", str(weights)]) == 0
     assert sizes == [2, 1]  # 59 * 29 + 23 * 101 pixels are too many to wait for 13 * 11 more
@@ -190,9 +195,9 @@ def test_unreadable_images_alone_yield_no_caption(
 def test_missing_weights_option_explains_how_to_get_weights(images: Path, capsys: Capsys) -> None:
     assert main(["caption", str(images)]) == 2
     err = capsys.readouterr().err
-    assert "--weights is missing" in err
+    assert "--model is missing" in err
     assert "make demo" in err
-    assert "visattn fit --config FILE.yaml, then --run FOLDER" in err
+    assert "visattn fit --config FILE.yaml, then --model FOLDER" in err
 
 
 def test_missing_images_are_refused(weights: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -384,6 +389,8 @@ def test_an_unwritable_file_does_not_stop_the_others(
     (tmp_path / "small.html").mkdir()  # where a page should be
     words = ["--weights", str(weights), "--out", str(tmp_path)]
     assert main(["caption", str(images), *words]) == 1
+    assert "small.html, which would be replaced: no record of visattn" in capsys.readouterr().err
+    assert main(["caption", str(images), *words, "--overwrite"]) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
     lost, count = err.splitlines()
@@ -396,21 +403,21 @@ def test_an_unwritable_file_does_not_stop_the_others(
 def test_files_are_complete_and_indexed_after_an_interruption(
     weights: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    infer, left = BeamSearchRun.infer, iter([True, True])
+    infer, left = BeamSearchJob.infer, iter([True, True])
 
-    def interrupted(run: BeamSearchRun, images: Any) -> Any:
+    def interrupted(run: BeamSearchJob, images: Any) -> Any:
         if not next(left, False):
             raise KeyboardInterrupt
         return infer(run, images)
 
-    monkeypatch.setattr(BeamSearchRun, "infer", interrupted)
+    monkeypatch.setattr(BeamSearchJob, "infer", interrupted)
     words = ["--weights", str(weights), "--out", str(tmp_path), "--batch-size", "1"]
     with pytest.raises(KeyboardInterrupt):
         command.main([str(images), *words])
     pages = [entry.page for entry in parse_index_page((tmp_path / "index.html").read_text())]
     assert len(pages) == 2
     assert {path.name for path in tmp_path.glob("*.html")} == {*pages, "index.html"}
-    assert not list(tmp_path.glob(".visattn*"))
+    assert not list(tmp_path.glob(".visattn.*.part"))
 
 
 def test_a_second_run_adds_to_the_index(weights: Path, images: Path, tmp_path: Path) -> None:

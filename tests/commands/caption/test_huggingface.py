@@ -205,7 +205,7 @@ def test_dry_run_states_the_memory_and_writes_nothing(
     [
         (["--beam-size", "3"], "--beam-size is for captioners of visattn"),
         (["--resize-mode", "pad"], "--resize-mode is for captioners of visattn"),
-        (["--maps", "mean"], "not for --model; use --layers and --heads"),
+        (["--maps", "mean"], "not for hf:DIRECTORY; use --layers and --heads"),
         (["--top-p", "0.5"], "--top-p needs --do-sample"),
         (["--seed", "3"], "--seed needs --do-sample"),
         (["--length-penalty", "1"], "--length-penalty needs --num-beams"),
@@ -219,7 +219,7 @@ def test_dry_run_states_the_memory_and_writes_nothing(
         (["--text-attention"], "--text-attention needs an output folder"),
         (["--head-overview"], "--head-overview needs an output folder"),
         (["--contrast", "a"], "--contrast needs an output folder"),
-        (["--weights", "w"], "--model cannot be combined with --weights"),
+        (["--weights", "w"], "--weights has no use beside --model hf:"),
         (["--device-map", "auto", "--device", "cuda"], "--device-map cannot be combined"),
     ],
 )  # fmt: skip
@@ -243,9 +243,9 @@ def test_options_of_transformers_need_a_model_of_transformers(
     assert "needs a model of transformers" in errors
 
 
-def test_other_models_are_usage_errors(capsys: Capsys) -> None:
-    assert main(["caption", "photo.png", "--model", "timm:resnet18"]) == 2
-    assert "--model must be hf:DIRECTORY" in capsys.readouterr().err
+def test_a_model_of_another_kind_is_refused(photos: Path, capsys: Capsys) -> None:
+    assert main(["caption", str(photos), "--model", "timm:resnet18"]) == 1
+    assert "holds a ResNet, which is not a captioner" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -406,5 +406,5 @@ def test_captions_without_words_are_written_and_not_made_again(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(huggingface.TransformersRun, "_captions", fail)
+    monkeypatch.setattr(huggingface.TransformersJob, "_captions", fail)
     assert run(tmp_path / "silent", *words) == 0

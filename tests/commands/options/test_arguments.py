@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from visattn.cli import COMMANDS, main
 from visattn.commands.options.arguments import (
     LARGEST_SEED,
+    SHARED,
     batch_size,
     count,
     real_number,
@@ -76,3 +78,36 @@ def test_a_number_out_of_its_range_is_a_usage_error(capsys: Capsys) -> None:
     ):
         assert main(command.split()) == 2
         assert message in capsys.readouterr().err
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the parser of every command, and those of the subcommands of score."""
+    for name, (_, place) in COMMANDS.items():
+        if "commands" in place:
+            yield name, importlib.import_module(place).build_parser()
+    for name in ("captions", "maps", "words"):
+        module = importlib.import_module(f"visattn.commands.score.{name}")
+        yield f"score {name}", module.build_parser()
+
+
+def test_the_examples_of_each_help_can_be_parsed() -> None:
+    for name, parser in parsers():
+        if name == "score":
+            continue
+        examples = getattr(parser, "examples", ())
+        assert examples, name
+        assert "examples:\n  visattn " in parser.format_help()
+        for example in examples:
+            program, *words = shlex.split(example)
+            assert program == "visattn"
+            assert " ".join(words).startswith(name)
+            parser.parse_args(words[len(name.split()) :])
+
+
+def test_shared_options_have_the_same_type_everywhere() -> None:
+    for name, parser in parsers():
+        for option, settings in SHARED.items():
+            for action in parser._actions:
+                own = name in ("export", "demo") or option == "seed"  # files; samplers of 32 bits
+                if f"--{option}" in action.option_strings and not own:
+                    assert action.type == settings.get("type"), (name, option)

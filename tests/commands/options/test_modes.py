@@ -34,8 +34,6 @@ REFUSED = [
     (SAVED, "--style blur --colormap gray"),
     *((CLIP, words) for words in ("--normalize global", "--interpolation nearest", "--save rgba")),
     *((CLIP, words) for words in ("--autocast bfloat16", "--vmin 1", "--shard 1/2", "--part left")),
-    ((*PHOTO, "--query", "best"), "--save rgba"),
-    ((*PHOTO, "--query", "best"), "--overwrite"),
     *((SAID, words) for words in ("--every 2", "--smoothing 0.5", "--clip-scale clip")),
     *((SAID, words) for words in ("--maps mean", "--overwrite", "--gif")),
     (("caption", "a.mp4", "--weights", "m", "--out", "o"), "--prompt x"),
@@ -66,8 +64,12 @@ def test_options_without_effect_are_named(
 @pytest.mark.parametrize(
     ("parser", "modes", "everywhere"),
     [
-        (overlay.build_parser(), overlay._MODES, "strict out dry_run"),
-        (caption.build_parser(), caption._MODES, "strict device out batch_size overwrite dry_run"),
+        (overlay.build_parser(), overlay._MODES, "run strict out dry_run"),
+        (
+            caption.build_parser(),
+            caption._MODES,
+            "run model strict device out batch_size overwrite dry_run",
+        ),
     ],
 )
 def test_each_option_belongs_to_a_mode_or_to_all(

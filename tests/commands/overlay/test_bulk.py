@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from index_cards import folder_cards
 
 import visattn
 from visattn.cli import main
 from visattn.commands.options import images as image_options
-from visattn.commands.options.image_index import read_index_entries
 from visattn.commands.options.images import map_in_threads
-from visattn.commands.overlay import runs
+from visattn.commands.overlay import job
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import ValueRange, map_scale
@@ -68,14 +68,14 @@ def test_global_scale_holds_the_maps_of_one_image(
     cnn: Path, bulk_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[Any] = []
-    load = runs.MapFolder.load
+    load = job.read_map
 
-    def counted(self: Any, *args: Any) -> AttentionMap:
-        alive.append(load(self, *args))
+    def counted(*args: Any) -> AttentionMap:
+        alive.append(load(*args))
         del alive[:-1]
         return alive[-1]
 
-    monkeypatch.setattr(runs.MapFolder, "load", counted)
+    monkeypatch.setattr(job, "read_map", counted)
     out = tmp_path / "out"
     assert overlay(bulk_photos, cnn, out, "--normalize", "global", "--save", "overlay") == 1
     ends = {path: path.read_text().split('"vmax": ')[1].split()[0] for path in out.glob("*.json")}
@@ -122,7 +122,7 @@ def test_results_of_threads_keep_their_order_and_errors() -> None:
 def test_an_image_has_one_card_in_the_index(cnn: Path, bulk_photos: Path, tmp_path: Path) -> None:
     overlay(bulk_photos, cnn, tmp_path / "out")
     overlay(bulk_photos, cnn, tmp_path / "out", "--explorer")
-    pages = [entry.page for entry in read_index_entries(tmp_path / "out")]
+    pages = [entry.page for entry in folder_cards(tmp_path / "out")]
     assert pages == ["0.html", "1.html", "3.html", "4.html"]
     before = contents(tmp_path / "out")
     overlay(bulk_photos, cnn, tmp_path / "out")  # the richer pages stay

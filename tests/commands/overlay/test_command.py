@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from index_cards import parse_index_page
 from PIL import Image
 
 import visattn
 from visattn.attribution.methods import METHODS
 from visattn.cli import main
-from visattn.commands.overlay import runs as overlay_runs
 from visattn.commands.overlay.command import main as overlay_main
+from visattn.commands.overlay.map_specs import MapRunner
 from visattn.geometry.affine import Geometry
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines import inputs
 from visattn.pipelines.explainer import methods_for
-from visattn.viz.html.index_page import parse_index_page
 from visattn.viz.maps.heatmap import overlay
 
 Capsys = pytest.CaptureFixture[str]
@@ -71,7 +71,7 @@ def test_maps_of_a_folder_are_written_in_all_formats(
     wanted = {f"{name}.{ending}" for name in names for ending in ENDINGS}
     assert set(contents(out)) == wanted | {
         f"{name}.methods.png" for name in ("dot", "tall", "wide")
-    } | {"index.html"}
+    } | {"index.html", "overlay.csv", ".visattn"}
     cards = parse_index_page(contents(out)["index.html"].decode())
     assert {card.page for card in cards} == {
         f"{each}.methods.png" for each in ("dot", "tall", "wide")
@@ -107,7 +107,7 @@ def test_files_of_a_map_match_each_other_and_the_library(
     values = np.load(tmp_path / "out" / "wide.gradcam.npy")
     np.testing.assert_allclose(values, known.values, rtol=1e-5, atol=1e-7)
     assert Geometry.from_dict(record["geometry"]) == known.geometry
-    assert (record["metadata"]["class"], record["metadata"]["target"], record["method"]) == (
+    assert (record["metadata"]["class"], record["metadata"]["target"], record["key"]) == (
         "bee",
         1,
         "gradcam",
@@ -140,19 +140,18 @@ def test_runs_are_reproducible_and_resumable(
     first, output = contents(tmp_path / "one"), capsys.readouterr().out
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
-    for gone in ("tall.rollout.json", "wide.heads.png"):
-        (tmp_path / "two" / gone).unlink()
-    (tmp_path / "two" / "dot.eigencam.json").write_text('{"cut')
+    for gone in [*(tmp_path / "two").glob("tall.rollout.*"), tmp_path / "two" / "wide.heads.png"]:
+        gone.unlink()
     looked: list[str] = []
-    looking = overlay_runs.MapRunner.maps
+    looking = MapRunner.maps
     monkeypatch.setattr(
-        overlay_runs.MapRunner, "maps",
+        MapRunner, "maps",
         lambda self, batch: looked.extend(p.name for p in batch.originals) or looking(self, batch),
     )  # fmt: skip
     capsys.readouterr()
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
-    assert len(looked) == 3
+    assert len(looked) == 2
     looked.clear()
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(output.splitlines())
     assert run(photos, vit, tmp_path / "two", *words) == 0
@@ -255,6 +254,8 @@ def test_only_requested_files_are_written(cnn: Path, photos: Path, tmp_path: Pat
         "wide.rise.rgba.png",
         "wide.rise.npy",
         "wide.rise.json",
+        "overlay.csv",
+        ".visattn",
     }
 
 

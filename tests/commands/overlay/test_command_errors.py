@@ -138,7 +138,9 @@ def test_an_unwritable_file_skips_one_image(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "out" / "tall.gradcam.npy").mkdir(parents=True)
-    assert run(photos, cnn, tmp_path / "out", "--method", "gradcam") == 1
+    words = ("--method", "gradcam", "--overwrite")
+    assert run(photos, cnn, tmp_path / "out", *words) == 1
     out, err = capsys.readouterr()
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["wide", "dot"]
-    assert "tall.gradcam.npy is not a regular file" in err
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["tall", "wide", "dot"]
+    assert "not written:" in err
+    assert "tall.gradcam.npy" in err

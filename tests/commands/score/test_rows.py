@@ -9,6 +9,7 @@ import pytest
 from visattn.commands.score.rows import ScoreRows
 
 SETTINGS = {"model": "timm:some", "methods": ["rise"], "threshold": None}
+CONTENTS = dict.fromkeys("abc", "digest")
 
 
 def row(image: str, method: str = "rise", **more: Any) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def row(image: str, method: str = "rise", **more: Any) -> dict[str, Any]:
 
 def test_a_resumed_run_writes_the_same_file(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    with ScoreRows(whole, SETTINGS) as rows:
+    with ScoreRows(whole, SETTINGS, CONTENTS) as rows:
         for name in "abc":
             rows.add(row(name, point=1.0))
     content = whole.read_bytes()
@@ -25,7 +26,7 @@ def test_a_resumed_run_writes_the_same_file(tmp_path: Path) -> None:
         cut.write_bytes(content[:end])
         if 0 < end <= content.index(b"\n"):
             continue
-        with ScoreRows(cut, SETTINGS) as rows:
+        with ScoreRows(cut, SETTINGS, CONTENTS) as rows:
             for name in "abc":
                 if not rows.has("score", name, "cat", "rise"):
                     rows.add(row(name, point=1.0))
@@ -34,7 +35,7 @@ def test_a_resumed_run_writes_the_same_file(tmp_path: Path) -> None:
 
 
 def test_an_existing_row_is_not_added_twice(tmp_path: Path) -> None:
-    with ScoreRows(None, SETTINGS) as rows:
+    with ScoreRows(None, SETTINGS, CONTENTS) as rows:
         rows.add(row("a", point=0.0))
         rows.add(row("a", point=1.0))
         rows.add(row("a", "rollout"))
@@ -43,12 +44,12 @@ def test_an_existing_row_is_not_added_twice(tmp_path: Path) -> None:
 
 def test_changed_settings_are_refused_without_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    with ScoreRows(path, SETTINGS) as rows:
+    with ScoreRows(path, SETTINGS, CONTENTS) as rows:
         rows.add(row("a"))
     message = r"made with threshold=None, now it is threshold=0\.5; choose another --out"
     with pytest.raises(ValueError, match=message):
-        ScoreRows(path, SETTINGS | {"threshold": 0.5})
-    with ScoreRows(path, SETTINGS | {"threshold": 0.5}, overwrite=True) as rows:
+        ScoreRows(path, SETTINGS | {"threshold": 0.5}, CONTENTS)
+    with ScoreRows(path, SETTINGS | {"threshold": 0.5}, CONTENTS, overwrite=True) as rows:
         assert rows.rows == []
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"settings": SETTINGS | {"threshold": 0.5}}
@@ -62,5 +63,17 @@ def test_foreign_files_are_not_replaced(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="is not a score file"):
-        ScoreRows(path, SETTINGS)
+        ScoreRows(path, SETTINGS, CONTENTS)
     assert path.read_bytes() == content
+
+
+def test_rows_of_changed_or_other_images_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with ScoreRows(path, SETTINGS, CONTENTS) as rows:
+        for name in "abc":
+            rows.add(row(name, point=1.0))
+    with ScoreRows(path, SETTINGS, {"a": "digest", "b": "another"}) as rows:
+        assert rows.rows == [row("a", point=1.0)]
+        rows.add(row("b", point=0.0))
+    with ScoreRows(path, SETTINGS, CONTENTS) as rows:  # those of before are not lost
+        assert rows.rows == [row(name, point=1.0) for name in "abc"]

@@ -88,7 +88,6 @@ def test_methods_of_transformers_are_scored_on_their_own_grid(
 def test_mistakes_are_explained(weights: Path, photos: Path) -> None:
     data = ["--data", str(photos / "phrases.json")]
     for arguments, message in (
-        (data, "pass one model"),
         (["--weights", str(weights), *data], "--images DIR"),
         (
             ["--weights", str(weights), "--data", "scenes:mnist_resnet_cbam"],
@@ -96,7 +95,7 @@ def test_mistakes_are_explained(weights: Path, photos: Path) -> None:
         ),
         (
             ["--model", "timm:resnet18", "--data", "scenes:scenes_demo", "--limit", "1"],
-            "must be hf",
+            "which is not a captioner",
         ),
         (
             [

@@ -1,10 +1,13 @@
 """The index page with a card for each photo."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from index_cards import parse_index_page
 
-from visattn.viz.html.index_page import IndexEntry, index_page, parse_index_page, thumbnail
+from visattn.viz.html.index_page import IndexEntry, index_page, is_index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
 # Invalid characters are replaced in texts; file names are unchanged.
@@ -42,9 +45,12 @@ def test_names_and_captions_are_escaped() -> None:
     assert 'href="./%3Cb%3E%22%27.html"' in page
 
 
-def test_foreign_pages_are_refused() -> None:
-    with pytest.raises(ValueError, match="not an index page that visattn wrote"):
-        parse_index_page('<meta name="generator" content="another"><a class="photo" href="a.html">')
+def test_pages_of_others_are_known(tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    page.write_text('<meta name="generator" content="another"><a class="photo" href="a.html">')
+    assert not is_index_page(page)
+    page.write_text(index_page([]))
+    assert is_index_page(page)
 
 
 def test_thumbnails_are_small() -> None:

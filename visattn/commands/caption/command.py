@@ -7,27 +7,25 @@ from pathlib import Path
 
 from visattn.commands.caption.huggingface import (
     ONLY_TRANSFORMERS,
-    TransformersRun,
+    TransformersJob,
     add_huggingface,
     check_model_options,
 )
-from visattn.commands.caption.run import BeamSearchRun, load_captioner
+from visattn.commands.caption.run import BeamSearchJob, load_captioner
 from visattn.commands.options.arguments import (
+    BULK,
+    IN_FILES,
     TRANSFORMERS_WORD_METHODS,
     WORD_METHODS,
     CommandParser,
-    add_bulk,
     add_images,
+    add_options,
     add_resize_mode,
-    batch_size,
-    output_path,
     real_number,
     whole_number,
 )
 from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
-from visattn.commands.options.dry_run import add_dry_run
-from visattn.commands.options.folders import create_folder
-from visattn.commands.options.models import add_weights, check_weights
+from visattn.commands.options.models import add_model, is_transformers, resolve_model
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.videos import (
     add_video,
@@ -36,11 +34,11 @@ from visattn.commands.options.videos import (
     video_sources,
 )
 
-_NO_WEIGHTS = """\
---weights is missing: captions need a trained model. Pass --weights scenes-captioner, which comes
+_NO_MODEL = """\
+--model is missing: captions need a trained model. Pass --model scenes-captioner, which comes
 with visattn and knows drawn scenes only, or train one:
-  in a few minutes     make demo, then --weights runs/demo/model.safetensors
-  with your config     visattn fit --config FILE.yaml, then --run FOLDER with its run directory
+  in a few minutes     make demo, then --model runs/demo/model.safetensors
+  with your config     visattn fit --config FILE.yaml, then --model FOLDER with its run directory
 Or pass a vision-language model of transformers with --model hf:DIRECTORY."""
 
 _EPILOG = """\
@@ -59,18 +57,17 @@ made in the same way are not written again.
 Unreadable images are skipped and reported at the end; the exit code is then 1.
 A video or camera needs --out and gives a row per frame: its name, the second, the caption; the map
 of a frame is the mean of those of its words. Use --every 25 for a caption per second.
-With --model a video has one caption, and its page the maps of each word on the frames that the
+With hf:DIRECTORY a video has one caption, and its page the maps of each word on the frames that the
 model got; DIR/NAME.caption.mp4 shows these frames with the mean of the words. Photos with
 --together have one caption, too."""
 
 _LARGEST_SEED = 2**31 - 1
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
-_IN_FILES = ("num_captions", "gif", "alignment", "phrase_boxes", "method", "maps", "overwrite")
-_PHOTO = ("method", "gif", "alignment", "phrase_boxes", "shard", *BOX_OPTIONS)
+_IN_FILES = ("num_captions", "gif", "alignment", "phrase_boxes", "method", "maps", *IN_FILES)
+_PHOTO = ("method", "gif", "alignment", "phrase_boxes", "shard", "mirror", "parquet", *BOX_OPTIONS)
 _CAPTIONER = (
     "weights",
-    "run",
     "beam_size",
     "resize_mode",
     "places",
@@ -81,8 +78,8 @@ _CAPTIONER = (
 _MODES = {
     "photos": Mode("photos", (*_CAPTIONER, *_PHOTO, "num_captions", "autocast")),
     "transformers": Mode(
-        "models of transformers (--model)",
-        (*ONLY_TRANSFORMERS, *_PHOTO, "model", "seed", "length_penalty"),
+        "models of transformers (--model hf:DIRECTORY)",
+        (*ONLY_TRANSFORMERS, *_PHOTO, "seed", "length_penalty"),
     ),
     "videos": Mode(
         "videos", (*_CAPTIONER, "camera", "every", "max_frames", "smoothing", "clip_scale")
@@ -90,18 +87,24 @@ _MODES = {
 }
 
 
+_EXAMPLES = (
+    "visattn caption photos --model scenes-captioner --out captions",
+    "visattn caption photo.jpg --model hf:models/blip --max-new-tokens 40 --out captions",
+    "visattn caption photos --model runs/mine/1 --shard 1/4 --out captions",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
+        examples=_EXAMPLES,
         prog="visattn caption",
         description="Caption images, and show where the model attends for each word.",
         epilog=_EPILOG,
     )
     add_images(parser, videos=True)
-    add_weights(parser)
-    parser.add_argument(
-        "--out", type=output_path, metavar="DIR", help="output folder for pages, panels and arrays"
-    )
+    add_model(parser)
+    add_options(parser, "out", out={"help": "output folder for pages, panels and arrays"})
     _add_search(parser)
     _add_places(parser)
     _add_maps(parser)
@@ -122,14 +125,12 @@ def build_parser() -> argparse.ArgumentParser:
         "of a phrase with its boxes",
     )
     add_boxes(parser)
-    add_resize_mode(parser)
-    parser.add_argument(
-        "--batch-size", type=batch_size, help="images per batch (default: 16; 1 with --model)"
-    )
-    add_bulk(parser, autocast=True)
+    add_resize_mode(parser, "crop")
+    text = "images per batch (default: 16; 1 for hf:DIRECTORY)"
+    add_options(parser, "batch-size", batch_size={"default": None, "help": text})
+    add_options(parser, *BULK, "autocast", "dry-run")
     add_huggingface(parser)
     add_video(parser, "NAME.caption")
-    add_dry_run(parser)
     return parser
 
 
@@ -209,31 +210,30 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     args = parser.parse_args(argv)
-    if args.weights is None and args.run is None and args.model is None:
-        parser.error(_NO_WEIGHTS)
+    resolve_model(parser, args, _NO_MODEL)
+    foreign = is_transformers(args.model)
     if not args.images and args.camera is None:
         parser.error("name the photos or videos: files, folders, or --camera 0")
-    if has_videos(args) and args.model is None:
+    if has_videos(args) and not foreign:
         if args.out is None:
             parser.error("a video needs an output folder, --out DIR")
         refuse_unused(parser, args, "videos", _MODES)
         return _caption_videos(args)
     check_model_options(parser, args)
-    refuse_unused(parser, args, "photos" if args.model is None else "transformers", _MODES)
+    refuse_unused(parser, args, "transformers" if foreign else "photos", _MODES)
     _check_options(parser, args)
-    run = BeamSearchRun(args) if args.model is None else TransformersRun(args)
-    if args.out is not None and not args.dry_run:
-        create_folder(args.out)  # before the model is loaded
-    model, source = run.load()
+    job = TransformersJob(args) if foreign else BeamSearchJob(args)
+    if not args.dry_run:
+        job.check_files()  # before the model is loaded
+    model, source = job.load()
     if args.dry_run:
-        return run.dry_run(model, source)
-    return run.process(batch_size=args.batch_size or (16 if args.model is None else 1))
+        return job.dry_run(model, source)
+    return job.run(batch_size=args.batch_size or (1 if foreign else 16))
 
 
 def _caption_videos(args: argparse.Namespace) -> int:
     """Caption the frames of videos; return the exit code."""
     sources = video_sources(args)
-    check_weights(args)
     from visattn.pipelines.video_frames import FrameCaptions
 
     options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
@@ -247,9 +247,8 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     if args.out is None:
         refuse_without(parser, args, _IN_FILES)
     check_boxes(parser, args)
-    if args.model is not None:
+    if is_transformers(args.model):
         return
-    check_weights(args)  # reports a missing run before torch is imported
     args.num_captions = args.num_captions or min(args.beam_size, _MAX_NUM_CAPTIONS)
     if args.num_captions > args.beam_size:
         parser.error(

@@ -2,35 +2,38 @@
 
 import argparse
 import itertools
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.caption.run import CaptionRun
+from visattn.commands.caption.run import CaptionJob
 from visattn.commands.options.arguments import (
     TRANSFORMERS_WORD_METHODS,
     real_number,
     whole_number,
 )
 from visattn.commands.options.boxes import BOX_OPTIONS
-from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite
-from visattn.commands.options.models import move_to_device
-from visattn.commands.options.provenance import file_digest, weights_origin
+from visattn.commands.options.models import (
+    is_transformers,
+    move_to_device,
+    transformers_directory,
+)
+from visattn.commands.options.provenance import file_digest
 from visattn.commands.options.videos import has_videos
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    import numpy as np
     from torch import nn
 
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.words.captions import WordOptions
     from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.results.captions import Caption
+    from visattn.results.map_boxes import MapBoxes
 
-PREFIX = "hf:"
 _GENERATION = (
     "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
     "num_return_sequences",
@@ -64,14 +67,8 @@ _LARGE = 10**9  # bytes
 
 
 def add_huggingface(parser: argparse.ArgumentParser) -> None:
-    """Add `--model` and the options of models of transformers."""
+    """Add the options of models of transformers."""
     group = parser.add_argument_group("vision-language models of transformers")
-    group.add_argument(
-        "--model",
-        metavar="hf:DIRECTORY",
-        help="directory with model and processor, as written by save_pretrained; instead of "
-        "--weights and --run (no code of the directory is executed, nothing is downloaded)",
-    )
     group.add_argument(
         "--prompt",
         metavar="TEXT",
@@ -180,7 +177,7 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         args: Its options.
     """
     passed = {name for name, value in vars(args).items() if value != parser.get_default(name)}
-    if args.model is None:
+    if not is_transformers(args.model):
         for name in ONLY_TRANSFORMERS:
             if name in passed:
                 parser.error(f"{_option(name)} needs a model of transformers, --model hf:DIRECTORY")
@@ -190,17 +187,12 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
                 "captioners of visattn, gradcam reads the features of the encoder"
             )
         return
-    if args.weights is not None or args.run is not None:
-        parser.error("--model cannot be combined with --weights or --run: pass one model")
-    if not args.model.startswith(PREFIX) or args.model == PREFIX:
-        parser.error(
-            f"--model must be hf:DIRECTORY, got {args.model!r}; pass a captioner of visattn with "
-            "--weights or --run"
-        )
     for name, counterpart in _ONLY_VISATTN.items():
         if name in passed:
             instead = f"; use {counterpart}" if counterpart else ""
-            parser.error(f"{_option(name)} is for captioners of visattn, not for --model{instead}")
+            parser.error(
+                f"{_option(name)} is for captioners of visattn, not for hf:DIRECTORY{instead}"
+            )
     if args.prompt == "":
         parser.error("--prompt must be a text, got ''; leave it out for a caption without one")
     if {"device", "device_map"} <= passed:
@@ -274,7 +266,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-class TransformersRun(CaptionRun):
+class TransformersJob(CaptionJob):
     """Images that a vision-language model of transformers describes.
 
     With `--together` all photos are one prompt, listed by the first of them. Videos have one
@@ -289,7 +281,7 @@ class TransformersRun(CaptionRun):
         self.photos: list[Path] = []
         super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
         if self.out is not None and args.together:
-            check_no_overwrite(self.out, self.files, self.photos)
+            check_no_overwrite(self.out, self.output_files(), self.photos)
 
     def find(self) -> list[Path]:
         """Return the photos or videos of the command line; of photos together the first.
@@ -316,22 +308,28 @@ class TransformersRun(CaptionRun):
             return PromptImages(tuple(map(read_image, self.photos)))
         return read_image(path)
 
-    def digest(self, path: Path) -> dict[str, Any]:
+    def digests(self, path: Path) -> dict[str, Any]:
         """Return what tells whether a photo, or one of all photos, has changed."""
         if not self.args.together:
-            return super().digest(path)
+            return super().digests(path)
         return {"image_sha256": [file_digest(photo) for photo in self.photos]}
 
-    def write(
-        self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
-    ) -> "Sequence[np.ndarray]":
-        """Write the files of photos, or of a video."""
+    def _draw(
+        self,
+        name: str,
+        image: "LoadedImage | PromptImages",
+        result: "Caption",
+        outlined: "MapBoxes | None",
+    ) -> "Iterator[tuple[str, bytes | Path]]":
+        """Yield endings and contents of the files of photos, or of a video."""
         from visattn.pipelines.video import caption_video
 
-        card = super().write(name, image, result)
+        yield from super()._draw(name, image, result, outlined)
         if self.videos:
-            caption_video(image.name, result, self.out / f"{name}.caption")
-        return card
+            with tempfile.TemporaryDirectory() as folder:
+                caption_video(image.name, result, Path(folder, "movie"))
+                for ending in (".mp4", ".png"):
+                    yield f".caption{ending}", Path(folder, f"movie{ending}").read_bytes()
 
     def load(self) -> "tuple[nn.Module, str]":
         """Load model and processor on their device.
@@ -342,31 +340,29 @@ class TransformersRun(CaptionRun):
             ValueError: If the model does not generate text from images.
         """
         self.model, self.processor = _load(self.args)
+        self.weights = str(transformers_directory(self.args.model))
         self._checked = False
         return self.model, self.args.model
 
-    def dry_run(self, model: "nn.Module", source: str) -> int:
-        """Print what would be read and written, and the memory of attention; return 0."""
+    def notes(self) -> list[str]:
+        """Return the memory of attention."""
         from visattn.images.reader import ImageError
         from visattn.images.video import VideoError
 
-        reads = [describe_images([*self.names]), describe_model(model, source)]
         for path in itertools.islice(self.names, 1):
             try:
                 image = self.read(path)
             except (ImageError, VideoError):
                 continue  # the run itself reports it
-            memory = _memory(model, self.processor, image, self.args)
-            reads.append(_describe_memory(memory, image))
-        return print_dry_run(reads, self.out, self.files)
+            return [_describe_memory(_memory(self.model, self.processor, image, self.args), image)]
+        return []
 
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
-        directory = str(Path(self.args.model.removeprefix(PREFIX)).expanduser())
         names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
                  "together", "num_frames")  # fmt: skip
         options = {name: getattr(self.args, name) for name in names}
-        return {"weights": weights_origin(directory), **options, **super().settings()}
+        return {**options, **super().settings()}
 
     def infer(
         self, images: "Sequence[LoadedImage | PromptImages]"
@@ -425,7 +421,7 @@ def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
     from visattn.pipelines.words.checks import check_captioner
     from visattn.pipelines.words.loading import load_word_model
 
-    directory = Path(args.model.removeprefix(PREFIX)).expanduser()
+    directory = transformers_directory(args.model)
     options = {"dtype": args.dtype, "device_map": args.device_map}
     loading = {name: value for name, value in options.items() if value is not None}
     model, processor, notes = load_word_model(directory, **loading)

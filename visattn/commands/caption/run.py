@@ -3,19 +3,19 @@
 import argparse
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.boxes import BoxFile, box_settings, boxes_of
+from visattn.commands.index import Row, card_image
+from visattn.commands.options.boxes import box_settings, boxes_of
 from visattn.commands.options.folders import encode_png
-from visattn.commands.options.image_index import INDEX
-from visattn.commands.options.image_run import ImageRun, Record
-from visattn.commands.options.models import load_trained_model
-from visattn.commands.options.provenance import file_digest, weights_origin
-from visattn.io.atomic import atomic_write
+from visattn.commands.options.models import load_trained_model, model_settings
+from visattn.commands.options.provenance import file_digest
+from visattn.commands.records import Card, Part, Record
+from visattn.commands.run import Job
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.models.captioner import Captioner
     from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.results.captions import Caption, Phrase
+    from visattn.results.map_boxes import MapBoxes
 
+_OF_VIDEO = ("frames", "seconds")
 _CARD_IMAGES = 4  # on the index, of several photos or frames
 _OPTIONS = ("method", "length_penalty", "seed")
 _FIGURES = {
@@ -34,12 +36,12 @@ _FIGURES = {
 """Endings of the names of further figures, and the options that make them."""
 
 
-class CaptionRun(ImageRun["Caption"]):
-    """Images that are captioned, each with a page, a panel and arrays.
+class CaptionJob(Job["Caption"]):
+    """Captions of images, each with a page, a panel and arrays.
 
     Args:
         args: Options of `visattn caption`.
-        more: Suffixes of further files.
+        more: Endings of further files.
 
     Raises:
         FileNotFoundError: If an image or the phrase boxes do not exist.
@@ -47,7 +49,7 @@ class CaptionRun(ImageRun["Caption"]):
             the phrase boxes belong to other images.
     """
 
-    page = "{}.html"
+    command = "caption"
     index_of_one = True
 
     def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:
@@ -57,15 +59,15 @@ class CaptionRun(ImageRun["Caption"]):
             ".text.png": args.text_attention,
             ".heads.png": args.head_overview,
         }
-        suffixes = (".png", ".html", ".json", ".npz", *more,
-                    *(key for key in optional if optional[key]))  # fmt: skip
-        super().__init__(args, [f"{{}}{suffix}" for suffix in suffixes])
-        for suffix, passed in optional.items():
-            if passed and suffix.endswith(".png"):
-                _check_figure_names(self.all_names, suffix.removesuffix(".png"))
+        endings = (".png", ".html", ".npz", *more, *(key for key in optional if optional[key]))
+        super().__init__(args, [f"{{}}{ending}" for ending in endings])
+        for ending, passed in optional.items():
+            if passed and ending.endswith(".png"):
+                _check_figure_names(self.all_names, ending.removesuffix(".png"))
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
-        self.box_file = BoxFile(args, self.all_names)
-        self.files += [] if args.boxes is None else [str(args.boxes.absolute())]
+
+    weights: str
+    """Origin of the weights."""
 
     @abstractmethod
     def load(self) -> "tuple[nn.Module, str]":
@@ -75,63 +77,62 @@ class CaptionRun(ImageRun["Caption"]):
         """Return the options that the files depend on."""
         boxes = self.args.phrase_boxes
         return {
+            **model_settings(self.args, self.weights),
             **{name: getattr(self.args, name) for name in _OPTIONS},
             "phrase_boxes": boxes and file_digest(boxes),
             **box_settings(self.args),
         }
 
-    def record(self, image: "LoadedImage | PromptImages", result: "Caption") -> dict[str, Any]:
-        """Return a caption and its alternatives as values of JSON."""
-        boxes = boxes_of(result.maps, self.args)
-        entries = {} if boxes is None else {"boxes": boxes.to_dict()}
+    def parts(
+        self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
+    ) -> Iterable[Part]:
+        """Return the record of an image, and its page, panel and arrays."""
+        outlined = boxes_of(result.maps, self.args)
+        entries = {} if outlined is None else {"boxes": outlined.to_dict()}
         names = [each.name for each in _images(image)]
         image_name = names if result.further_maps else names[0]
-        record = self._grounded(image, result).to_dict()
-        return {**record, "image": image_name, **entries}
+        record = {**self._grounded(image, result).to_dict(), "image": image_name, **entries}
+        if self.out is None:
+            return [Part(name, record)]
+        files = {f"{name}{end}": each for end, each in self._draw(name, image, result, outlined)}
+        thumbnail = card_image(_mean_overlays(_images(image), result))
+        return [Part(name, record, files, Card(name, f"{name}.html", result.text, thumbnail))]
 
-    def row(self, record: Record) -> tuple[str]:
-        """Return the caption."""
-        return (record["caption"],)
-
-    def collect(self, path: Path, record: Record) -> None:
-        """Add the boxes of an image to their file."""
-        if "boxes" in record:
-            from visattn.results.map_boxes import MapBoxes
-
-            self.box_file.add(path, MapBoxes.from_dict(record["boxes"]))
-
-    def process(self, *, batch_size: int = 1) -> int:
-        """Process all images, and write the file of boxes."""
-        code = super().process(batch_size=batch_size)
-        self.box_file.write()
-        return code
-
-    def write(
-        self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
-    ) -> "Sequence[np.ndarray]":
-        """Write panel, arrays and page of an image; return the mean map of its words."""
+    def _draw(
+        self,
+        name: str,
+        image: "LoadedImage | PromptImages",
+        result: "Caption",
+        outlined: "MapBoxes | None",
+    ) -> "Iterator[tuple[str, bytes | Path]]":
+        """Yield endings and contents of the files of an image."""
         from visattn.results.records import npz_bytes
         from visattn.viz.captions.alignment import alignment_figure
         from visattn.viz.captions.animation import caption_gif
         from visattn.viz.captions.figure import caption_figure, statistics_figures
         from visattn.viz.html.caption_page import caption_html
 
-        file, images = str(self.out / name), _images(image)
-        outlined = boxes_of(result.maps, self.args)
-        panel = caption_figure(images, result, boxes=outlined)
-        atomic_write(Path(f"{file}.png"), encode_png(panel))
-        atomic_write(Path(f"{file}.npz"), npz_bytes(result.to_arrays()))
+        images = _images(image)
+        yield ".png", encode_png(caption_figure(images, result, boxes=outlined))
+        yield ".npz", npz_bytes(result.to_arrays())
         if self.args.gif:
-            atomic_write(Path(f"{file}.gif"), caption_gif(images[0], result))
+            yield ".gif", caption_gif(images[0], result)
         if self.args.alignment:
-            figure = encode_png(alignment_figure(images[0], result))
-            atomic_write(Path(f"{file}.alignment.png"), figure)
+            yield ".alignment.png", encode_png(alignment_figure(images[0], result))
         for kind, figure in statistics_figures(result).items():
-            atomic_write(Path(f"{file}.{kind}.png"), encode_png(figure))
-        grounded = self._grounded(image, result)
-        html = caption_html(images, grounded, boxes=outlined, name=name, index=INDEX)
-        atomic_write(Path(f"{file}.html"), html.encode())
-        return _mean_overlays(images, result)
+            yield f".{kind}.png", encode_png(figure)
+        grounded, index = self._grounded(image, result), self.index_link(name)
+        html = caption_html(images, grounded, boxes=outlined, name=name, index=index)
+        yield ".html", html.encode()
+
+    def rows(self, record: Record) -> Iterable[tuple[str]]:
+        """Return the caption."""
+        return [(record["caption"],)]
+
+    def table(self, record: Record) -> Iterable[Row]:
+        """Return the caption with its scores."""
+        best = {name: record[name] for name in ("caption", "score", "finished")}
+        return [{**best, "words": len(record["words"]), "log_prob": sum(record["log_probs"])}]
 
     def _phrases(self, image: "LoadedImage | PromptImages") -> "Sequence[Phrase]":
         return self.phrase_boxes.get(Path(image.name).name, ())
@@ -144,7 +145,7 @@ class CaptionRun(ImageRun["Caption"]):
 
 
 def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
-    """Load the captioner of `--weights` or `--run` on its device; return it with its file.
+    """Load the captioner of `--model` on its device; return it with the origin of its weights.
 
     Raises:
         FileNotFoundError: If the file or run does not exist.
@@ -175,7 +176,7 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
     return model, weights
 
 
-class BeamSearchRun(CaptionRun):
+class BeamSearchJob(CaptionJob):
     """Images that a captioner of visattn describes by beam search.
 
     Args:
@@ -183,7 +184,7 @@ class BeamSearchRun(CaptionRun):
     """
 
     def load(self) -> "tuple[nn.Module, str]":
-        """Load the captioner of `--weights` or `--run`.
+        """Load the captioner of `--model`.
 
         Raises:
             FileNotFoundError: If the file or run does not exist.
@@ -196,7 +197,7 @@ class BeamSearchRun(CaptionRun):
         """Return model and options."""
         names = ("beam_size", "num_captions", "places", "maps", "resize_mode", "autocast")
         options = {name: getattr(self.args, name) for name in names}
-        return {"weights": weights_origin(self.weights), **options, **super().settings()}
+        return {**options, **super().settings()}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "list[Caption]":
         """Return the best captions of images, with the maps of `--method`."""

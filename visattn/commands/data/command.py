@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.data.shards import add_shards, run_shards
 from visattn.commands.options.arguments import (
     CommandParser,
+    add_options,
     add_overwrite,
     count,
     output_path,
     seed,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run, print_dry_run
+from visattn.commands.options.dry_run import print_dry_run
 from visattn.commands.options.folders import create_folder, encode_png
 from visattn.commands.options.output_streams import print_row
 from visattn.io.atomic import atomic_write
@@ -72,10 +73,18 @@ _OBJECTS = whole_number(1, 100)
 _BLEND_MODES = ("sum", "max", "overwrite", "alpha")
 
 
+_EXAMPLES = (
+    "visattn data scenes --count 100 --out scenes",
+    "visattn data shapes --split test --out shapes",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
-        prog="visattn data", description="Write a data set as image files and JSON lines."
+        examples=_EXAMPLES,
+        prog="visattn data",
+        description="Write a data set as image files and JSON lines.",
     )
     subparsers = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     _add_scenes(subparsers)
@@ -195,7 +204,7 @@ def _add_data_set(
         help="output folder, for this data set alone; an earlier one is replaced as a whole",
     )
     add_overwrite(parser, "images and lists")
-    add_dry_run(parser)
+    add_options(parser, "dry-run")
     return parser
 
 

@@ -4,12 +4,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
+    add_options,
     count,
     output_path,
     seed,
     whole_number,
 )
-from visattn.commands.options.dry_run import add_dry_run, print_dry_run
+from visattn.commands.options.dry_run import print_dry_run
 from visattn.commands.options.modes import Mode, refuse_unused
 from visattn.commands.options.output_streams import print_row, progress_bar
 
@@ -56,7 +57,7 @@ def add_shards(subparsers: Any) -> None:
     parser.set_defaults(parser=parser)  # for messages
     add = parser.add_argument
     add("--out", type=output_path, metavar="DIR", required=True, help="folder of the shards")
-    add_dry_run(parser)
+    add_options(parser, "dry-run")
     add("--check", action="store_true", help="verify existing shards, write nothing")
     add("--per-shard", type=count, default=1000, metavar="N",
         help="samples per tar (default: 1000)")  # fmt: skip

@@ -4,7 +4,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,10 @@ TRANSFORMERS_WORD_METHODS = ("tam", "tower_gradcam", "input_gradient", "smoothgr
 class CommandParser(argparse.ArgumentParser):
     """Argument parser with short error messages and suggestions for mistyped options.
 
+    Args:
+        examples: Command lines at the end of the help.
+        options: Of `argparse.ArgumentParser`.
+
     Example:
         >>> parser = CommandParser(prog="visattn caption")
         >>> _ = parser.add_argument("--weights")
@@ -38,8 +42,14 @@ class CommandParser(argparse.ArgumentParser):
         SystemExit: 2
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, examples: Sequence[str] = (), **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        self.examples = tuple(examples)
+        if examples:
+            lines = "\n".join(f"  {example}" for example in examples)
+            options["epilog"] = "\n\n".join(
+                filter(None, [options.get("epilog"), f"examples:\n{lines}"])
+            )
         super().__init__(**options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -241,6 +251,97 @@ def output_path(text: str) -> Path:
     return Path(output_name(text))
 
 
+_EXISTING = "(default: refuse)"
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "out": {"type": output_path, "metavar": "DIR", "help": "output folder"},
+    "strict": {
+        "action": "store_true", "help": "stop at the first unreadable image (default: skip)",
+    },
+    "device": {
+        "default": "cpu", "help": "torch device: cpu, cuda, cuda:1, mps (default: cpu)",
+    },
+    "batch-size": {
+        "type": batch_size, "default": 16, "help": "images per batch (default: 16)",
+    },
+    "limit": {
+        "type": count, "metavar": "N", "help": "use the first N images (default: all)",
+    },
+    "seed": {"type": seed, "default": 0, "help": "seed of all random numbers (default: 0)"},
+    "shard": {
+        "type": shard, "metavar": "I/N",
+        "help": "process the I-th of N parts of the images, for N commands that share the work and "
+        "--out",
+    },
+    "overwrite": {
+        "action": "store_true",
+        "help": "compute and write results again that exist already (default: resume), and replace "
+        "files of the same names that visattn did not write (default: refuse)",
+    },
+    "mirror": {
+        "action": "store_true",
+        "help": "write results into the same subfolders as the images (default: into one folder, "
+        "under unique names)",
+    },
+    "parquet": {
+        "action": "store_true",
+        "help": "also write the table of all results as parquet (needs pyarrow)",
+    },
+    "autocast": {
+        "choices": ("bfloat16", "float16"),
+        "help": "run the model in this type under torch.autocast, for GPUs and recent CPUs "
+        "(default: the type of the weights)",
+    },
+    "resize-mode": {
+        "choices": ("crop", "squash", "pad"),
+        "help": "fit an image to the input size: center crop, change of aspect ratio, or padding",
+    },
+    "align": {
+        "choices": ("receptive_field", "edges"), "default": "receptive_field",
+        "help": "place the cells of a feature map where their receptive fields are centered, or "
+        "stretch it over the network's input from edge to edge as most tools do (default: "
+        "receptive_field)",
+    },
+    "dry-run": {
+        "action": "store_true",
+        "help": "check the arguments, print the files that would be written, and stop",
+    },
+}  # fmt: skip
+"""Options of several commands: one name means the same in all of them."""
+BULK = ("shard", "overwrite", "mirror", "parquet")
+"""Options of runs over many images: parts of them, resume, folders and tables."""
+IN_FILES = BULK[1:]
+"""Options of `BULK` that have no effect without an output folder."""
+
+
+def add_options(
+    parser: "argparse._ActionsContainer", *names: str, **changes: Mapping[str, Any]
+) -> None:
+    """Add options of several commands.
+
+    Args:
+        parser: Parser of the command.
+        names: Keys of `SHARED`.
+        changes: What is different in this command, such as a default, by the name of the option
+            with underscores.
+
+    Example:
+        >>> parser = CommandParser(prog="visattn segment")
+        >>> add_options(parser, "shard", "seed", seed={"default": 3})
+        >>> parser.parse_args(["--shard", "2/4"])
+        Namespace(shard=(2, 4), seed=3)
+    """
+    for name in names:
+        parser.add_argument(
+            f"--{name}", **{**SHARED[name], **changes.get(name.replace("-", "_"), {})}
+        )
+
+
+def add_resize_mode(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Add `--resize-mode`; without a default the preprocessing of the model applies."""
+    text = f"{SHARED['resize-mode']['help']} (default: {default or 'preprocessing of the model'})"
+    add_options(parser, "resize-mode", resize_mode={"default": default, "help": text})
+
+
 def add_overwrite(parser: argparse.ArgumentParser, files: str) -> None:
     """Add `--overwrite` for files that the command did not write.
 
@@ -248,70 +349,8 @@ def add_overwrite(parser: argparse.ArgumentParser, files: str) -> None:
         parser: The parser.
         files: What is replaced, for the help.
     """
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help=f"replace {files} that the command did not write or that changed since (default: "
-        "refuse)",
-    )
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add `--device`."""
-    parser.add_argument(
-        "--device", default="cpu", help="torch device: cpu, cuda, cuda:1, mps (default: cpu)"
-    )
-
-
-def add_bulk(parser: argparse.ArgumentParser, *, autocast: bool = False) -> None:
-    """Add the options of runs over many images: `--shard`, `--overwrite`, perhaps `--autocast`.
-
-    Args:
-        parser: The parser.
-        autocast: Whether the model can run in lower precision.
-    """
-    parser.add_argument(
-        "--shard",
-        type=shard,
-        metavar="I/N",
-        help="process the I-th of N parts of the images, for N commands that share the work and "
-        "--out",
-    )
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="compute and write results again that exist already (default: resume)",
-    )
-    if autocast:
-        parser.add_argument(
-            "--autocast",
-            choices=("bfloat16", "float16"),
-            help="run the model in this type under torch.autocast, for GPUs and recent CPUs "
-            "(default: the type of the weights)",
-        )
-
-
-def add_resize_mode(parser: argparse.ArgumentParser, *, default: str | None = "crop") -> None:
-    """Add `--resize-mode`; without a default the preprocessing of the model applies."""
-    parser.add_argument(
-        "--resize-mode",
-        choices=("crop", "squash", "pad"),
-        default=default,
-        help="fit an image to the input size: center crop, change of aspect ratio, or padding "
-        f"(default: {default or 'preprocessing of the model'})",
-    )
-
-
-def add_align(parser: argparse.ArgumentParser) -> None:
-    """Add `--align`."""
-    parser.add_argument(
-        "--align",
-        choices=("receptive_field", "edges"),
-        default="receptive_field",
-        help="place the cells of a feature map where their receptive fields are centered, or "
-        "stretch it over the network's input from edge to edge as most tools do (default: "
-        "receptive_field)",
-    )
+    text = f"replace {files} that the command did not write or that changed since {_EXISTING}"
+    add_options(parser, "overwrite", overwrite={"help": text})
 
 
 def add_images(parser: argparse.ArgumentParser, *, videos: bool = False) -> None:
@@ -329,6 +368,4 @@ def add_images(parser: argparse.ArgumentParser, *, videos: bool = False) -> None
         metavar="IMAGE_OR_FOLDER",
         help=f"{kinds}; or video files" if videos else kinds,
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at the first unreadable image (default: skip)"
-    )
+    add_options(parser, "strict")

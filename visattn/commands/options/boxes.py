@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import real_number
+from visattn.commands.options.arguments import (
+    real_number,
+)
 from visattn.commands.options.modes import refuse_without
 from visattn.io.atomic import atomic_write
 
@@ -47,7 +49,7 @@ def check_boxes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 
 def box_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return what the files of an image depend on, for the records of a run."""
-    return {"box_threshold": args.box_threshold} if args.boxes is not None else {}
+    return {"box_threshold": None if args.boxes is None else args.box_threshold}
 
 
 def boxes_of(maps: "AttentionMap", args: argparse.Namespace) -> "MapBoxes | None":

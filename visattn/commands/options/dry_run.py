@@ -1,6 +1,5 @@
 """Option `--dry-run`: print the inputs and the files that a command would write."""
 
-import argparse
 import os
 import stat
 from collections import Counter
@@ -12,15 +11,6 @@ from visattn.commands.options.output_streams import print_lines
 
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from torch import nn
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Add `--dry-run`."""
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check the arguments, print the files that would be written, and stop",
-    )
 
 
 def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str]) -> int:

@@ -120,6 +120,33 @@ def unique_names(paths: Sequence[Path], *, reserved: str = "index") -> dict[Path
         for path in _duplicates(names):
             folders = [part for part in absolute[path].parts[1:-1] if part != ".."][-depth:]
             names[path] = "_".join(map(_printable, [*folders, absolute[path].stem]))
+    return _numbered(names, reserved)
+
+
+def mirrored_names(
+    paths: Sequence[Path], roots: Sequence[Path], *, reserved: str = "index"
+) -> dict[Path, str]:
+    """Return a unique file name without suffix for each path, below the subfolders of its root.
+
+    Args:
+        paths: Files in any folders.
+        roots: Folders that were searched for them, and files.
+        reserved: A name that no file may have.
+
+    Example:
+        >>> list(mirrored_names([Path("a/b/dog.jpg"), Path("cat.jpg")], [Path("a")]).values())
+        ['b/dog', 'cat']
+    """
+    names: dict[Path, str] = {}
+    for path in paths:
+        root = next((root for root in roots if path.is_relative_to(root) and path != root), None)
+        folder = path.relative_to(root).parent if root is not None else Path()
+        names[path] = "/".join(map(_printable, [*folder.parts, path.stem]))
+    return _numbered(names, reserved)
+
+
+def _numbered(names: dict[Path, str], reserved: str) -> dict[Path, str]:
+    """Return names with a number where two are equal but for their case, or reserved."""
     used: set[str] = set()
     taken = re.compile(rf"(?:{re.escape(reserved)}|index)(?:-[0-9]+)?")
     for path, name in names.items():

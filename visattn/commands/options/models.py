@@ -6,7 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from visattn.commands.options.arguments import add_device, height_width, named_value
+from visattn.commands.options.arguments import (
+    add_options,
+    height_width,
+    named_value,
+)
+from visattn.commands.options.provenance import user_code_digest, weights_origin
 from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.io.safe_text import parse_json, short_repr
 from visattn.io.terminal import print_message
@@ -21,16 +26,55 @@ _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
 
-def add_weights(parser: argparse.ArgumentParser) -> None:
-    """Add `--weights`, `--run` (one of them) and `--device`: a trained visattn model."""
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
+def add_model(
+    parser: argparse.ArgumentParser, *, builds: bool = False, required: bool = False
+) -> None:
+    """Add `--model` with its aliases `--weights` and `--run`, and `--device`.
+
+    A model is named in the same way in all commands; `resolve_model` reads the options.
+
+    Args:
+        parser: Parser of the command.
+        builds: Whether the command takes models of other libraries, too: adds the options that say
+            how they are built, and what their input and classes are.
+        required: Whether the command line needs `--model` itself.
+    """
+    parser.add_argument(
+        "--model",
+        required=required,
+        metavar="SPEC",
+        help="a file of visattn export, a run directory of visattn fit (its best checkpoint), a "
+        "name of visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME, "
+        "hf:DIRECTORY of transformers, open_clip:NAME (with --text), or your own code: "
+        "FILE.py:NAME or package.module:NAME, a class or function that builds the model (this "
+        "code is executed)",
+    )
+    parser.add_argument(
         "--weights",
         metavar="FILE",
-        help="model file of visattn export; a name of visattn models; or hf://USER/NAME[@REVISION]",
+        help="weights of timm:NAME, torchvision:NAME or your own code: safetensors (file, folder "
+        "or index of shards), .pth, .pt, .ckpt or .bin, loaded as plain tensors, nothing in the "
+        "file is executed; without --model the same as --model FILE",
     )
-    add_run(source, "run directory of visattn fit: the model of its best checkpoint")
-    add_device(parser)
+    add_run(parser, "the same as --model FOLDER, for a run directory of visattn fit")
+    if builds:
+        parser.add_argument(
+            "--pretrained",
+            action="store_true",
+            help="download the pretrained weights of timm or torchvision",
+        )
+        parser.add_argument(
+            "--model-arg",
+            action="append",
+            default=[],
+            dest="model_args",
+            type=_model_argument,
+            metavar="NAME=VALUE",
+            help="constructor argument of the model, such as pad_type=same; for timm also mean=, "
+            "std= (can be repeated)",
+        )
+        _add_input_options(parser)
+    add_options(parser, "device")
 
 
 def add_run(parser: "argparse._ActionsContainer", help_text: str) -> None:
@@ -43,45 +87,73 @@ def add_run(parser: "argparse._ActionsContainer", help_text: str) -> None:
     parser.add_argument("--run", type=Path, metavar="FOLDER", help=help_text)
 
 
-def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add `--model` and the options that say how this model is built.
+def resolve_model(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, missing: str = ""
+) -> None:
+    """Set `args.model` to the selected model and `args.weights` to its weights, or exit.
+
+    torch is not imported: a missing run is reported at once.
 
     Args:
         parser: Parser of the command.
-        required: Whether the command needs a model.
+        args: Options of `add_model`.
+        missing: Message if no model is selected; "" if the command needs none.
+
+    Raises:
+        FileNotFoundError: If there is no such run, or it has no checkpoint.
+        ValueError: If the folder holds several runs, or the file cannot be an exported model.
     """
-    parser.add_argument(
-        "--model",
-        required=required,
-        metavar="SPEC",
-        help="timm:NAME, torchvision:NAME, hf:DIRECTORY, open_clip:NAME (with --text), run:FOLDER "
-        "of visattn fit, a file of visattn export, a name of visattn models, hf://USER/NAME, or "
-        "your own code: FILE.py:NAME or package.module:NAME, a class or function that builds "
-        "the model (this code is executed)",
-    )
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help="weights of the model: safetensors (file, folder or index of shards), .pth, .pt, "
-        ".ckpt or .bin; loaded as plain tensors, nothing in the file is executed",
-    )
-    parser.add_argument(
-        "--pretrained",
-        action="store_true",
-        help="download the pretrained weights of timm or torchvision",
-    )
-    parser.add_argument(
-        "--model-arg",
-        action="append",
-        default=[],
-        dest="model_args",
-        type=_model_argument,
-        metavar="NAME=VALUE",
-        help="constructor argument of the model, such as pad_type=same; for timm also mean=, std= "
-        "(can be repeated)",
-    )
-    _add_input_options(parser)
+    if args.run is not None and (args.model is not None or args.weights is not None):
+        parser.error("--run cannot be combined with --model or --weights: pass one model")
+    if args.run is not None:
+        args.model, args.run = f"run:{args.run}", None
+    elif args.model is None:
+        args.model, args.weights = args.weights, None
+    args.weights = None if args.weights is None else Path(args.weights)
+    if args.model is None:
+        if missing:
+            parser.error(missing)
+        return
+    if args.weights is not None and is_transformers(args.model):
+        parser.error(f"--weights has no use beside --model {args.model}: pass one model")
+    kind, _, rest = args.model.partition(":")
+    path = Path(rest if kind == "run" else args.model).expanduser()
+    if kind == "run" or path.is_dir():
+        run_checkpoint(find_run(path))
+    elif path.suffix == ".ckpt":
+        raise ValueError(
+            f"{args.model} is a training checkpoint: pass the folder of its run with --run, or "
+            "convert it with visattn export"
+        )
+
+
+def is_transformers(model: str) -> bool:
+    """Return whether a model is a directory of transformers, `hf:DIRECTORY`.
+
+    Args:
+        model: Value of `--model`.
+
+    Example:
+        >>> [is_transformers(model) for model in ("hf:blip", "hf://user/name", "timm:resnet18")]
+        [True, False, False]
+    """
+    return model.startswith("hf:") and not model.startswith("hf://")
+
+
+def transformers_directory(model: str) -> Path:
+    """Return the directory of `hf:DIRECTORY`.
+
+    Raises:
+        ValueError: If it is empty.
+
+    Example:
+        >>> transformers_directory("hf:models/blip").as_posix()
+        'models/blip'
+    """
+    directory = model.removeprefix("hf:")
+    if not directory:
+        raise ValueError("--model hf:DIRECTORY needs a directory, got hf:")
+    return Path(directory).expanduser()
 
 
 def _add_input_options(parser: argparse.ArgumentParser) -> None:
@@ -98,46 +170,20 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
         help="class names: a text file with one name per line, a JSON list, or a JSON object that "
         "maps class numbers to names",
     )
-    add_device(parser)
-
-
-def check_weights(args: argparse.Namespace) -> Path | str:
-    """Return file or name of the model of `--weights` or `--run`, without importing torch.
-
-    Args:
-        args: Options of `add_weights`, one of the two set.
-
-    Raises:
-        FileNotFoundError: If there is no such run, or it has no checkpoint.
-        ValueError: If the folder holds several runs, or the file cannot be an exported model.
-    """
-    if args.run is not None:
-        return run_checkpoint(find_run(args.run))
-    file = Path(args.weights)
-    if file.is_dir():
-        raise ValueError(
-            f"--weights {args.weights} is a folder; load the folder of a run with --run"
-        )
-    if file.suffix == ".ckpt":
-        raise ValueError(
-            f"{args.weights} is a training checkpoint: pass the folder of its run with --run, or "
-            "convert it with visattn export"
-        )
-    return args.weights if args.weights.startswith("hf://") else file
 
 
 def load_trained_model(
     args: argparse.Namespace, kind: type[ModelT], name: str
 ) -> tuple[ModelT, str]:
-    """Return the model that `--weights` or `--run` selects, on the device of `--device`.
+    """Return the selected model on the device of `--device`.
 
     Args:
-        args: Options of `add_weights`, one of the two set.
+        args: Options of `add_model`, after `resolve_model`.
         kind: Class of models that the command takes.
         name: What the command calls them, with its article.
 
     Returns:
-        The model, and its file.
+        The model, and the origin of its weights.
 
     Raises:
         FileNotFoundError: If the file or run does not exist.
@@ -146,8 +192,7 @@ def load_trained_model(
     """
     from visattn.pipelines.model_io import load_model
 
-    weights = check_weights(args)
-    loaded = load_model(weights if args.run is None else args.run)
+    loaded = load_model(args.model, weights=args.weights)
     for note in loaded.notes:
         print_message(note)
     model = loaded.model
@@ -157,6 +202,27 @@ def load_trained_model(
         )
     move_to_device(model, args.device)
     return model, loaded.weights
+
+
+def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
+    """Return what identifies a loaded model, by the content of its files, for records of results.
+
+    Args:
+        args: Options of `add_model`, after `resolve_model`.
+        weights: Origin of its weights, as `LoadedModel.weights` names it.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    spec = args.model
+    is_file = Path(spec.removeprefix("run:")).expanduser().exists()
+    return {
+        "model": Path(spec).name if is_file else spec,
+        "code": user_code_digest(spec),
+        "weights": weights_origin(weights),
+        "pretrained": getattr(args, "pretrained", False),
+        "model_args": dict(getattr(args, "model_args", ())),
+    }
 
 
 def load_explained_model(

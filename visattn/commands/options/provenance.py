@@ -1,6 +1,7 @@
 """Provenance of results: digests of images, weights and code, by which a run is resumed."""
 
 import hashlib
+import sys
 from pathlib import Path
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
@@ -33,8 +34,8 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         weights: As `LoadedModel.weights` names them.
 
     Returns:
-        `random` or `pretrained`; for a file, folder or model that comes with visattn its name and
-        digests of its content; for a model on the hub its name.
+        `random` or `pretrained`; for a file, a folder, a model that comes with visattn or one of
+        the hub its name and digests of its content.
 
     Raises:
         OSError: If the file cannot be read.
@@ -47,39 +48,71 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
     from visattn.io.bundled_models import find_bundled_model, list_bundled_models
+    from visattn.io.hub import cached_model
 
-    path = Path(weights)
-    if not path.exists() and weights in list_bundled_models():
+    path, name = Path(weights), Path(weights).name
+    if weights.startswith("hf://"):
+        path, name = cached_model(weights), weights
+    elif not path.exists() and weights in list_bundled_models():
         path = find_bundled_model(weights)
+        name = path.name
     if path.is_dir():
         files = (
             file
             for file in sorted(path.iterdir())
             if file.suffix in _WEIGHT_SUFFIXES and file.is_file()
         )
-        return {"folder": path.name, **{file.name: file_digest(file) for file in files}}
+        return {"folder": name, **{file.name: file_digest(file) for file in files}}
     if weights in ("random", "pretrained") or not path.is_file():
         return weights
-    return {"file": path.name, "sha256": file_digest(path)}
+    return {"file": name, "sha256": file_digest(path)}
 
 
-def user_code_digest(model: str) -> dict[str, str]:
-    """Return a digest of the user code that builds a model; empty for library models.
+def user_code_digest(model: str) -> str:
+    """Return a digest of the user code that builds a model, and of the modules beside it.
+
+    Of modules in the folder of the code, or in its package, those count that are loaded: call it
+    when the model was built.
 
     Args:
-        model: Value of `--model`, such as `my_net.py:Net`.
+        model: Value of `--model`, such as `my_net.py:Net`; "" is returned for library models.
 
     Raises:
-        OSError: If the file cannot be read.
+        OSError: If a file cannot be read.
 
     Example:
         >>> file = getfixture("tmp_path") / "net.py"
         >>> file.write_text("abc")
         3
         >>> user_code_digest(f"{file}:Net"), user_code_digest("timm:resnet18")
-        ({'code': 'ba7816bf8f01cfea'}, {})
+        ('ba7816bf8f01cfea', '')
     """
     from visattn.models.backbones.user_code import user_code_file
 
     file = user_code_file(model)
-    return {} if file is None else {"code": file_digest(file)}
+    if file is None:
+        return ""
+    file = file.resolve()
+    folder = file.parent
+    while (folder / "__init__.py").is_file():  # the root of a package
+        folder = folder.parent
+    others = sorted(path for path in _loaded_files(folder) if path != file)
+    digests = [file_digest(path) for path in (file, *others)]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def _loaded_files(folder: Path) -> set[Path]:
+    """Return the files of loaded modules in a folder, without those of installed packages."""
+    files: set[Path] = set()
+    own = Path(__file__).parents[2]
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if not isinstance(name, str):
+            continue
+        path = Path(name)
+        installed = {"site-packages", "dist-packages"} & {*path.parts}
+        if path.is_relative_to(folder) and not path.is_relative_to(own) and not installed:
+            files.add(path.resolve())
+    return {path for path in files if path.is_file()}

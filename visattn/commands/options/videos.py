@@ -1,28 +1,31 @@
 """Videos and cameras in the commands: options, sources, resume, progress bar and rows."""
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import real_number, whole_number
+from visattn.commands.options.arguments import (
+    real_number,
+    whole_number,
+)
 from visattn.commands.options.dry_run import describe_model, print_dry_run
-from visattn.commands.options.folders import check_no_overwrite, create_folder, unique_names
-from visattn.commands.options.image_run import plain_values
+from visattn.commands.options.folders import check_no_overwrite, unique_names
 from visattn.commands.options.images import count_on_interrupt, report_failures
+from visattn.commands.options.models import model_settings
 from visattn.commands.options.output_streams import print_row, progress_bar
-from visattn.commands.options.provenance import file_digest, weights_origin
-from visattn.io.atomic import atomic_write
-from visattn.io.safe_text import read_json
+from visattn.commands.options.provenance import file_digest
+from visattn.commands.records import Origin, Part, ResultFolder, plain_values
+from visattn.io.atomic import temporary_folder
 from visattn.io.terminal import print_message
 
 if TYPE_CHECKING:
     from visattn.pipelines.video import VideoOverlay
 
-VIDEO_SUFFIXES = (".mp4", ".png", ".json")
-"""Files of a video: the movie, the contact sheet, the record."""
+VIDEO_SUFFIXES = (".mp4", ".png")
+"""Files of a video: the movie and the contact sheet; its record is a JSON file."""
+_COMMANDS = {"caption": "caption", "glimpses": "glimpse"}
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,14 @@ class VideoJob:
         source: File, or number of a camera.
         name: Output files without folder and suffix.
         label: What is drawn, in the row of the video; "" prints a row per frame instead.
-        record: How the result is made; a result with the same record is not made again.
+        settings: How the result is made; a result with the same settings is not made again.
         arguments: Of `overlay_video`, after source and output.
     """
 
     source: Path | int
     name: str
     label: str
-    record: Mapping[str, Any]
+    settings: Mapping[str, Any]
     arguments: Mapping[str, Any]
 
 
@@ -125,24 +128,15 @@ def video_sources(args: argparse.Namespace) -> dict[Path | int, str]:
     return {path: name for path, name in unique_names(args.images).items()}  # noqa: C416 (types)
 
 
-def video_record(
-    args: argparse.Namespace, source: Path | int, options: Sequence[str], **more: Any
-) -> dict[str, Any]:
-    """Return how a result is made, as plain values.
+def video_settings(args: argparse.Namespace, options: Sequence[str]) -> dict[str, Any]:
+    """Return the options that a result depends on.
 
     Args:
         args: Options of the command.
-        source: File, or number of a camera.
-        options: Attributes of `args` that the result depends on.
-        more: What it depends on besides.
+        options: Attributes of `args`, besides those of videos.
     """
     names = ("every", "max_frames", "smoothing", "clip_scale", *options)
-    record = {
-        **{name: getattr(args, name) for name in names},
-        "source": file_digest(source) if isinstance(source, Path) else f"camera {source}",
-        **more,
-    }
-    return plain_values(record)
+    return {name: getattr(args, name) for name in names}
 
 
 def run_model_videos(
@@ -170,7 +164,8 @@ def run_model_videos(
         ValueError: If a result would overwrite a video.
         VideoError: If a video cannot be read, with `--strict`.
     """
-    files = [f"{name}.{kind}{end}" for name in sources.values() for end in VIDEO_SUFFIXES]
+    endings = (*VIDEO_SUFFIXES, ".json")
+    files = [f"{name}.{kind}{end}" for name in sources.values() for end in endings]
     check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
     model, weights = load(args)
     if args.dry_run:
@@ -180,41 +175,43 @@ def run_model_videos(
     arguments: dict[str, Any] = {"explainer": explainer, "method": kind}
     if args.batch_size:
         arguments["batch_size"] = args.batch_size
-    origin = weights_origin(weights)
+    settings = video_settings(args, [*options, *model_options])
+    settings |= model_settings(args, weights)
     jobs = [
-        VideoJob(
-            source,
-            f"{name}.{kind}",
-            "",
-            video_record(args, source, [*options, *model_options], weights=origin),
-            arguments,
-        )
+        VideoJob(source, f"{name}.{kind}", "", settings, arguments)
         for source, name in sources.items()
     ]
-    return run_videos(args, jobs, overwrite=args.overwrite)
+    return run_videos(args, jobs, _COMMANDS[kind])
 
 
-def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], *, overwrite: bool) -> int:
+def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str) -> int:
     """Draw videos; return 0, or 1 if one failed.
+
+    Results have records like those of images: a finished one is not made again, and files that
+    visattn did not write are not replaced without `--overwrite`.
 
     Args:
         args: Options of the command.
         jobs: The videos.
-        overwrite: Whether results that exist are made again.
+        command: The command.
 
     Raises:
         FileNotFoundError: If a video does not exist.
+        FileExistsError: If a file would be replaced that visattn did not write.
         VideoError: If a video cannot be read, with `--strict`.
     """
     from visattn.images.video import VideoError
 
-    create_folder(args.out)
+    folder = ResultFolder(args.out)
+    origins = {job.name: _origin(job, command) for job in jobs}
+    if not args.overwrite:
+        folder.check({job.name: origins[job.name] for job in jobs})
     failed: list[str] = []
     done: list[str] = []
-    with count_on_interrupt(done, len(jobs)):
+    with count_on_interrupt(done, len(jobs)), folder:
         for job in jobs:
             try:
-                _run_video(args, job, overwrite=overwrite)
+                _run_video(args, job, folder, origins[job.name])
             except VideoError as error:
                 if args.strict:
                     raise
@@ -223,14 +220,27 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], *, overwrite:
     return report_failures(failed, [], len(jobs))
 
 
-def _run_video(args: argparse.Namespace, job: VideoJob, *, overwrite: bool) -> None:
+def _origin(job: VideoJob, command: str) -> Origin:
+    source, digests = f"camera {job.source}", dict[str, Any]()
+    if isinstance(job.source, Path):
+        source = str(job.source)
+        digests["video_sha256"] = file_digest(job.source) if job.source.is_file() else ""
+    settings = plain_values(job.settings)
+    return Origin(
+        command, source, digests, settings, [f"{job.name}{end}" for end in VIDEO_SUFFIXES]
+    )
+
+
+def _run_video(
+    args: argparse.Namespace, job: VideoJob, folder: ResultFolder, origin: Origin
+) -> None:
     from visattn.pipelines.video import overlay_video
 
-    out = args.out / job.name
-    if isinstance(job.source, Path) and not overwrite and _is_done(out, job.record):
+    finished = isinstance(job.source, Path) and not args.overwrite
+    if finished and folder.finished(job.name, origin) is not None:
         print_row(job.source, *filter(None, [job.label]), "exists already")
         return
-    with progress_bar(2) as bar:
+    with progress_bar(2) as bar, temporary_folder(args.out / job.name) as temporary:
         task = bar.add_task(job.name, total=None) if bar else None
 
         def report(done: int, total: int) -> None:
@@ -238,15 +248,16 @@ def _run_video(args: argparse.Namespace, job: VideoJob, *, overwrite: bool) -> N
                 bar.update(task, completed=done, total=total or None)
 
         result = overlay_video(
-            source=job.source, out=out, every=args.every, max_frames=args.max_frames,
-            scale=args.clip_scale or "clip", smoothing=args.smoothing, progress=report,
-            **job.arguments,
+            source=job.source, out=temporary / "movie", every=args.every,
+            max_frames=args.max_frames, scale=args.clip_scale or "clip",
+            smoothing=args.smoothing, progress=report, **job.arguments,
         )  # fmt: skip
+        files = {f"{job.name}{end}": temporary / f"movie{end}" for end in VIDEO_SUFFIXES}
+        folder.write(Part(job.name, _described(result), files), origin)
     if result.num_missing:
         print_message(
             f"{job.source} is truncated: {result.num_missing} frames are missing at its end"
         )
-    atomic_write(f"{out}.json", json.dumps({**job.record, **_described(result)}, indent=1))
     if job.label:
         count = len(result.indices)
         frames = f"{count} frame{'s' * (count != 1)}"
@@ -268,17 +279,3 @@ def _described(result: "VideoOverlay") -> dict[str, Any]:
         "missing": result.num_missing,
         **({"details": result.details} if any(result.details) else {}),
     }
-
-
-def _is_done(out: Path, record: Mapping[str, Any]) -> bool:
-    """Return whether all files of a result exist and were made in the same way."""
-    files = [Path(f"{out}{suffix}") for suffix in VIDEO_SUFFIXES]
-    if not all(file.is_file() for file in files):
-        return False
-    try:
-        saved = read_json(files[-1])
-    except (OSError, ValueError):
-        return False
-    return isinstance(saved, dict) and all(
-        name in saved and saved[name] == value for name, value in record.items()
-    )

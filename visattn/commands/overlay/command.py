@@ -5,27 +5,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.options.arguments import (
+    BULK,
     LONGEST_SIDE,
     CommandParser,
-    add_align,
-    add_bulk,
     add_images,
+    add_options,
     add_resize_mode,
-    batch_size,
     height_width,
     named_value,
-    output_path,
     real_number,
     whole_number,
 )
 from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
-from visattn.commands.options.dry_run import add_dry_run, describe_images, print_dry_run
-from visattn.commands.options.models import add_model
+from visattn.commands.options.dry_run import describe_images, print_dry_run
+from visattn.commands.options.models import add_model, resolve_model
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.options.videos import add_video, has_videos
 from visattn.commands.overlay.dense_target import add_dense_target
-from visattn.commands.overlay.queries import overlay_queries
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -46,7 +43,7 @@ Files of a map begin with NAME.METHOD:
   .json         metadata: model, class, arguments, displayed range, geometry on the image
 Several methods also give NAME.methods.png, all maps side by side. --all-heads adds NAME.heads.png,
 --explorer NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
-With --query best: NAME.queries.png, one figure with boxes and maps; .json and .npz hold the values.
+visattn detect draws where the queries of a detector of transformers looked.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the classes,
 texts or words, or the methods of maps without one.
 If a method fails, this is reported, the other methods continue, and the exit code is 1.
@@ -63,17 +60,13 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
-    "all_heads", "explorer", "shard", "autocast", *BOX_OPTIONS,
+    "all_heads", "explorer", "shard", "mirror", "parquet", "autocast", *BOX_OPTIONS,
 )  # fmt: skip
 _VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS)
 _MODES = {
     "photos": Mode("photos", (*_MODEL, *_PHOTO)),
     "videos": Mode("videos", (*_MODEL, *_VIDEO)),
-    "queries": Mode(
-        "--query with best or several indices",
-        ("model", "device", "query", "layers", "heads", "interpolation", "colormap", "opacity"),
-    ),
     "maps": Mode(
         "saved maps (--maps)",
         (*_SAVED, "input_size", "resize_mode", "align", "style", "colormap", "opacity", "overwrite",
@@ -85,29 +78,32 @@ _STYLES = ("heat", "light", "blur", "contour")
 _KINDS = ("overlay", "rgba", "16bit")
 
 
+_EXAMPLES = (
+    "visattn overlay photos --model timm:resnet50 --pretrained --method gradcam --out maps",
+    "visattn overlay photos --model my_net.py:build --weights my.pth --method all --out maps",
+    "visattn overlay photo.jpg --maps maps.npy --out maps.png",
+    "visattn overlay clip.mp4 --model timm:resnet50 --pretrained --every 5 --out maps",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = CommandParser(
+        examples=_EXAMPLES,
         prog="visattn overlay",
         description="Draw attention maps and attribution maps of a model on photos.",
         epilog=_EPILOG,
     )
     add_images(parser, videos=True)
-    parser.add_argument(
-        "--out", type=output_path, required=True, metavar="DIR", help="output folder"
-    )
-    add_model(parser, required=False)
+    add_options(parser, "out", out={"required": True})
+    add_model(parser, builds=True)
     _add_methods(parser)
     add_dense_target(parser)
     _add_drawing(parser)
     _add_saved_maps(parser)
     add_boxes(parser)
     add_video(parser, "NAME.METHOD")
-    parser.add_argument(
-        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
-    )
-    add_bulk(parser, autocast=True)
-    add_dry_run(parser)
+    add_options(parser, "batch-size", *BULK, "autocast", "dry-run")
     return parser
 
 
@@ -143,8 +139,8 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="argument of a method, such as num_masks=4000 for rise (can be repeated)",
     )
-    add_resize_mode(parser, default=None)
-    add_align(parser)
+    add_resize_mode(parser, None)
+    add_options(parser, "align")
 
 
 def _add_layers(parser: argparse.ArgumentParser) -> None:
@@ -255,6 +251,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if not args.images and args.camera is None:
         parser.error("name the photos or videos: files, folders, or --camera 0")
+    resolve_model(parser, args)
     if (args.model is None) == (args.maps is None):
         parser.error(_NO_SOURCE)
     if args.text and (args.maps or args.target or args.classes):
@@ -268,13 +265,11 @@ def main(argv: Sequence[str]) -> int:
         from visattn.commands.overlay.videos import overlay_videos
 
         return overlay_videos(args)
-    if mode == "queries":
-        return overlay_queries(args)
     if args.shard and (args.maps is not None or args.normalize == "global"):
         parser.error("--shard divides images: --maps and --normalize global need all at once")
     args.normalize = args.normalize or ("image" if args.maps is None else "global")
     if args.maps is None:
-        from visattn.commands.overlay.runs import overlay_images
+        from visattn.commands.overlay.job import overlay_images
 
         return overlay_images(args)
     if len(args.images) > 1:
@@ -293,9 +288,7 @@ def _mode(args: argparse.Namespace) -> str:
     """Return the mode that photos and options select."""
     if args.maps is not None:
         return "maps"
-    if has_videos(args):
-        return "videos"
-    return "queries" if isinstance(args.query, str | list) else "photos"
+    return "videos" if has_videos(args) else "photos"
 
 
 def _refuse_without_effect(

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.options.arguments import (
+    whole_number,
+)
 from visattn.commands.options.provenance import file_digest
-from visattn.commands.overlay.queries import query_selection
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from visattn.attribution.dense_targets import DenseTarget
@@ -39,11 +41,10 @@ def add_dense_target(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--query",
-        type=query_selection,
-        metavar="I|I,J|best|best:N",
-        help="explain --class of a query of a DETR model, by its index from 0; or draw where "
-        "queries of hf:DIRECTORY looked, with box and class: several indices, the N best, or best: "
-        "all with a score of at least 0.5, up to 8",
+        type=whole_number(0, 1_000_000),
+        metavar="I",
+        help="explain --class of a query of a DETR model, by its index from 0 (visattn detect "
+        "draws where queries looked)",
     )
     group.add_argument(
         "--part",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.dry_run import describe_model, print_dry_run
 from visattn.commands.options.folders import check_no_overwrite
-from visattn.commands.options.models import move_to_device, read_class_names
-from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
+from visattn.commands.options.models import model_settings, move_to_device, read_class_names
+from visattn.commands.options.provenance import file_digest
 from visattn.commands.options.videos import (
     VIDEO_SUFFIXES,
     VideoJob,
     run_videos,
-    video_record,
+    video_settings,
     video_sources,
 )
 from visattn.commands.overlay.map_specs import MapRunner, MapSpec
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args")
 _RECORDED = (
-    "model", "pretrained", "target", "resize_mode", "align", "input_size", "style", "colormap",
-    "opacity",
+    "target", "resize_mode", "align", "input_size", "style", "colormap", "opacity",
 )  # fmt: skip
 
 
@@ -99,7 +98,8 @@ def overlay_videos(args: argparse.Namespace) -> int:
         args.pretrained = False
     runner = VideoRunner(args) if names_video_model(args.model) else MapRunner(args)
     targets = [(path, name, spec) for path, name in sources.items() for spec in runner.specs]
-    files = [f"{name}.{spec.key}{end}" for _, name, spec in targets for end in VIDEO_SUFFIXES]
+    endings = (*VIDEO_SUFFIXES, ".json")
+    files = [f"{name}.{spec.key}{end}" for _, name, spec in targets for end in endings]
     videos = [path for path in sources if isinstance(path, Path)]
     check_no_overwrite(args.out, files, videos)
     if args.dry_run:
@@ -108,7 +108,7 @@ def overlay_videos(args: argparse.Namespace) -> int:
     if runner.loaded.weights == "random":
         print_message("the weights are random: the maps have no meaning")
     jobs = [_job(args, runner, *each) for each in targets]
-    return run_videos(args, jobs, overwrite=args.overwrite)
+    return run_videos(args, jobs, "overlay")
 
 
 def _job(
@@ -118,15 +118,13 @@ def _job(
     name: str,
     spec: MapSpec,
 ) -> VideoJob:
-    record = video_record(
-        args, source, _RECORDED,
-        **user_code_digest(args.model),
-        weights=weights_origin(runner.loaded.weights),
-        model_args=dict(args.model_args),
-        classes_file=args.classes and file_digest(args.classes),
-        method=spec.method,
-        method_args=dict(spec.method_args),
-    )  # fmt: skip
+    settings = {
+        **model_settings(args, runner.loaded.weights),
+        **video_settings(args, _RECORDED),
+        "classes": args.classes and file_digest(args.classes),
+        "method": spec.method,
+        "method_args": dict(spec.method_args),
+    }
     arguments: dict[str, Any] = {
         "explainer": runner.explainer,
         "method": spec.method,
@@ -135,4 +133,4 @@ def _job(
         "drawing": {"style": args.style, "colormap": args.colormap, "opacity": args.opacity},
         **spec.method_args,
     }
-    return VideoJob(source, f"{name}.{spec.key}", spec.key, record, arguments)
+    return VideoJob(source, f"{name}.{spec.key}", spec.key, settings, arguments)

@@ -39,9 +39,14 @@ Prints scores x 100, as in papers, and a signature line that says how they were 
 --out, FILE holds the plain scores of the corpus and of each image."""
 
 
+_EXAMPLES = ("visattn score captions captions.txt references.csv",)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the subcommand."""
-    parser = CommandParser(description=_DESCRIPTION, epilog=_EPILOG, add_help=False)
+    parser = CommandParser(
+        examples=_EXAMPLES, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
+    )
     parser.add_argument("results", type=Path, metavar="RESULTS", help="captions of a model")
     parser.add_argument("references", type=Path, metavar="REFERENCES", help="reference captions")
     parser.add_argument(

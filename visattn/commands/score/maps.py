@@ -1,6 +1,7 @@
 """`visattn score maps`: localization, faithfulness and sanity checks of attribution maps."""
 
 import argparse
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,30 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
     CommandParser,
-    add_align,
+    add_options,
     add_resize_mode,
-    batch_size,
     count,
-    output_path,
     real_number,
-    seed,
     whole_number,
 )
 from visattn.commands.options.dry_run import (
-    add_dry_run,
     describe_images,
     describe_model,
     print_dry_run,
 )
 from visattn.commands.options.folders import create_folder
-from visattn.commands.options.models import add_model, load_explained_model
+from visattn.commands.options.images import map_in_threads
+from visattn.commands.options.models import (
+    add_model,
+    load_explained_model,
+    model_settings,
+    resolve_model,
+)
 from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines, progress_bar
-from visattn.commands.options.provenance import file_digest, user_code_digest, weights_origin
+from visattn.commands.options.provenance import file_digest
 from visattn.commands.score.diagnostics import write_diagnostics
 from visattn.commands.score.rows import ScoreRows
-from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
+from visattn.io.written_files import replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.regions.annotations import AnnotatedImage
@@ -69,18 +72,28 @@ those of ImageNet. Categories without a class of the model are excluded and coun
 With --out, DIR holds rows.jsonl (a line per image and method; an interrupted run is resumed from
 it), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
 
+_NO_MODEL = "--model is missing: name the model whose maps are scored, as in visattn overlay"
 _PARTS = ("localization", "insertion_deletion", "road")
 _OPTIONS_OF_PARTS = {"localization": ("tolerance", "threshold"), "insertion_deletion": ("steps",)}
 _DENSE = ("region", "box")
 
 
+_EXAMPLES = (
+    "visattn score maps --model timm:resnet50 --pretrained --data coco --methods gradcam rise",
+)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the subcommand."""
     parser = CommandParser(
-        prog="visattn score maps", description=_DESCRIPTION, epilog=_EPILOG, add_help=False
+        examples=_EXAMPLES,
+        prog="visattn score maps",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        add_help=False,
     )
     parser.set_defaults(parser=parser)  # for messages
-    add_model(parser)
+    add_model(parser, builds=True, required=False)
     parser.add_argument(
         "--data", type=Path, required=True, metavar="DATA", help="images with objects, see below"
     )
@@ -88,9 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--masks", type=Path, metavar="DIR", help="folder of the masks of the images in DATA"
     )
-    parser.add_argument(
-        "--limit", type=count, metavar="N", help="use the first N images (default: all)"
-    )
+    add_options(parser, "limit")
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -112,21 +123,17 @@ def build_parser() -> argparse.ArgumentParser:
         "each category on the region of its objects, of a detector the box of its largest object",
     )
     _add_score_options(parser)
-    parser.add_argument(
-        "--out", type=output_path, metavar="DIR", help="output folder for rows and scores"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="discard existing rows (default: resume)"
-    )
-    add_dry_run(parser)
+    add_options(parser, "out", out={"help": "output folder for rows and scores"})
+    overwrite = {"help": "discard existing rows (default: resume)"}
+    add_options(parser, "overwrite", "dry-run", overwrite=overwrite)
     return parser
 
 
 def _add_score_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that change the scores."""
     steps = whole_number(1, 10_000)
-    add_align(parser)
-    add_resize_mode(parser, default=None)
+    add_options(parser, "align")
+    add_resize_mode(parser, None)
     parser.add_argument(
         "--tolerance",
         type=real_number(0, 1e6),
@@ -155,12 +162,7 @@ def _add_score_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="statistics of the attention over N images (default: none)",
     )
-    parser.add_argument(
-        "--batch-size", type=batch_size, default=16, help="images per batch (default: 16)"
-    )
-    parser.add_argument(
-        "--seed", type=seed, default=0, help="seed of all random numbers (default: 0)"
-    )
+    add_options(parser, "batch-size", "seed")
 
 
 def score(args: argparse.Namespace) -> int:
@@ -174,6 +176,7 @@ def score(args: argparse.Namespace) -> int:
     from visattn.attribution.model_free import BASELINES
     from visattn.pipelines.evaluate_maps import build_queries, count_classes
 
+    resolve_model(args.parser, args, _NO_MODEL)
     if args.diagnostics and args.out is None:
         raise ValueError("--diagnostics needs an output folder, --out DIR")
     _check_parts(args)
@@ -206,7 +209,8 @@ def score(args: argparse.Namespace) -> int:
         return _dry_run(args, evaluator, queries, methods)
     settings = _settings(args, predicted=predicted, weights=weights)
     path = None if args.out is None else args.out / "rows.jsonl"
-    with ScoreRows(path, settings, overwrite=args.overwrite) as rows:
+    contents = {} if path is None else _contents(images)
+    with ScoreRows(path, settings, contents, overwrite=args.overwrite) as rows:
         _evaluate(evaluator, queries, methods, rows, skipped, args)
     _report(args, settings, rows, missing, skipped)
     if args.diagnostics and args.out is not None:
@@ -298,13 +302,10 @@ def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dic
     from importlib.metadata import version
 
     return {
-        "model": args.model,
-        **user_code_digest(args.model),
-        "weights": weights_origin(weights),
-        "model_args": dict(args.model_args),
+        **model_settings(args, weights),
+        "data": args.data.name,
         "input_size": args.input_size,
         "classes": args.classes and file_digest(args.classes),
-        "data": args.data.name,
         "align": args.align,
         "resize_mode": args.resize_mode,
         "target": args.target if args.target in _DENSE else _target_name(predicted=predicted),
@@ -315,6 +316,25 @@ def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dic
         "seed": args.seed,
         "visattn": version("visattn"),
     }
+
+
+def _contents(images: "Sequence[AnnotatedImage]") -> dict[str, str]:
+    """Return for each image a digest of it and of its annotations."""
+    digests = map_in_threads(_content_digest, images)
+    return {image.name: digest() for image, digest in digests}
+
+
+def _content_digest(image: "AnnotatedImage") -> str:
+    """Return a digest of an image and its annotations; "" if a file cannot be read."""
+    try:
+        parts: list[object] = [image.size, file_digest(image.path)]
+        for each in image.objects:
+            mask = each.segmentation
+            parts += [each.category, file_digest(mask) if isinstance(mask, Path) else mask]
+            parts += [each.box, each.crowd]
+    except (OSError, ValueError):
+        return ""  # reported when the image is read
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _target_name(*, predicted: bool) -> str:
@@ -399,4 +419,5 @@ def _report(
         "skipped": sorted(skipped),
     }
     content = json.dumps(record, indent=1, allow_nan=False)
-    atomic_write(args.out / "scores.json", content.encode() + b"\n")
+    with replace_files(args.out, "scores.json", overwrite=args.overwrite) as part:
+        (part / "scores.json").write_text(content + "\n")

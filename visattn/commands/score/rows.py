@@ -17,11 +17,13 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
     """Rows of scores, each appended to a file at once.
 
     The first line of the file holds the settings; scores of other settings are refused. An
-    incomplete last line, left by an interrupted run, is dropped.
+    incomplete last line, left by an interrupted run, is dropped. Rows of images that are not scored
+    now, or whose content has changed, stay in the file and do not count.
 
     Args:
         path: Score file; None keeps the rows in memory only.
         settings: Everything that changes the scores, as plain values.
+        contents: For each image that is scored a digest of it and of its annotations.
         overwrite: Discard existing rows instead of resuming.
 
     Raises:
@@ -30,20 +32,26 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
 
     Example:
         >>> path = getfixture("tmp_path") / "rows.jsonl"
-        >>> with ScoreRows(path, {"seed": 0}) as rows:
+        >>> with ScoreRows(path, {"seed": 0}, {"a": "1"}) as rows:
         ...     rows.add({"kind": "score", "image": "a", "category": None, "method": "rise"})
-        >>> with ScoreRows(path, {"seed": 0}) as rows:
+        >>> with ScoreRows(path, {"seed": 0}, {"a": "1"}) as rows:
         ...     rows.has("score", "a", None, "rise"), len(rows.rows)
         (True, 1)
-        >>> ScoreRows(path, {"seed": 1})
+        >>> ScoreRows(path, {"seed": 1}, {})
         Traceback (most recent call last):
         ValueError: ...rows.jsonl holds scores made with seed=0, now it is seed=1; choose another
         --out, or start again with --overwrite
     """
 
     def __init__(
-        self, path: Path | None, settings: Mapping[str, Any], *, overwrite: bool = False
+        self,
+        path: Path | None,
+        settings: Mapping[str, Any],
+        contents: Mapping[str, str],
+        *,
+        overwrite: bool = False,
     ) -> None:
+        self.contents = contents
         self.path, self.settings = path, json.loads(json.dumps(dict(settings)))
         self.rows: list[dict[str, Any]] = []
         self._keys: set[RowKey] = set()
@@ -91,7 +99,7 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
             return
         self._keys.add(key)
         self.rows.append(row)
-        self._write(row)
+        self._write({**row, "content": self.contents.get(row["image"])})
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:
@@ -109,8 +117,11 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
         try:
             records = [parse_json(decode_utf8(line), n) for n, line in enumerate(lines, 1)]
             settings = records[0]["settings"] if records else self.settings
-            self.rows = records[1:]
-            self._keys = {_row_key(row) for row in self.rows}
+            scored = [
+                row for row in records[1:] if row.get("content") == self.contents.get(row["image"])
+            ]
+            self.rows = [{key: row[key] for key in row if key != "content"} for row in scored]
+            self._keys = {_row_key(row) for row in scored}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is not a score file: {error!r}; choose another --out"

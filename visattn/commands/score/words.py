@@ -11,20 +11,24 @@ from visattn.commands.options.arguments import (
     TRANSFORMERS_WORD_METHODS,
     WORD_METHODS,
     CommandParser,
+    add_options,
+    add_overwrite,
     add_resize_mode,
     count,
-    output_path,
 )
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import (
-    add_weights,
+    add_model,
+    is_transformers,
     load_trained_model,
     move_to_device,
+    resolve_model,
+    transformers_directory,
 )
 from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines, progress_bar
-from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
+from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.phrases.samples import PhrasedPhoto
@@ -50,19 +54,23 @@ A map that is zero everywhere counts as uniform. With --out, DIR holds rows.json
 phrase) and scores.json."""
 
 
+_EXAMPLES = ("visattn score words --model scenes-captioner --data scenes:scenes_demo --limit 100",)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the subcommand."""
     parser = CommandParser(
-        prog="visattn score words", description=_DESCRIPTION, epilog=_EPILOG, add_help=False
+        examples=_EXAMPLES,
+        prog="visattn score words",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        add_help=False,
     )
     parser.set_defaults(parser=parser)  # for messages
-    add_weights(parser)
+    add_model(parser)
     parser.add_argument(
-        "--model",
-        metavar="hf:DIRECTORY",
-        help="a vision-language model of transformers with its processor",
+        "--prompt", metavar="TEXT", help="text before the caption, for hf:DIRECTORY"
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="text before the caption, for --model")
     parser.add_argument(
         "--data", required=True, metavar="DATA", help="captions with boxes, see below"
     )
@@ -73,14 +81,14 @@ def build_parser() -> argparse.ArgumentParser:
         choices=(*WORD_METHODS, *TRANSFORMERS_WORD_METHODS),
         default=["attention"],
         metavar="METHOD",
-        help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention); with --model "
-        f"also {', '.join(TRANSFORMERS_WORD_METHODS)}",
+        help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention); for "
+        f"hf:DIRECTORY also {', '.join(TRANSFORMERS_WORD_METHODS)}",
     )
     parser.add_argument(
         "--contrast",
         metavar="TEXT",
-        help="with --model: also score the attention divided by that behind this other prompt, as "
-        "the method contrast",
+        help="for hf:DIRECTORY: also score the attention divided by that behind this other prompt, "
+        "as the method contrast",
     )
     parser.add_argument(
         "--captions",
@@ -88,19 +96,16 @@ def build_parser() -> argparse.ArgumentParser:
         default="reference",
         help="score the first reference caption of each photo, or the one that the model generates",
     )
-    parser.add_argument(
-        "--limit", type=count, metavar="N", help="use the first N photos (default: all)"
-    )
+    add_options(parser, "limit")
     parser.add_argument(
         "--control-limit",
         type=count,
         metavar="N",
         help="compute the controls for the first N captions only (default: all)",
     )
-    add_resize_mode(parser)
-    parser.add_argument(
-        "--out", type=output_path, metavar="DIR", help="output folder for rows and scores"
-    )
+    add_resize_mode(parser, "crop")
+    add_options(parser, "out", out={"help": "output folder for rows and scores"})
+    add_overwrite(parser, "files of scores")
     return parser
 
 
@@ -114,16 +119,19 @@ def score(args: argparse.Namespace) -> int:
     """
     from visattn.pipelines.evaluate_words import CONTRAST, evaluate_words, mean_word_scores
 
-    if sum(bool(source) for source in (args.weights, args.run, args.model)) != 1:
-        raise ValueError("pass one model: --weights FILE, --run FOLDER or --model hf:DIRECTORY")
-    if args.model is not None:
+    resolve_model(args.parser, args, "--model is missing: name a captioner, as in visattn caption")
+    if is_transformers(args.model):
         refuse_without(args.parser, args, ["resize_mode"], "a captioner of visattn")
     if args.data.startswith("scenes:"):
         refuse_without(args.parser, args, ["images"], "photos: scenes are drawn")
     photos = list(islice(_photos(args), args.limit))
     explainer = _explainer(args)
-    if args.out is not None:
+    if args.out is None:
+        refuse_without(args.parser, args, ["overwrite"])
+    else:
         create_folder(args.out)
+        if not args.overwrite:
+            WrittenFiles.read(args.out).check(["rows.jsonl", "scores.json"])
     rows: list[dict[str, Any]] = []
     with progress_bar(len(photos)) as progress:
         tracked = progress.track(photos) if progress else photos
@@ -150,13 +158,10 @@ def _explainer(args: argparse.Namespace) -> "WordExplainer":
     from visattn.models.captioner import Captioner
     from visattn.pipelines.evaluate_words import CaptionerExplainer, ReplayExplainer
 
-    if args.model is not None:
+    if is_transformers(args.model):
         from visattn.pipelines.words.loading import load_word_model
 
-        kind, _, directory = args.model.partition(":")
-        if kind != "hf" or not directory:
-            raise ValueError(f"--model must be hf:DIRECTORY, got {args.model!r}")
-        model, processor, _ = load_word_model(Path(directory))
+        model, processor, _ = load_word_model(transformers_directory(args.model))
         move_to_device(model, args.device)
         return ReplayExplainer(model, processor, args.prompt, contrast=args.contrast)
     for name in ("prompt", "contrast"):
@@ -242,13 +247,14 @@ def _write(
     args: argparse.Namespace, means: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    atomic_write(args.out / "rows.jsonl", lines.encode())
     record = {
-        "model": str(args.model or args.run or args.weights),
+        "model": args.model,
         "data": args.data,
         "captions": args.captions,
         "limit": args.limit,
         "scores": means,
     }
     content = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    atomic_write(args.out / "scores.json", content.encode())
+    with replace_files(args.out, "scores.json", overwrite=args.overwrite) as part:
+        (part / "rows.jsonl").write_text(lines)
+        (part / "scores.json").write_text(content)

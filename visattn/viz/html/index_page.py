@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 from jaxtyping import UInt8
@@ -128,24 +126,6 @@ def index_order(entry: IndexEntry) -> tuple[list[tuple[int, str]], str]:
     return _natural_sort_key(entry.name), entry.page
 
 
-def parse_index_page(page: str) -> list[IndexEntry]:
-    """Return the entries of an index page, so that others can be added.
-
-    Raises:
-        ValueError: If `index_page` did not write the page.
-
-    Example:
-        >>> dog = IndexEntry("50 %", "50 %.html", "a <dog>", "data:image/jpeg;base64,")
-        >>> parse_index_page(index_page([dog])) == [dog]
-        True
-    """
-    reader = _CardReader()
-    reader.feed(page)
-    if not reader.is_index:
-        raise ValueError("not an index page that visattn wrote")
-    return [IndexEntry(**card) for card in reader.cards]
-
-
 def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
     """Return a thumbnail of an image as a data URL.
 
@@ -234,31 +214,3 @@ def _natural_sort_key(name: str) -> list[tuple[int, str]]:
         (len(part.lstrip("0")) if part.isdecimal() else 0, part.casefold())
         for part in re.split(r"(\d+)", name)
     ]
-
-
-class _CardReader(HTMLParser):
-    """Parses the cards of an index page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_index = False
-        self.cards: list[dict[str, str]] = []
-        self._text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        if tag == "meta" and attributes.get("name") == "generator":
-            self.is_index = attributes.get("content") == "visattn"
-        elif tag == "a" and attributes.get("class") == "photo":
-            page = unquote(attributes.get("href") or "").removeprefix("./")
-            self.cards.append({"name": "", "page": page, "caption": "", "thumbnail": ""})
-        elif tag == "img" and self.cards:
-            self.cards[-1]["thumbnail"] = attributes.get("src") or ""
-        self._text = (attributes.get("class") or "") if tag == "span" else ""
-
-    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 (signature of HTMLParser)
-        self._text = ""
-
-    def handle_data(self, data: str) -> None:
-        if self.cards and self._text in ("caption", "name"):
-            self.cards[-1][self._text] = data

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from index_cards import folder_cards, parse_index_page
 
-from visattn.commands.options import image_index
-from visattn.commands.options.image_index import ImageIndex, card_image, read_index_entries
-from visattn.viz.html.index_page import parse_index_page
+from visattn.commands import index as folder_index
+from visattn.commands.index import FolderIndex, card_image
+from visattn.commands.records import Card, Origin, Part, ResultFolder
 
 CARD = card_image([np.zeros((11, 13, 3), np.uint8)])
 
@@ -16,14 +17,14 @@ CARD = card_image([np.zeros((11, 13, 3), np.uint8)])
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that is set by hand, and advances by a second when an index is written."""
-    now, written = [100.0], image_index.atomic_write
+    now, written = [100.0], folder_index.atomic_write
 
     def write(path: Path, content: bytes) -> None:
-        now[0] += path.name == image_index.INDEX
+        now[0] += path.name == folder_index.INDEX
         written(path, content)
 
-    monkeypatch.setattr(image_index.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(image_index, "atomic_write", write)
+    monkeypatch.setattr(folder_index.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(folder_index, "atomic_write", write)
     return now
 
 
@@ -31,13 +32,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three cards per page."""
     size = len(CARD) + 150
-    monkeypatch.setattr(image_index, "_PAGE_BYTES", 3 * size + size // 2)
+    monkeypatch.setattr(folder_index, "_PAGE_BYTES", 3 * size + size // 2)
+
+
+class ImageIndex(FolderIndex):
+    """An index that is written when its context is left, as in a run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "Captions", "caption", lambda record: [record["row"]])
+
+    def __enter__(self) -> "ImageIndex":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.write()
 
 
 def add(index: ImageIndex, name: str, card: str = CARD) -> None:
-    """Write the page of a photo and add its card."""
-    (index.folder / f"{name}.html").touch()
-    index.add(name, f"{name}.html", f"a {name}", card)
+    """Write the result of a photo, and update the index."""
+    part = Part(
+        name,
+        {"row": {"name": name}},
+        {f"{name}.html": b""},
+        Card(name, f"{name}.html", f"a {name}", card),
+    )
+    with ResultFolder(index.folder) as folder:
+        folder.write(part, Origin("caption", f"{name}.jpg", {}, {}))
+    index.refresh()
 
 
 def listed(folder: Path, page: str = "index.html") -> list[str]:
@@ -151,7 +172,7 @@ def test_cards_of_removed_files_leave_and_pages_move_up(tmp_path: Path) -> None:
     with ImageIndex(tmp_path) as index:
         add(index, "h", cards["h"])
     assert {path.name for path in tmp_path.glob("index*")} == {"index.html", "index-2.html"}
-    entries = read_index_entries(tmp_path)
+    entries = folder_cards(tmp_path)
     assert {entry.name: entry.thumbnail for entry in entries} == {x: cards[x] for x in "aefgh"}
 
 
@@ -163,9 +184,9 @@ def test_unchanged_pages_are_not_written_again(
         for name in "abcdefgh":
             add(index, name)
     written: list[str] = []
-    write = image_index.atomic_write
+    write = folder_index.atomic_write
     monkeypatch.setattr(
-        image_index,
+        folder_index,
         "atomic_write",
         lambda path, content: written.append(path.name) or write(path, content),
     )

@@ -1,0 +1,197 @@
+"""The engine of commands, with a job that needs no model: the mean of each image."""
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from index_cards import folder_cards
+from PIL import Image
+
+from visattn.commands import records
+from visattn.commands.index import Row, card_image
+from visattn.commands.records import Card, Part, Record, ResultFolder
+from visattn.commands.run import Job
+from visattn.images.reader import LoadedImage
+
+
+class MeanJob(Job[float]):
+    """The mean of each image, as a text file and in the record."""
+
+    command, title = "mean", "Means"
+
+    def __init__(self, folder: Path, out: Path | None, **options: Any) -> None:
+        values: dict[str, Any] = {"scale": 1, "more": False, "strict": False, **options}
+        args = argparse.Namespace(images=[folder], out=out, **values)
+        super().__init__(args, ("{}.txt", *["{}.more.txt"] * args.more))
+        self.computed: list[str] = []
+
+    def settings(self) -> dict[str, Any]:
+        return {"scale": self.args.scale}
+
+    def infer(self, images: Sequence[LoadedImage]) -> list[float]:
+        self.computed += [Path(image.name).stem for image in images]
+        return [float(image.pixels.mean()) * self.args.scale for image in images]
+
+    def parts(self, name: str, image: LoadedImage, result: float) -> Iterable[Part]:
+        record = {"mean": result}
+        if self.out is None:
+            return [Part(name, record)]
+        files = {file: f"{result:.1f}".encode() for file in self.files(name, name)}
+        card = Card(name, f"{name}.txt", f"{result:.0f}", card_image([image.pixels]))
+        return [Part(name, record, files, card)]
+
+    def rows(self, record: Record) -> Iterable[Sequence[object]]:
+        return [(f"{record['mean']:.1f}",)]
+
+    def table(self, record: Record) -> Iterable[Row]:
+        return [{"mean": record["mean"]}]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    for number, name in enumerate(("a", "b", "sub/c", "sub/a"), start=1):
+        path = folder / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (11, 7), 10 * number).save(path)
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_results_index_and_table(images: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    assert MeanJob(images, out).run(batch_size=3) == 0
+    assert capsys.readouterr().out == "in_a\t10.0\nb\t20.0\nsub_a\t40.0\nc\t30.0\n"
+    names = ("in_a", "b", "sub_a", "c")
+    shared = {"index.html", "mean.csv", ".visattn"}
+    assert files(out) == {f"{name}.{end}" for name in names for end in ("txt", "json")} | shared
+    assert [card.name for card in folder_cards(out)] == ["b", "c", "in_a", "sub_a"]
+    lines = (out / "mean.csv").read_text().splitlines()
+    assert lines[0] == "image,mean"
+    assert f"{images / 'b.png'},20.0" in lines
+    again = MeanJob(images, out)
+    assert again.run() == 0
+    assert again.computed == []
+
+
+def test_subfolders_are_mirrored(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert MeanJob(images, out, mirror=True).run() == 0
+    assert {"a.txt", "b.txt", "sub/a.txt", "sub/c.json", "index.html"} <= files(out)
+    cards = {card.page: card.caption for card in folder_cards(out)}
+    assert cards == {"a.txt": "10", "b.txt": "20", "sub/c.txt": "30", "sub/a.txt": "40"}
+    job = MeanJob(images, out, mirror=True)
+    assert [job.index_link(name) for name in ("a", "sub/a")] == ["index.html", "../index.html"]
+
+
+def test_the_table_is_also_written_as_parquet(images: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "out"
+    assert MeanJob(images, out, parquet=True).run() == 0
+    table = parquet.read_table(out / "mean.parquet")
+    assert sorted(table.to_pydict()["mean"]) == [10.0, 20.0, 30.0, 40.0]
+
+
+@pytest.mark.parametrize("name", ["b.txt", "b.json", "mean.csv"])
+def test_files_of_others_are_not_replaced(name: str, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("{}")
+    with pytest.raises(FileExistsError, match=rf"{name}.*--overwrite"):
+        MeanJob(images, out).run()
+    assert files(out) == {name}
+    assert MeanJob(images, out, overwrite=True).run() == 0
+    assert (out / name).read_text() != "{}"
+
+
+def test_a_result_that_was_edited_is_kept(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    MeanJob(images, out).run()
+    (out / "b.txt").write_text("my note")
+    with pytest.raises(FileExistsError, match=r"holds b\.txt, .*it changed since"):
+        MeanJob(images, out).run()
+    assert (out / "b.txt").read_text() == "my note"
+
+
+def test_results_of_another_image_or_command_are_kept(images: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    MeanJob(images, out).run()
+    other.mkdir()
+    Image.new("L", (5, 5), 200).save(other / "b.png")
+    with pytest.raises(FileExistsError, match=r"holds b\.json, .*it holds results of .*in/b\.png"):
+        MeanJob(other, out).run()
+    (images / "b.png").rename(tmp_path / "b.png")
+    assert MeanJob(tmp_path / "b.png", out).run() == 0  # the same content elsewhere
+    another = type("OtherJob", (MeanJob,), {"command": "other"})
+    with pytest.raises(FileExistsError, match="it holds results of visattn mean"):
+        another(images, out).run()
+
+
+def test_a_changed_image_is_computed_again(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    MeanJob(images, out).run()
+    Image.new("L", (11, 7), 99).save(images / "b.png")
+    job = MeanJob(images, out)
+    assert job.run() == 0
+    assert job.computed == ["b"]
+    assert (out / "b.txt").read_text() == "99.0"
+
+
+def test_files_of_former_settings_leave_with_their_record(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    MeanJob(images, out, more=True).run()
+    assert "b.more.txt" in files(out)
+    MeanJob(images, out).run()  # what is there has more than was requested
+    assert "b.more.txt" in files(out)
+    MeanJob(images, out, scale=2).run()
+    assert "b.more.txt" not in files(out)
+    whole = tmp_path / "whole"
+    MeanJob(images, whole, scale=2).run()
+    assert {name: (out / name).read_bytes() for name in files(out)} == {
+        name: (whole / name).read_bytes() for name in files(whole)
+    }
+
+
+def test_a_failing_write_leaves_the_earlier_result(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out = tmp_path / "out"
+    MeanJob(images, out).run()
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    prepare = ResultFolder._prepare
+
+    def full(folder: ResultFolder, content: bytes | Path) -> Path:
+        if content == b"40.0":  # of image b
+            raise OSError(28, "No space left on device")
+        return prepare(folder, content)
+
+    monkeypatch.setattr(ResultFolder, "_prepare", full)
+    assert MeanJob(images, out, scale=2).run() == 1
+    assert "b.png: " in capsys.readouterr().err
+    assert (out / "b.json").read_bytes() == before["b.json"]
+    assert (out / "b.txt").read_bytes() == before["b.txt"]
+    assert json.loads((out / "c.json").read_text())["mean"] == 60.0
+
+
+def test_records_of_earlier_versions_own_their_files(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    old = {"mean": 1, "provenance": {"image_sha256": "0", "scale": 1}}
+    (out / "b.json").write_text(json.dumps(old))
+    (out / "b.txt").write_text("1")
+    assert MeanJob(images, out).run() == 0
+    assert (out / "b.txt").read_text() == "20.0"
+
+
+def test_strangers_records_are_no_results(tmp_path: Path) -> None:
+    folder = ResultFolder(tmp_path)
+    for content in ("[]", '{"provenance": 1}', '{"provenance": {"command": 3, "files": {}}}', "{"):
+        (tmp_path / "a.json").write_text(content)
+        assert folder.read("a") is None
+    assert records.plain_values({"a": (1, Path("b"))}) == {"a": [1, "b"]}

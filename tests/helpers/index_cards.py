@@ -1,0 +1,53 @@
+"""Cards of index pages, read back from their HTML."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+from visattn.viz.html.index_page import IndexEntry, index_file
+
+
+def parse_index_page(page: str) -> list[IndexEntry]:
+    """Return the cards of an index page."""
+    reader = _CardReader()
+    reader.feed(page)
+    assert reader.is_index
+    return [IndexEntry(**card) for card in reader.cards]
+
+
+def folder_cards(folder: Path) -> list[IndexEntry]:
+    """Return the cards of all index pages of a folder."""
+    cards: list[IndexEntry] = []
+    number = 1
+    while (path := folder / index_file(number)).exists():
+        cards += parse_index_page(path.read_text())
+        number += 1
+    return cards
+
+
+class _CardReader(HTMLParser):
+    """Parses the cards of an index page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_index = False
+        self.cards: list[dict[str, str]] = []
+        self._text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag == "meta" and attributes.get("name") == "generator":
+            self.is_index = attributes.get("content") == "visattn"
+        elif tag == "a" and attributes.get("class") == "photo":
+            page = unquote(attributes.get("href") or "").removeprefix("./")
+            self.cards.append({"name": "", "page": page, "caption": "", "thumbnail": ""})
+        elif tag == "img" and self.cards:
+            self.cards[-1]["thumbnail"] = attributes.get("src") or ""
+        self._text = (attributes.get("class") or "") if tag == "span" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._text = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.cards and self._text in ("caption", "name"):
+            self.cards[-1][self._text] = data

@@ -1,0 +1,610 @@
+"""Job of `visattn overlay`: maps of a model on images, drawn, with pages beside them."""
+
+import argparse
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from visattn.commands.index import card_image
+from visattn.commands.options.boxes import box_settings, boxes_of
+from visattn.commands.options.folders import encode_png
+from visattn.commands.options.models import model_settings
+from visattn.commands.options.provenance import file_digest
+from visattn.commands.overlay.dense_target import check_one_photo, dense_record
+from visattn.commands.overlay.map_specs import SIMILARITY_NOTE, MapRunner, MapSpec
+from visattn.commands.records import Card, Part, Record, plain_values
+from visattn.commands.run import Job
+from visattn.io.terminal import print_message
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
+
+    from visattn.images.reader import LoadedImage
+    from visattn.pipelines.inputs import PreparedImages
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.map_boxes import MapBoxes
+    from visattn.results.scale import MapScale
+    from visattn.results.values import RecordedLayer
+
+IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
+_DRAWING = ("normalize", "style", "colormap", "opacity", "interpolation")
+_PREPROCESSING = ("target", "resize_mode", "align", "input_size", "text", "autocast")
+
+
+class ImageMaps(NamedTuple):
+    """What the model gives for an image: a map per method, and every head if a page shows it."""
+
+    maps: "Sequence[AttentionMap]"
+    layers: "Sequence[RecordedLayer] | None" = None
+
+
+def overlay_images(args: argparse.Namespace) -> int:
+    """Compute maps of a model on images and draw them; return the exit code.
+
+    Args:
+        args: Options of `visattn overlay`.
+
+    Raises:
+        FileNotFoundError: If an image or a file of the model does not exist.
+        FileExistsError: If a file would be replaced that visattn did not write.
+        ValueError: If the model does not support the options, or a file would overwrite an image.
+        OSError: If the folder cannot be written.
+    """
+    from visattn.viz.maps.colormap import colormap_lut
+
+    colormap_lut(args.colormap)  # refuses an unknown name before maps are computed
+    if args.dry_run:
+        args.pretrained = False  # nothing is downloaded
+    job = OverlayJob(args)
+    check_one_photo(args, len(job.names))
+    job.load()
+    runner = job.runner
+    if args.dry_run:
+        return job.dry_run(runner.loaded.model, args.model)
+    if runner.loaded.weights == "random":
+        print_message("the weights are random: the maps have no meaning")
+    if any(spec.method == "similarity" for spec in runner.specs):
+        print_message(SIMILARITY_NOTE)
+    batch_size = 1 if runner.dense is not None else args.batch_size  # photos keep their sizes
+    if args.normalize != "global":
+        return job.run(batch_size=batch_size)
+    job.check_files()
+    maps = MapsJob(args, runner)
+    code = maps.run(batch_size=batch_size)
+    return max(code, DrawJob(args, runner, maps).run(batch_size=1))
+
+
+class OverlayJob(Job[ImageMaps]):
+    """Maps of a model on images; each has a record, and the pages belong to that of the first.
+
+    Args:
+        args: Options of `visattn overlay`.
+        runner: Model and methods, if they are loaded already.
+
+    Raises:
+        FileNotFoundError: If an image does not exist.
+        ValueError: If an index is not one of visattn.
+    """
+
+    command, title = "overlay", "Attention"
+
+    def __init__(self, args: argparse.Namespace, runner: MapRunner | None = None) -> None:
+        self.index_of_one = args.explorer
+        super().__init__(args, ())
+        self._runner = runner
+
+    @property
+    def runner(self) -> MapRunner:
+        """Model and methods."""
+        if self._runner is None:
+            raise ValueError("the model is not loaded")
+        return self._runner
+
+    def load(self) -> None:
+        """Load the model.
+
+        Raises:
+            FileNotFoundError: If a file or run does not exist.
+            ValueError: If the model does not support the options.
+        """
+        self._runner = MapRunner(self.args)
+
+    def notes(self) -> list[str]:
+        """Return the methods."""
+        return [f"methods: {', '.join(spec.key for spec in self.runner.specs)}"]
+
+    def stems(self, name: str) -> list[str]:
+        """Return the stem of each map."""
+        return [f"{name}.{spec.key}" for spec in self.runner.specs]
+
+    def files(self, name: str, stem: str) -> list[str]:
+        """Return the files of a map; those of the first map are the pages of the image, too."""
+        files = [f"{stem}{end}" for end in (*(IMAGES[kind] for kind in self.args.save), ".npy")]
+        return [*files, *self._pages(name)] if stem == self.stems(name)[0] else files
+
+    def _pages(self, name: str) -> list[str]:
+        """Return the files of an image that show several maps."""
+        pages = {
+            ".methods.png": len(self.runner.specs) > 1,
+            ".heads.png": self.args.all_heads,
+            ".html": self.args.explorer,
+        }
+        return [f"{name}{end}" for end, written in pages.items() if written]
+
+    def settings(self) -> dict[str, Any]:
+        """Return model, preprocessing and drawing."""
+        args = self.args
+        return {**self.map_settings(), "drawing": {
+            **{name: getattr(args, name) for name in _DRAWING}, **box_settings(args),
+        }}  # fmt: skip
+
+    def map_settings(self) -> dict[str, Any]:
+        """Return what the values of maps depend on."""
+        args = self.args
+        return {
+            **model_settings(args, self.runner.loaded.weights),
+            **{name: getattr(args, name) for name in _PREPROCESSING},
+            "dense": dense_record(args),
+            "classes": args.classes and file_digest(args.classes),
+        }
+
+    def settings_of(self, name: str, stem: str) -> dict[str, Any]:
+        """Return the method of a map; for the first one also what the pages depend on."""
+        spec = self._spec(name, stem)
+        settings: dict[str, Any] = {"method": spec.method, "method_args": dict(spec.method_args)}
+        if stem == self.stems(name)[0] and self._pages(name):
+            heads = {"layers": self.args.layers, "heads": self.args.heads}
+            keys = [spec.key for spec in self.runner.specs]
+            settings["pages"] = {"methods": keys, **(heads if self.need_layers else {})}
+        return settings
+
+    def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
+        """Whether a map was made in the same way; an image may have more pages than requested."""
+        if isinstance(saved, dict) and "pages" not in settings:
+            saved = {key: value for key, value in saved.items() if key != "pages"}
+        return saved == settings
+
+    def _spec(self, name: str, stem: str) -> MapSpec:
+        return self.runner.specs[self.stems(name).index(stem)]
+
+    def finished(self, path: Path) -> tuple[Record, ...] | None:
+        """Return the records of an image that is finished and of which no method has failed."""
+        records = super().finished(path)
+        failed = any(record["metadata"].get("failed") for record in records or ())
+        return None if failed else records
+
+    def infer(self, images: "Sequence[LoadedImage]") -> list[ImageMaps]:
+        """Return the maps of images, and every head if a page shows it."""
+        batch = self.runner.explainer.prepare(images)
+        results = self.runner.maps(batch)
+        return [
+            ImageMaps(maps, self.layers(batch.select([index])))
+            for index, maps in enumerate(results)
+        ]
+
+    @property
+    def need_layers(self) -> bool:
+        """Whether pages show the attention of every head, if the model has any."""
+        return self.args.all_heads or self.args.explorer
+
+    def layers(self, prepared: "PreparedImages") -> "list[RecordedLayer] | None":
+        """Return the attention of every head of an image; None if no page shows it.
+
+        Args:
+            prepared: One image as the model takes it.
+        """
+        if not self.need_layers:
+            return None
+        runner = self.runner
+        if not runner.has_heads:
+            return []
+        import torch
+
+        from visattn.pipelines.layer_attention import record_layers
+
+        with torch.autocast(torch.device(self.args.device).type, enabled=False):
+            return record_layers(
+                runner.explained, prepared.inputs, layers=runner.layers, heads=runner.heads
+            )
+
+    def scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
+        """Return a scale for each map of an image; maps of several texts share one."""
+        from visattn.results.scale import map_scale
+
+        specs = self.runner.specs
+        groups: dict[str, list[AttentionMap]] = {}
+        for spec, attention_map in zip(specs, maps, strict=True):
+            groups.setdefault(spec.scale_key, []).append(attention_map)
+        drawn = {
+            key: [each for each in group if not each.metadata.get("empty")] or group
+            for key, group in groups.items()
+        }
+        return [map_scale(drawn[spec.scale_key], self.args.normalize) for spec in specs]
+
+    def parts(self, name: str, image: "LoadedImage", result: ImageMaps) -> Iterable[Part]:
+        """Return record, array and images of each map, and the pages of the image."""
+        maps, scales = result.maps, self.scales(result.maps)
+        parts: list[Part] = []
+        tiles: dict[str, np.ndarray] = {}
+        for stem, spec, attention_map, scale in zip(
+            self.stems(name), self.runner.specs, maps, scales, strict=True
+        ):
+            boxes = _labeled(boxes_of(attention_map, self.args), attention_map, spec)
+            record = map_record(spec.key, image, attention_map, scale)
+            if boxes is not None:
+                record["boxes"] = boxes.to_dict()
+            files = {f"{stem}.npy": encode_npy(attention_map)}
+            if not attention_map.metadata.get("empty"):
+                drawn = self._draw(image, attention_map, scale, boxes)
+                tiles[stem] = drawn["overlay"]
+                for kind in self.args.save:
+                    files[f"{stem}{IMAGES[kind]}"] = encode_png(drawn[kind])
+            parts.append(Part(stem, record, files))
+        pages = self._draw_pages(name, image, result, scales)
+        card = None
+        if self.has_index:
+            whole = [image.pixels] if len(maps) > 1 or not tiles else []
+            thumbnail = card_image([*whole, *tiles.values()])
+            card = Card(name, self._main_page(name, [*tiles]), index_text(maps), thumbnail)
+        first = replace(parts[0], files={**parts[0].files, **pages}, card=card)
+        return [first, *parts[1:]]
+
+    def _draw(
+        self,
+        image: "LoadedImage",
+        attention_map: "AttentionMap",
+        scale: "MapScale",
+        boxes: "MapBoxes | None",
+    ) -> "dict[str, np.ndarray]":
+        """Return the images of a map by the names of `--save`."""
+        from visattn.viz.maps.placed import outline_boxes, render_map
+
+        drawn = render_map(
+            image,
+            attention_map,
+            scale,
+            style=self.args.style,
+            colormap=self.args.colormap,
+            opacity=self.args.opacity,
+            smooth=self.args.interpolation == "bilinear",
+        )
+        outlined = outline_boxes(drawn.overlay, boxes)
+        return {"overlay": outlined, "rgba": drawn.rgba, "16bit": drawn.gray}
+
+    def _draw_pages(
+        self, name: str, image: "LoadedImage", result: ImageMaps, scales: "Sequence[MapScale]"
+    ) -> dict[str, bytes]:
+        """Return the files of an image that show several maps."""
+        from visattn.viz.html.explorer_page import explorer_html
+        from visattn.viz.maps.comparison import comparison_figure
+        from visattn.viz.maps.heads import all_heads_figure
+
+        args, explained, maps = self.args, self.runner.explained, result.maps
+        drawing = {"colormap": args.colormap, "opacity": args.opacity}
+        pages: dict[str, bytes] = {}
+        if len(maps) > 1:
+            parts = [Path(image.name).name, explained.info.name]
+            parts += list(dict.fromkeys(str(each.metadata.get("note") or "") for each in maps))
+            figure = comparison_figure(
+                image,
+                maps,
+                scales=scales,
+                title=" / ".join(args.text) if args.text else None,
+                subtitle=" \N{MIDDLE DOT} ".join(filter(None, parts)),
+                style=args.style,
+                **drawing,
+            )
+            pages[f"{name}.methods.png"] = encode_png(figure)
+        geometry, layers = maps[0].geometry, result.layers
+        if layers is None:
+            return pages
+        if geometry is None:
+            raise ValueError(f"the maps of {image.name} have no geometry")
+        if args.all_heads:
+            figure = all_heads_figure(
+                image, geometry, explained=explained, layers=layers, **drawing
+            )
+            pages[f"{name}.heads.png"] = encode_png(figure)
+        if args.explorer:
+            pairs = zip(maps, scales, strict=True)
+            drawn = [(each, scale) for each, scale in pairs if not each.metadata.get("empty")]
+            page = explorer_html(
+                image,
+                geometry,
+                explained=explained,
+                layers=layers,
+                maps=[each for each, _ in drawn],
+                scales=[scale for _, scale in drawn],
+                index=self.index_link(name),
+                style="light" if args.style == "light" else "heat",
+                **drawing,
+            )
+            pages[f"{name}.html"] = page.encode()
+        return pages
+
+    def _main_page(self, name: str, drawn: Sequence[str]) -> str:
+        """Return the file to which the card of an image links."""
+        if self.args.explorer:
+            return f"{name}.html"
+        if len(self.runner.specs) > 1:
+            return f"{name}.methods.png"
+        if not drawn:
+            return f"{self.stems(name)[0]}.json"
+        kind = "overlay" if "overlay" in self.args.save else self.args.save[0]
+        return f"{drawn[0]}{IMAGES[kind]}"
+
+    def rows(self, record: Record) -> Iterable[Sequence[object]]:
+        """Yield method, target, probability and displayed range of a map that is not empty."""
+        if record["metadata"].get("empty"):
+            return
+        row = dict(*self.table(record))
+        value = row["cosine"] if row["probability"] is None else row["probability"]
+        target = "-" if row["target"] is None else row["target"]
+        shown = "-" if value is None else f"{value:.3f}"
+        yield row["method"], target, shown, f"{row['lowest']:.3g} to {row['highest']:.3g}"
+
+    def table(self, record: Record) -> Iterable[dict[str, Any]]:
+        """Yield method, target, probability and displayed range of a map."""
+        metadata, scale = record["metadata"], record["scale"]
+        yield {
+            "method": record["key"],
+            "target": metadata.get("class") or metadata.get("target"),
+            "probability": metadata.get("probability"),
+            "cosine": metadata.get("cosine"),
+            "lowest": -scale["vmax"] if scale["signed"] else scale["vmin"],
+            "highest": scale["vmax"],
+            "reason": metadata.get("empty") or "",
+        }
+
+    def problems(self, record: Record) -> Iterable[str]:
+        """Yield why a map is empty."""
+        if reason := record["metadata"].get("empty"):
+            yield f".{record['key']}: {reason}"
+
+
+class MapsJob(OverlayJob):
+    """Maps of images without drawings, which need the scale of all images."""
+
+    def files(self, name: str, stem: str) -> list[str]:
+        """Return the array of a map."""
+        del name
+        return [f"{stem}.npy"]
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the values of maps depend on."""
+        return self.map_settings()
+
+    def settings_of(self, name: str, stem: str) -> dict[str, Any]:
+        """Return the method of a map."""
+        spec = self._spec(name, stem)
+        return {"method": spec.method, "method_args": dict(spec.method_args)}
+
+    def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
+        """Whether the values of a map are the same, however it was drawn."""
+        return all(key in saved and saved[key] == value for key, value in settings.items())
+
+    def parts(self, name: str, image: "LoadedImage", result: ImageMaps) -> Iterable[Part]:
+        """Return record and array of each map."""
+        for stem, spec, each in zip(self.stems(name), self.runner.specs, result.maps, strict=True):
+            record = map_record(spec.key, image, each, None)
+            yield Part(stem, record, {f"{stem}.npy": encode_npy(each)})
+
+    def rows(self, record: Record) -> Iterable[Sequence[object]]:
+        """Yield nothing: the scale is not known yet."""
+        del record
+        return ()
+
+    def problems(self, record: Record) -> Iterable[str]:
+        """Yield nothing: drawing reports it."""
+        del record
+        return ()
+
+    def load_maps(self, path: Path) -> "list[AttentionMap]":
+        """Return the maps of an image from their files; none if they are incomplete.
+
+        Args:
+            path: The image.
+        """
+        if self.folder is None or (records := Job.finished(self, path)) is None:
+            return []
+        pairs = zip(self.stems(self.names[path]), records, strict=True)
+        return [read_map(self.folder.path / f"{stem}.npy", record) for stem, record in pairs]
+
+
+class DrawJob(OverlayJob):
+    """Drawings of saved maps on one scale per method over all images.
+
+    Args:
+        args: Options of `visattn overlay`.
+        runner: Model and methods.
+        maps: The job that has saved the maps.
+    """
+
+    def __init__(self, args: argparse.Namespace, runner: MapRunner, maps: MapsJob) -> None:
+        super().__init__(args, runner)
+        self.skipped.clear()  # reported with the maps
+        self.maps = maps
+        self.global_scales, self.names = self._all_scales()
+
+    def _all_scales(self) -> "tuple[list[MapScale], dict[Path, str]]":
+        """Return one scale per method, and the images that have maps, one of them in memory."""
+        from visattn.results.scale import ValueRange
+
+        drawn: dict[str, ValueRange] = defaultdict(ValueRange)
+        empty: dict[str, ValueRange] = defaultdict(ValueRange)
+        names: dict[Path, str] = {}
+        for path, name in self.names.items():
+            for spec, each in zip(self.runner.specs, self.maps.load_maps(path), strict=False):
+                ranges = empty if each.metadata.get("empty") else drawn
+                ranges[spec.scale_key].add(each)
+                names[path] = name
+        keys = [spec.scale_key for spec in self.runner.specs] if names else []
+        return [(drawn if key in drawn else empty)[key].scale("global") for key in keys], names
+
+    def scales(self, maps: "Sequence[AttentionMap]") -> "list[MapScale]":
+        """Return the scales of all images."""
+        del maps
+        return self.global_scales
+
+    def settings_of(self, name: str, stem: str) -> dict[str, Any]:
+        """Return method and scale of a map."""
+        scale = self.global_scales[self.stems(name).index(stem)]
+        return {**super().settings_of(name, stem), "scale": scale.to_dict()}
+
+    def read(self, path: Path) -> "_Saved":
+        """Read an image and its maps, in a thread."""
+        return _Saved(super().read(path), self.maps.load_maps(path))
+
+    def infer(self, images: "Sequence[Any]") -> list[ImageMaps]:
+        """Return the saved maps of images, and every head if a page shows it."""
+        prepare = self.runner.explainer.prepare
+        return [
+            ImageMaps(each.maps, self.layers(prepare([each.image])) if self.need_layers else None)
+            for each in images
+        ]
+
+    def parts(self, name: str, image: Any, result: ImageMaps) -> Iterable[Part]:
+        """Return record, array and images of each map, and the pages of the image."""
+        return super().parts(name, image.image, result)
+
+
+class _Saved(NamedTuple):
+    """An image with its saved maps."""
+
+    image: "LoadedImage"
+    maps: "list[AttentionMap]"
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def num_pixels(self) -> int:
+        return self.image.num_pixels
+
+
+def map_record(
+    key: str, image: "LoadedImage", attention_map: "AttentionMap", scale: "MapScale | None"
+) -> dict[str, Any]:
+    """Return what the record of a map says.
+
+    Args:
+        key: Key of the map.
+        image: The image.
+        attention_map: The map.
+        scale: Its scale; None before all maps of the images are known.
+    """
+    geometry = attention_map.geometry
+    return {
+        "key": key,
+        "image": image.name,
+        "kind": attention_map.kind,
+        "site": attention_map.site,
+        "map_shape": list(attention_map.values.shape),
+        "geometry": None if geometry is None else geometry.to_dict(),
+        "metadata": plain_values(_finite(attention_map.metadata)),
+        "scale": None if scale is None else scale.to_dict(),
+        "values": _summary(attention_map),
+        "visattn": version("visattn"),
+        "torch": version("torch"),
+    }
+
+
+def encode_npy(attention_map: "AttentionMap") -> bytes:
+    """Return the values of a map as a file of NumPy."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, attention_map.values.numpy())
+    return buffer.getvalue()
+
+
+def read_map(path: Path, record: Record) -> "AttentionMap":
+    """Return a map from its array and its record.
+
+    Raises:
+        ValueError: If they are none.
+    """
+    import torch
+
+    from visattn.geometry.affine import Geometry
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.records import read_array
+
+    try:
+        return AttentionMap(
+            torch.from_numpy(read_array(path)),
+            record["site"],
+            record["kind"],
+            Geometry.from_dict(record["geometry"]),
+            record["metadata"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} and its record are no map ({error}); write them again with --overwrite"
+        ) from error
+
+
+def index_text(maps: "Sequence[AttentionMap]") -> str:
+    """Return the text of an index card: explained class, methods, failures.
+
+    Args:
+        maps: One map per method.
+    """
+    from visattn.viz.maps.comparison import method_title, target_line
+
+    titles = [method_title(each) for each in maps if not each.metadata.get("empty")]
+    failures = [
+        f"{method_title(each)} not drawn: {each.metadata['empty']}"
+        for each in maps
+        if each.metadata.get("empty")
+    ]
+    parts = [target_line(maps[0]), ", ".join(titles), *failures]
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return value
+
+
+def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
+    """Return minimum, maximum and mean of a map, and the image coordinates of its maximum."""
+    import torch
+
+    values, geometry = attention_map.values, attention_map.geometry
+    if not bool(torch.isfinite(values).all()) or geometry is None:
+        return {}
+    row, column = divmod(int(values.argmax()), values.shape[-1])
+    height, width = geometry.input_size
+    cell = torch.tensor([[column + 0.5, row + 0.5]], dtype=torch.float64)
+    cell *= torch.tensor([width / values.shape[-1], height / values.shape[-2]])
+    [[x, y]] = geometry.to_image(cell).tolist()
+    return {
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "mean": float(values.mean()),
+        "argmax": [round(x, 2), round(y, 2)],
+    }
+
+
+def _labeled(
+    boxes: "MapBoxes | None", attention_map: "AttentionMap", spec: MapSpec
+) -> "MapBoxes | None":
+    """Return boxes whose label is the explained class or text, or the method if there is none."""
+    from visattn.attribution.methods import METHODS
+
+    metadata = attention_map.metadata
+    target = metadata.get("class") or metadata.get("target")
+    explained = target is not None and METHODS[spec.method].needs_target
+    label = str(target) if explained else spec.key
+    return boxes and replace(boxes, boxes=tuple(each._replace(label=label) for each in boxes))
