@@ -21,7 +21,7 @@ from visattn.cli import main
 from visattn.io.written_files import RECORD
 
 ONE = "--batch-size 1"  # in other batches sums round in another way
-GRADCAM = f"overlay photos --model cnn.safetensors --method gradcam {ONE}"
+GRADCAM = f"overlay photos --model cnn.safetensors {ONE} --method gradcam"
 COMMANDS = {  # words, and more words for other settings
     "caption": (f"caption photos --model captioner.safetensors {ONE}", "--beam-size 2 --gif"),
     "ask": ("ask photos color? --model asks.safetensors", "--num-answers 2"),

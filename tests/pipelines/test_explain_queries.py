@@ -146,35 +146,31 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_overlay_draws_queries_of_each_photo(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_detect_draws_queries_of_each_photo(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
     folder, out = tmp_path / "model", tmp_path / "out"
     tiny_rt_detr().save_pretrained(folder)
     transformers.RTDetrImageProcessor(size={"height": 96, "width": 96}).save_pretrained(folder)
-    words = [
-        "overlay",
-        str(photos),
-        "--model",
-        f"hf:{folder}",
-        "--query",
-        "best:2",
-        "--out",
-        str(out),
-    ]
+    model = ["--model", f"hf:{folder}", "--query", "best:2"]
+    words = ["detect", str(photos), *model, "--out", str(out)]
     assert main([*words, "--dry-run"]) == 0
     assert not out.exists()
     capsys.readouterr()
     assert main(words) == 0
-    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [row[0] for row in rows] == ["a", "a", "b", "b"]
-    record = json.loads((out / "a.queries.json").read_text())
-    arrays = np.load(out / "a.queries.npz")
-    assert arrays["maps"].shape[0] == len(record["metadata"]["boxes"]) == 2
-    assert arrays["points"].shape[2] == 3
+    printed = capsys.readouterr().out
+    assert [row.split("\t")[0] for row in printed.splitlines()] == ["a", "b"]
+    record = json.loads((out / "a.json").read_text())
+    assert len(record["maps"]) == len(record["objects"]) == 2
+    assert np.array(record["points"]).shape[2] == 3
+    lines = (out / "detect.csv").read_text().splitlines()
+    assert lines[0] == "image,class,score,left,top,right,bottom,query"
+    assert len(lines) == 5
     with Image.open(out / "b.queries.png") as figure:
         assert figure.width == 1200
+    assert main(words) == 0  # both are finished
+    assert capsys.readouterr().out == printed
     for code, extra, match in (
-        (2, ["--method", "gradcam"], "--query with best or several indices do not use it"),
-        (1, ["--layers", "0", "1"], "one decoder layer"),
+        (2, ["--threshold", "0.3"], "--threshold is for detectors of visattn"),
+        (1, ["--layer", "7"], "layer must be below"),
     ):
         assert main([*words, *extra]) == code
         assert match in capsys.readouterr().err
