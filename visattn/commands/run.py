@@ -212,7 +212,8 @@ class Job(ABC, Generic[Result]):
             OSError: If the output folder cannot be written.
         """
         self.check_files()
-        _ = self._settings  # before threads need them
+        if self.folder is not None:
+            _ = self._settings  # before threads need them
         failures: list[str] = []
         done: list[str] = []
         with ExitStack() as stack:
