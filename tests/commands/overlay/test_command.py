@@ -140,7 +140,7 @@ def test_runs_are_reproducible_and_resumable(
     first, output = contents(tmp_path / "one"), capsys.readouterr().out
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
-    for gone in [*(tmp_path / "two").glob("tall.rollout.*"), tmp_path / "two" / "wide.heads.png"]:
+    for gone in [*(tmp_path / "two").glob("tall.*"), tmp_path / "two" / "wide.heads.png"]:
         gone.unlink()
     looked: list[str] = []
     looking = MapRunner.maps
