@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 from index_cards import parse_index_page
 
-from visattn.viz.html.index_page import IndexEntry, index_page, is_index_page, thumbnail
+from visattn.images.reader import is_index_page
+from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
 # Invalid characters are replaced in texts; file names are unchanged.
