@@ -27,7 +27,7 @@ Row = Mapping[str, object]
 """A row of the table: values by the names of their columns."""
 
 
-class _Entry(NamedTuple):
+class _IndexedRecord(NamedTuple):
     """What is kept of a record: its card without the thumbnail, and its rows."""
 
     state: tuple[int, int]
@@ -67,7 +67,7 @@ class FolderIndex:
         self.folder, self.title, self.command = folder, title, command
         self.pages, self.deep = pages, deep
         self._rows = rows
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _IndexedRecord] = {}
         self._written: dict[int, tuple[object, tuple[int, int]]] = {}
         self._next_write = 0.0
         if pages:
@@ -93,14 +93,14 @@ class FolderIndex:
 
     def _read_records(self) -> None:
         """Read the records that are new or changed."""
-        entries: dict[str, _Entry] = {}
+        entries: dict[str, _IndexedRecord] = {}
         for path in _record_files(self.folder, deep=self.deep):
             name, state = path.relative_to(self.folder).as_posix(), _file_state(path)
             known = self._entries.get(name)
             entries[name] = known if known and known.state == state else self._read(path, state)
         self._entries = entries
 
-    def _read(self, path: Path, state: tuple[int, int]) -> _Entry:
+    def _read(self, path: Path, state: tuple[int, int]) -> _IndexedRecord:
         from visattn.viz.html.index_page import index_card
 
         try:
@@ -109,11 +109,11 @@ class FolderIndex:
             card = None if record.get(CARD) is None else Card(**record[CARD])
             rows = tuple(self._rows(record)) if made["command"] == self.command else ()
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
-            return _Entry(state)  # of something else, or just being replaced
+            return _IndexedRecord(state)  # of something else, or just being replaced
         if card is None:
-            return _Entry(state, None, 0, rows)
+            return _IndexedRecord(state, None, 0, rows)
         size = len(index_card(_as_entry(card)).encode())
-        return _Entry(state, card._replace(thumbnail=""), size, rows)
+        return _IndexedRecord(state, card._replace(thumbnail=""), size, rows)
 
     def _table(self) -> list[Row]:
         """Return the rows of all results, by the names of their records."""
