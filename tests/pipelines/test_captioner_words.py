@@ -20,11 +20,10 @@ from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.pipelines.captioner_words import captioner_run, word_log_probs
 from visattn.pipelines.explain_words import (
     WORD_METHODS,
-    WordMethod,
     caption_maps,
     explain_words,
 )
-from visattn.results.kinds import SPECIAL_TOKENS, START
+from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")
 METHODS: tuple[WordMethod, ...] = (

@@ -4,7 +4,7 @@ import io
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from visattn.io.safe_text import open_regular_file, printable_name
 MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 
+_THUMBNAIL = 640  # pixels
 _HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
 _EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -360,6 +361,45 @@ def find_images(
         for error in unlisted:
             onerror(error)
     return list(dict.fromkeys(images))
+
+
+def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
+    """Read images one by one, and all images in folders.
+
+    Args:
+        images: One image or several, or folders. With a folder, files that cannot be read are
+            skipped with a warning, and folders below with results of visattn are skipped.
+
+    Raises:
+        FileNotFoundError: If a folder contains no image.
+        ImageError: If an image cannot be read, and there is no folder.
+    """
+    listed = list_images(images)
+    if not any(isinstance(item, (str, os.PathLike)) and Path(item).is_dir() for item in listed):
+        yield from map(read_image, listed)
+        return
+    sources: list[ImageLike] = []
+    for item in listed:  # a missing folder is reported before any image is read
+        is_path = isinstance(item, (str, os.PathLike))
+        sources += find_images(item, skip=is_result_folder) if is_path else [item]
+    for source in sources:
+        try:
+            image = read_image(source)
+        except ImageError as error:
+            warnings.warn(f"skipped {error}", stacklevel=3)
+        else:
+            yield image
+
+
+def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
+    """Return an image at up to 640 pixels, for notebooks.
+
+    Example:
+        >>> make_thumbnail(LoadedImage(np.zeros((900, 1300, 3), np.uint8))).shape
+        (300, 434, 3)
+    """
+    factor = -(-max(image.size) // _THUMBNAIL)
+    return np.asarray(Image.fromarray(image.pixels).reduce(factor))
 
 
 def _exists(path: Path) -> bool:

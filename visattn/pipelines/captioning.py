@@ -1,19 +1,15 @@
 """Captions of images with one attention map per word, placed on the originals."""
 
 import itertools
-import os
-import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image
 from torch import nn
 
 from visattn.data.phrases.grounding import normalize_maps, score_phrases
@@ -21,15 +17,7 @@ from visattn.data.phrases.phrases import match_phrases, phrases_to_input
 from visattn.functional.captioning.beam_search import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
-from visattn.images.reader import (
-    ImageError,
-    ImageLike,
-    LoadedImage,
-    find_images,
-    is_result_folder,
-    list_images,
-    read_image,
-)
+from visattn.images.reader import ImageLike, make_thumbnail, read_images
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.backbones.loaded_model import LoadedModel
@@ -39,8 +27,6 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
-
-_THUMBNAIL = 640  # pixels
 
 
 @checked_arguments(
@@ -163,17 +149,6 @@ def caption(
     return captions
 
 
-def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image at up to 640 pixels, for notebooks.
-
-    Example:
-        >>> make_thumbnail(LoadedImage(np.zeros((900, 1300, 3), np.uint8))).shape
-        (300, 434, 3)
-    """
-    factor = -(-max(image.size) // _THUMBNAIL)
-    return np.asarray(Image.fromarray(image.pixels).reduce(factor))
-
-
 def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) -> None:
     """Refuse models that do not generate text, and arguments of captioners of visattn."""
     name = type(model).__name__
@@ -236,34 +211,6 @@ def _selected_places(
 def _kept_random_state(device: torch.device) -> AbstractContextManager[None]:
     """Return a context that restores the random state."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
-
-
-def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
-    """Read images one by one, and all images in folders.
-
-    Args:
-        images: One image or several, or folders. With a folder, files that cannot be read are
-            skipped with a warning, and folders below with results of visattn are skipped.
-
-    Raises:
-        FileNotFoundError: If a folder contains no image.
-        ImageError: If an image cannot be read, and there is no folder.
-    """
-    listed = list_images(images)
-    if not any(isinstance(item, (str, os.PathLike)) and Path(item).is_dir() for item in listed):
-        yield from map(read_image, listed)
-        return
-    sources: list[ImageLike] = []
-    for item in listed:  # a missing folder is reported before any image is read
-        is_path = isinstance(item, (str, os.PathLike))
-        sources += find_images(item, skip=is_result_folder) if is_path else [item]
-    for source in sources:
-        try:
-            image = read_image(source)
-        except ImageError as error:
-            warnings.warn(f"skipped {error}", stacklevel=3)
-        else:
-            yield image
 
 
 def _captions(

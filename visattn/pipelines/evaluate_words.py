@@ -19,9 +19,9 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.explain_words import WordMethod, caption_maps, check_word_method
+from visattn.pipelines.explain_words import caption_maps, check_word_method
 from visattn.results.captions import Phrase
-from visattn.results.kinds import UNKNOWN
+from visattn.results.kinds import UNKNOWN, WordMethod
 
 Control = Literal["none", "swapped", "untrained"]
 CONTROLS: tuple[Control, ...] = get_args(Control)

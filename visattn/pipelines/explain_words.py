@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,24 +17,7 @@ from visattn.pipelines.captioning import caption
 from visattn.recording.frozen_model import frozen
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
-
-WordMethod = Literal[
-    "attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"
-]
-TRANSFORMERS_METHODS = ("tam", "tower_gradcam", "input_gradient", "smoothgrad")
-"""Further methods, for the words of models of transformers only."""
-QUANTITIES = {
-    "gradient_attention": "attention \N{MULTIPLICATION SIGN} gradient",
-    "relevance": "relevance",
-    "gradient_embedding": "embedding \N{MULTIPLICATION SIGN} gradient",
-    "gradcam": "Grad-CAM",
-    "occlusion": "decrease of log-probability",
-    "tam": "token activation, logits",
-    "tower_gradcam": "Grad-CAM of the vision tower",
-    "input_gradient": "absolute gradient of the pixels",
-    "smoothgrad": "absolute mean gradient of the pixels",
-}
-"""What the maps of methods other than attention show, for legends."""
+from visattn.results.kinds import TRANSFORMERS_WORD_METHODS, WORD_QUANTITIES, WordMethod
 
 
 def word_maps(model: Captioner, images: Sequence[ImageLike], **options: Any) -> list[AttentionMap]:
@@ -249,7 +232,7 @@ def check_word_method(
     Raises:
         ValueError: With what would fit.
     """
-    if method in TRANSFORMERS_METHODS:
+    if method in TRANSFORMERS_WORD_METHODS:
         raise ValueError(
             f"{method} is for the words of models of transformers; for captioners of visattn, "
             "gradcam reads the features of the encoder, and gradient_embedding their gradient"
@@ -281,7 +264,7 @@ def _placed(
     if method != "attention":  # gradients of a sure word are small: all words share one scale
         sums = values.sum((-2, -1), keepdim=True)
         values = values / sums.masked_fill(sums <= 0, 1.0)
-        metadata |= {"scale": "each map sums to 1", "quantity": QUANTITIES[method]}
+        metadata |= {"scale": "each map sums to 1", "quantity": WORD_QUANTITIES[method]}
     return replace(maps, values=values.float().cpu(), kind=kind, site=site, metadata=metadata)
 
 

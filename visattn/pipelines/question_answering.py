@@ -10,13 +10,12 @@ from torch import nn
 from visattn.data.captions.vocabulary import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
 from visattn.geometry.placement import align_of
-from visattn.images.reader import ImageLike, LoadedImage
+from visattn.images.reader import ImageLike, LoadedImage, read_images
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.vqa_model import VQAModel
-from visattn.pipelines.captioning import read_images
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.values import Answer

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
-from visattn.images.reader import ImageLike, LoadedImage
-from visattn.pipelines.captioning import caption, read_images
+from visattn.images.reader import ImageLike, LoadedImage, read_images
+from visattn.pipelines.captioning import caption
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap

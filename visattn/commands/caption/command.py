@@ -15,7 +15,6 @@ from visattn.commands.caption.run import BeamSearchJob, load_captioner
 from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
-    TRANSFORMERS_WORD_METHODS,
     WORD_METHODS,
     CommandParser,
     add_images,
@@ -33,6 +32,7 @@ from visattn.commands.options.videos import (
     run_model_videos,
     video_sources,
 )
+from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 _NO_MODEL = """\
 --model is missing: captions need a trained model. Pass --model scenes-captioner, which comes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.caption.run import CaptionJob
 from visattn.commands.options.arguments import (
-    TRANSFORMERS_WORD_METHODS,
     real_number,
     whole_number,
 )
@@ -24,6 +23,7 @@ from visattn.commands.options.models import (
 from visattn.commands.options.provenance import file_digest
 from visattn.commands.options.videos import has_videos
 from visattn.io.terminal import print_message
+from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

@@ -6,25 +6,16 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import parse_json
 from visattn.io.terminal import terminal_text
+from visattn.results.kinds import WordMethod
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
-WORD_METHODS = (
-    "attention",
-    "gradient_attention",
-    "relevance",
-    "gradient_embedding",
-    "gradcam",
-    "occlusion",
-)
-"""Methods for the words of captions; `visattn.pipelines.explain_words` computes them."""
-TRANSFORMERS_WORD_METHODS = ("tam", "tower_gradcam", "input_gradient", "smoothgrad")
-"""Further methods for the words of vision-language models of transformers."""
+WORD_METHODS: tuple[str, ...] = get_args(WordMethod)
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
-    TRANSFORMERS_WORD_METHODS,
     WORD_METHODS,
     CommandParser,
     add_options,
@@ -29,6 +28,7 @@ from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines, progress_bar
 from visattn.io.terminal import print_message
 from visattn.io.written_files import WrittenFiles, replace_files
+from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.phrases.samples import PhrasedPhoto

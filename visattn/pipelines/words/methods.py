@@ -21,7 +21,6 @@ from visattn.attribution.words import (
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.explain_words import QUANTITIES, TRANSFORMERS_METHODS, WordMethod
 from visattn.pipelines.words.generation import (
     GeneratedText,
     generate,
@@ -34,6 +33,7 @@ from visattn.pipelines.words.token_activation import replay_token_activation
 from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.recording.frozen_model import frozen
 from visattn.results.captions import Caption
+from visattn.results.kinds import TRANSFORMERS_WORD_METHODS, WORD_QUANTITIES, WordMethod
 
 _ONE_TOKEN = {"max_new_tokens": 1, "min_new_tokens": 1, "num_beams": 1, "do_sample": False,
               "num_return_sequences": 1}  # fmt: skip
@@ -179,7 +179,7 @@ def check_replay_method(method: str) -> None:
     Raises:
         ValueError: With the known ones.
     """
-    known = (*get_args(WordMethod), *TRANSFORMERS_METHODS)
+    known = (*get_args(WordMethod), *TRANSFORMERS_WORD_METHODS)
     if method not in known:
         raise ValueError(f"methods for words are {', '.join(known)}; got {method!r}")
 
@@ -208,7 +208,7 @@ def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
         return result
     [on_images] = _maps_on_images(replay, [method], **options).values()
     chosen = {name: list(options[name]) for name in ("layers", "heads") if options.get(name)}
-    quantity = {} if method == "attention" else {"quantity": QUANTITIES[method]}
+    quantity = {} if method == "attention" else {"quantity": WORD_QUANTITIES[method]}
     metadata = {**result.maps.metadata, "method": method, **chosen, **quantity}
     if method not in ("attention", "gradient_attention"):  # others read no layers and heads
         metadata = {name: metadata[name] for name in metadata if name not in ("layers", "heads")}

@@ -7,9 +7,8 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image, read_images
 from visattn.images.video import VideoClip, is_video, read_clip, video_length
-from visattn.pipelines.captioning import read_images
 
 PromptLike = ImageLike | Sequence[ImageLike]
 """A photo, a video file, or a list of photos that one prompt shows together."""

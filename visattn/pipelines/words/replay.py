@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.images.reader import ImageLike, LoadedImage
-from visattn.pipelines.captioning import make_thumbnail
+from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
 from visattn.pipelines.words.checks import (
     check_captioner,
     check_memory,
