@@ -151,12 +151,12 @@ def _group_of_partial(
 def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor, " _m"]]:
     """Return tokens tile by tile: in a tile, rows follow downwards, and begin at the same x."""
     (x, y), (width, height) = moments.mean[members].T, moments.extent[members].T
-    begins = x.diff() < 0  # of rows
+    down = y.diff() / height[1:]
+    begins = (x.diff() < 0) | (down.abs() > 0.5)  # of rows
     rows = torch.cat([begins.new_zeros(1), begins]).cumsum(0)
     first = x[torch.cat([begins.new_ones(1), begins])][rows]  # x of the first token of each row
-    above = y.diff() < -0.5 * height[1:]
     aside = begins & (first.diff().abs() > 0.5 * width[1:])
-    starts = (above | aside).nonzero()[:, 0] + 1
+    starts = ((down < -0.5) | aside).nonzero()[:, 0] + 1
     return list(members.tensor_split(starts.tolist()))
 
 
