@@ -269,6 +269,34 @@ def test_towers_without_a_residual_path_run_whole(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(result.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
 
 
+def test_models_that_write_into_the_output_of_a_layer_are_placed() -> None:
+    """Zeros of skipped layers are one number in memory, into which a model cannot write."""
+    model, processor = plain("llava")
+    process = PhotoProcessor(model, processor, prompt_of("llava"))
+    inputs = process([Image.fromarray(photo().pixels)])
+    text = GeneratedText(
+        torch.cat([inputs["input_ids"][0], torch.tensor([9, 9])]), 2, torch.zeros(2)
+    )
+    expected = find_image_tokens(model, process, photo(), inputs, text)
+    layers = [name for name, each in model.named_modules() if name.endswith("mlp.fc2")]
+    skipped = image_tokens._tower_layers(model)
+    assert {id(model.get_submodule(name).weight) for name in layers} <= skipped
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda _, __, output: output.add_(1.0))
+        for name in layers
+    ]
+    try:
+        del _CACHE[model]
+        result = find_image_tokens(model, process, photo(), inputs, text)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        del _CACHE[model]
+    assert result.sites == expected.sites
+    assert result.columns.tolist() == expected.columns.tolist()
+    torch.testing.assert_close(result.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
+
+
 def test_attention_blocks_of_towers_run_their_residual_path() -> None:
     model, _ = build("donut")
     names = {id(weight): name for name, weight in model.named_parameters()}
