@@ -45,7 +45,7 @@ def replay_token_activation(
             "show (get_output_embeddings); use another method"
         )
     states = _head_inputs(replay, head)
-    tokens, positions = _context(replay, states, process)
+    tokens, positions = _context(replay, states)
     count, first = len(replay.token_ids), len(states) - len(replay.token_ids)
     ids = torch.tensor([*tokens, *replay.token_ids.tolist()])
     read_at = torch.tensor([*positions, *range(first, first + count)])
@@ -101,21 +101,19 @@ def _head_inputs(replay: WordReplay, head: nn.Module) -> Float[Tensor, "n d"]:
     return collected[0][0]
 
 
-def _context(
-    replay: WordReplay, states: Float[Tensor, "n d"], process: PhotoProcessor
-) -> tuple[list[int], list[int]]:
+def _context(replay: WordReplay, states: Float[Tensor, "n d"]) -> tuple[list[int], list[int]]:
     """Return ids and positions of the tokens of text between the first image token and the words.
 
-    Models that put the image before the ids have more positions than ids.
+    Special ones are among them; `token_activation_maps` leaves them out. Models that put the image
+    before the ids have more positions than ids.
     """
     ids = replay.inputs["input_ids"][0].tolist()
     ahead, columns = len(states) - len(ids), replay.placement.columns.tolist()
     image_ids = {ids[column - ahead] for column in columns if column >= ahead}
-    barred = image_ids | process.special_ids
     end = len(states) - len(replay.token_ids) + 1  # the last generated token is no input
     positions = [
         position
         for position in range(max(ahead, min(columns)), end)
-        if ids[position - ahead] not in barred
+        if ids[position - ahead] not in image_ids
     ]
     return [ids[position - ahead] for position in positions], positions
