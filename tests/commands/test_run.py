@@ -195,3 +195,16 @@ def test_strangers_records_are_no_results(tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text(content)
         assert folder.read("a") is None
     assert records.plain_values({"a": (1, Path("b"))}) == {"a": [1, "b"]}
+
+
+@pytest.mark.parametrize("change", ["file", "request"])
+def test_what_is_missing_is_computed_again(change: str, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    MeanJob(images, out).run()
+    if change == "file":
+        (out / "b.txt").unlink()
+    job = MeanJob(images, out, more=change == "request")
+    assert job.run() == 0
+    assert job.computed == (["b"] if change == "file" else ["a", "b", "a", "c"])
+    assert (out / "b.txt").is_file()
+    assert (out / "b.more.txt").is_file() == (change == "request")
