@@ -9,7 +9,8 @@ from index_cards import folder_cards, parse_index_page
 
 from visattn.commands import index as folder_index
 from visattn.commands.index import FolderIndex, card_image
-from visattn.commands.records import Card, Origin, Part, ResultFolder
+from visattn.commands.records import Origin, Part, ResultFolder
+from visattn.results.cards import Card
 
 CARD = card_image([np.zeros((11, 13, 3), np.uint8)])
 

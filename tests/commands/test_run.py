@@ -12,9 +12,10 @@ from PIL import Image
 
 from visattn.commands import records
 from visattn.commands.index import Row, card_image
-from visattn.commands.records import Card, Part, Record, ResultFolder
+from visattn.commands.records import Part, Record, ResultFolder
 from visattn.commands.run import Job
 from visattn.images.reader import LoadedImage
+from visattn.results.cards import Card
 
 
 class MeanJob(Job[float]):

@@ -4,20 +4,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
-from visattn.viz.html.index_page import IndexEntry, index_file
+from visattn.results.cards import Card
+from visattn.viz.html.index_page import index_file
 
 
-def parse_index_page(page: str) -> list[IndexEntry]:
+def parse_index_page(page: str) -> list[Card]:
     """Return the cards of an index page."""
     reader = _CardReader()
     reader.feed(page)
     assert reader.is_index
-    return [IndexEntry(**card) for card in reader.cards]
+    return [Card(**card) for card in reader.cards]
 
 
-def folder_cards(folder: Path) -> list[IndexEntry]:
+def folder_cards(folder: Path) -> list[Card]:
     """Return the cards of all index pages of a folder."""
-    cards: list[IndexEntry] = []
+    cards: list[Card] = []
     number = 1
     while (path := folder / index_file(number)).exists():
         cards += parse_index_page(path.read_text())

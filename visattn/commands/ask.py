@@ -33,9 +33,10 @@ from visattn.commands.options.models import (
     transformers_directory,
 )
 from visattn.commands.options.modes import refuse_without
-from visattn.commands.records import Card, Part, Record
+from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.io.terminal import print_message
+from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

@@ -28,8 +28,9 @@ from visattn.commands.options.models import (
     transformers_directory,
 )
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
-from visattn.commands.records import Card, Part, Record
+from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
+from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

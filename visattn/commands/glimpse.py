@@ -30,8 +30,9 @@ from visattn.commands.options.videos import (
     run_model_videos,
     video_sources,
 )
-from visattn.commands.records import Card, Part, Record
+from visattn.commands.records import Part, Record
 from visattn.commands.run import Job, autocast
+from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage

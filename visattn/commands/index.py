@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from visattn.commands.options.folders import folder_lock
-from visattn.commands.records import CARD, PROVENANCE, Card, Record
+from visattn.commands.records import CARD, PROVENANCE, Record
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json
+from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
-    from visattn.viz.html.index_page import IndexEntry, IndexRange
+    from visattn.viz.html.index_page import IndexRange
 
 INDEX = "index.html"
 _MAX_TIME_SHARE = 0.1  # of the running time that is spent on updates of the index
@@ -112,14 +113,14 @@ class FolderIndex:
             return _IndexedRecord(state)  # of something else, or just being replaced
         if card is None:
             return _IndexedRecord(state, None, 0, rows)
-        size = len(index_card(_as_entry(card)).encode())
+        size = len(index_card(card).encode())
         return _IndexedRecord(state, card._replace(thumbnail=""), size, rows)
 
     def _table(self) -> list[Row]:
         """Return the rows of all results, by the names of their records."""
-        from visattn.viz.html.index_page import IndexEntry, index_order
+        from visattn.viz.html.index_page import index_order
 
-        names = sorted(self._entries, key=lambda name: index_order(IndexEntry(name, "", "", "")))
+        names = sorted(self._entries, key=lambda name: index_order(Card(name, "", "", "")))
         return [row for name in names for row in self._entries[name].rows]
 
     def _layout(self) -> list[list[str]]:
@@ -133,7 +134,7 @@ class FolderIndex:
             key = (str(Path(name).parent), entry.card.name)
             if key not in best or _rank(entry.card) > _rank(self._card(best[key])):
                 best[key] = name
-        order = sorted(best.values(), key=lambda name: index_order(_as_entry(self._card(name))))
+        order = sorted(best.values(), key=lambda name: index_order(self._card(name)))
         layout: list[list[str]] = [[]]
         room = _PAGE_BYTES
         for name in order:
@@ -153,7 +154,7 @@ class FolderIndex:
         layout = self._layout()
         if not layout[0] and not (self.folder / INDEX).exists():
             return
-        ranges = [IndexRange.of([_as_entry(self._card(name)) for name in page]) for page in layout]
+        ranges = [IndexRange.of([self._card(name) for name in page]) for page in layout]
         for number, (names, signature) in enumerate(
             zip(layout, self._signatures(layout, ranges), strict=True), start=1
         ):
@@ -189,8 +190,8 @@ class FolderIndex:
             raise ValueError(f"{name} has no card")
         return card
 
-    def _with_thumbnail(self, name: str) -> "IndexEntry":
-        return _as_entry(Card(**read_json(self.folder / name)[CARD]))
+    def _with_thumbnail(self, name: str) -> Card:
+        return Card(**read_json(self.folder / name)[CARD])
 
 
 def check_index(folder: Path) -> None:
@@ -301,9 +302,3 @@ def _rank(card: Card) -> int:
     return max(
         (rank for rank, end in enumerate(_PAGE_ENDS, 1) if card.page.endswith(end)), default=0
     )
-
-
-def _as_entry(card: Card) -> "IndexEntry":
-    from visattn.viz.html.index_page import IndexEntry
-
-    return IndexEntry(card.name, card.page, card.text, card.thumbnail)

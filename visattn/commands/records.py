@@ -27,28 +27,13 @@ from visattn.io.atomic import flush, temporary_folder
 from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.messages import format_names
 from visattn.io.safe_text import read_json
+from visattn.results.cards import Card
 
 Record = Mapping[str, Any]
 """Values of STEM.json."""
 PROVENANCE, CARD = "provenance", "card"
 _UNFINISHED = "unfinished"
 _NO_RECORD = "no record of visattn owns it"
-
-
-class Card(NamedTuple):
-    """What an index shows of an image.
-
-    Args:
-        name: Name of the image.
-        page: File to which the card links.
-        text: Its text.
-        thumbnail: Data URL.
-    """
-
-    name: str
-    page: str
-    text: str
-    thumbnail: str
 
 
 @dataclass(frozen=True)

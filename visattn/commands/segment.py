@@ -22,8 +22,9 @@ from visattn.commands.options.models import (
     resolve_model,
 )
 from visattn.commands.options.modes import refuse_without
-from visattn.commands.records import Card, Part, Record
+from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
+from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage

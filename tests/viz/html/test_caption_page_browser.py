@@ -10,8 +10,9 @@ import pytest
 from caption_results import caption_of
 
 from visattn.results.captions import Caption, GroundedPhrase
+from visattn.results.cards import Card
 from visattn.viz.html.caption_page import caption_html
-from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
+from visattn.viz.html.index_page import index_page, thumbnail
 
 RNG = np.random.default_rng(3)
 SIZE = (48, 80)
@@ -289,8 +290,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         caption = f"a dog and {number} cats"
         (folder / f"{name}.html").write_text(f"<title>{number}</title>", encoding="utf-8")
         image = np.full((30, 40, 3), 50 * number, np.uint8)
-        entries.append(IndexEntry(name, f"{name}.html", caption, thumbnail(image)))
-    evil = IndexEntry(EVIL[0], "no.html", EVIL[1] + EVIL[5], "data:image/jpeg;base64,")
+        entries.append(Card(name, f"{name}.html", caption, thumbnail(image)))
+    evil = Card(EVIL[0], "no.html", EVIL[1] + EVIL[5], "data:image/jpeg;base64,")
     (folder / "index.html").write_text(index_page([*entries, evil]), encoding="utf-8")
     return folder / "index.html"
 

@@ -14,11 +14,12 @@ from PIL import Image, ImageDraw, features
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.results.captions import Caption
+from visattn.results.cards import Card
 from visattn.viz.captions.animation import caption_gif
 from visattn.viz.captions.figure import caption_figure
 from visattn.viz.html.caption_page import caption_html
 from visattn.viz.html.explorer_page import explorer_html
-from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
+from visattn.viz.html.index_page import index_page, thumbnail
 from visattn.viz.layout.text import load_font, wrap_text
 
 RNG = np.random.default_rng(5)
@@ -94,9 +95,7 @@ def pages(folder: Path, kind: str) -> list[Path]:
         "explorer": explorer_html(
             LoadedImage(IMAGE), PLACE, explained=explained, maps=maps, name=text
         ),
-        "index": index_page(
-            [IndexEntry(text, "viewer.html", text, thumbnail(IMAGE))] * 3, title=text
-        ),
+        "index": index_page([Card(text, "viewer.html", text, thumbnail(IMAGE))] * 3, title=text),
     }
     for name, page in made.items():
         (folder / f"{name}.html").write_text(page, encoding="utf-8")

@@ -8,19 +8,20 @@ from hypothesis import given, strategies as st
 from index_cards import parse_index_page
 
 from visattn.images.reader import is_index_page
-from visattn.viz.html.index_page import IndexEntry, index_page, thumbnail
+from visattn.results.cards import Card
+from visattn.viz.html.index_page import index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
 # Invalid characters are replaced in texts; file names are unchanged.
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")))
 
 
-def entry(name: str, caption: str = "a dog") -> IndexEntry:
-    return IndexEntry(name, f"{name}.html", caption, PIXEL)
+def entry(name: str, caption: str = "a dog") -> Card:
+    return Card(name, f"{name}.html", caption, PIXEL)
 
 
-@given(st.lists(st.builds(IndexEntry, TEXTS, TEXTS, TEXTS, st.just(PIXEL)), max_size=5))
-def test_index_page_roundtrip(entries: list[IndexEntry]) -> None:
+@given(st.lists(st.builds(Card, TEXTS, TEXTS, TEXTS, st.just(PIXEL)), max_size=5))
+def test_index_page_roundtrip(entries: list[Card]) -> None:
     assert sorted(parse_index_page(index_page(entries))) == sorted(entries)
 
 

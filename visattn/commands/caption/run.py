@@ -14,8 +14,9 @@ from visattn.commands.options.boxes import box_settings, boxes_of
 from visattn.commands.options.folders import encode_png
 from visattn.commands.options.models import load_trained_model, model_settings
 from visattn.commands.options.provenance import file_digest
-from visattn.commands.records import Card, Part, Record
+from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
+from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np

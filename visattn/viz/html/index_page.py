@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
+from visattn.results.cards import Card
 from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.legend import TRACK
@@ -16,19 +17,7 @@ _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 
-class IndexEntry(NamedTuple):
-    """A card of an index page."""
-
-    name: str
-    """Name of the image."""
-    page: str
-    """File name of its page, in the folder of the index."""
-    caption: str
-    thumbnail: str
-    """Data URL, from `thumbnail`."""
-
-
-def index_page(entries: Sequence[IndexEntry], *, title: str = "Captions") -> str:
+def index_page(entries: Sequence[Card], *, title: str = "Captions") -> str:
     """Return a page with a card for each image, sorted by name, and a search field.
 
     Args:
@@ -36,7 +25,7 @@ def index_page(entries: Sequence[IndexEntry], *, title: str = "Captions") -> str
         title: Title of the page.
 
     Example:
-        >>> page = index_page([IndexEntry("50 %", "50 %.html", "a dog", "data:image/jpeg;base64,")])
+        >>> page = index_page([Card("50 %", "50 %.html", "a dog", "data:image/jpeg;base64,")])
         >>> 'href="./50%20%25.html"' in page, "1 photo" in page
         (True, True)
     """
@@ -52,7 +41,7 @@ class IndexRange(NamedTuple):
     last: str = ""
 
     @classmethod
-    def of(cls, entries: Sequence[IndexEntry]) -> "IndexRange":
+    def of(cls, entries: Sequence[Card]) -> "IndexRange":
         """Return the range of a page.
 
         Args:
@@ -62,7 +51,7 @@ class IndexRange(NamedTuple):
 
 
 def numbered_index_page(
-    entries: Sequence[IndexEntry], number: int, pages: Sequence[IndexRange], *, title: str
+    entries: Sequence[Card], number: int, pages: Sequence[IndexRange], *, title: str
 ) -> str:
     """Return one page of an index that is split into several.
 
@@ -77,7 +66,7 @@ def numbered_index_page(
         title: Title of the page.
 
     Example:
-        >>> dogs = [IndexEntry(name, f"{name}.html", "", "") for name in ("a", "b")]
+        >>> dogs = [Card(name, f"{name}.html", "", "") for name in ("a", "b")]
         >>> pages = [IndexRange.of([dog]) for dog in dogs]
         >>> 'href="./index-2.html"' in numbered_index_page(dogs[:1], 1, pages, title="Dogs")
         True
@@ -121,7 +110,7 @@ def index_file(number: int) -> str:
     return "index.html" if number == 1 else f"index-{number}.html"
 
 
-def index_order(entry: IndexEntry) -> tuple[list[tuple[int, str]], str]:
+def index_order(entry: Card) -> tuple[list[tuple[int, str]], str]:
     """Return the sort key of an entry: photo 9 before photo 10."""
     return _natural_sort_key(entry.name), entry.page
 
@@ -162,7 +151,7 @@ def tile_images(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> UInt8[np.ndar
     return mosaic
 
 
-def index_card(entry: IndexEntry) -> str:
+def index_card(entry: Card) -> str:
     """Return the markup of a card."""
     name = escape_text(sanitize_text(entry.name, _NAME))
     caption = escape_text(sanitize_text(entry.caption, _CAPTION))

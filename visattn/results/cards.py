@@ -1,0 +1,19 @@
+"""Cards of an index: what it shows of each image."""
+
+from typing import NamedTuple
+
+
+class Card(NamedTuple):
+    """A card of an index of results.
+
+    Args:
+        name: Name of the image.
+        page: File to which the card links, in the folder of the index.
+        caption: Its text.
+        thumbnail: Data URL of a small image.
+    """
+
+    name: str
+    page: str
+    caption: str
+    thumbnail: str
