@@ -1,10 +1,11 @@
 """Scores of word maps against the boxes of phrases, with swapped and untrained controls."""
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -197,33 +198,88 @@ def evaluate_words(
     Raises:
         ValueError: If a method is unknown.
     """
+    options = {"generated": generated, "controls": controls, "max_controls": max_controls}
+    for scored in evaluate_photos(explainer, photos, methods, **options):
+        yield from scored.rows
+
+
+class ScoredPhoto(NamedTuple):
+    """The scores of a photo.
+
+    Args:
+        name: Its name.
+        content: Digest of all that they depend on but for model and options: pixels, captions, and
+            the photo before, which is the control.
+        rows: As `evaluate_words` yields them.
+    """
+
+    name: str
+    content: str
+    rows: list[dict[str, Any]]
+
+
+Saved = Callable[[str, str], list[dict[str, Any]] | None]
+"""Returns the rows of a photo, by its name and content, if they are known."""
+
+
+def evaluate_photos(
+    explainer: WordExplainer,
+    photos: Iterable[PhrasedPhoto],
+    methods: Sequence[str],
+    *,
+    saved: Saved = lambda *_: None,
+    generated: bool = False,
+    controls: Sequence[Control] = CONTROLS,
+    max_controls: int | None = None,
+) -> Iterator[ScoredPhoto]:
+    """Yield the scores of each photo, as `evaluate_words` describes them.
+
+    Args:
+        explainer: The model.
+        photos: Photos with captions.
+        methods: Methods for words.
+        saved: Rows that are known and not computed again.
+        generated: Whether to score the captions that the model generates.
+        controls: Which to compute.
+        max_controls: Number of captions for which other controls than `none` are computed.
+
+    Raises:
+        ValueError: If a method is unknown.
+    """
     for method in methods:
         explainer.check(method)
     untrained = explainer.untrained() if "untrained" in controls else explainer
     before: LoadedImage | None = None
-    count = 0
+    digest, count = "", 0
     for photo in photos:
         image = photo.load()
-        words, phrases = _caption_of(explainer, photo, image, generated=generated)
-        if words and generated:
-            yield {"kind": "caption", "image": photo.name, "caption": " ".join(words),
-                   "phrases": len(phrases)}  # fmt: skip
-        if not phrases:
-            before = image
-            continue
-        for control in controls:
-            if control != "none" and max_controls is not None and count >= max_controls:
-                continue
-            shown = before if control == "swapped" else image
-            if shown is None:
-                continue
-            source = untrained if control == "untrained" else explainer
-            maps = source.maps(shown, words, methods)
-            for name, (values, cells) in _with_baselines(maps, control).items():
-                for row in _phrase_rows(values, phrases, cells):
-                    yield {"kind": "phrase", "image": photo.name, "method": name,
-                           "control": control, **row}  # fmt: skip
-        before, count = image, count + 1
+        own = _digest(image.pixels.tobytes(), repr((image.size, photo.captions)).encode())
+        used: list[Control] = list(controls)
+        if max_controls is not None and count >= max_controls:
+            used = ["none"] if "none" in controls else []
+        content = _digest(own.encode(), digest.encode(), repr(used).encode())
+        rows = saved(photo.name, content)
+        if rows is None:
+            words, phrases = _caption_of(explainer, photo, image, generated=generated)
+            rows = [{"kind": "caption", "image": photo.name, "caption": " ".join(words),
+                     "phrases": len(phrases)}] if words and generated else []  # fmt: skip
+            for control in used if phrases else ():
+                shown = before if control == "swapped" else image
+                if shown is None:
+                    continue
+                source = untrained if control == "untrained" else explainer
+                maps = source.maps(shown, words, methods)
+                for name, (values, cells) in _with_baselines(maps, control).items():
+                    own_rows = _phrase_rows(values, phrases, cells)
+                    labels = {"kind": "phrase", "image": photo.name, "method": name}
+                    rows += [{**labels, "control": control, **row} for row in own_rows]
+        yield ScoredPhoto(photo.name, content, rows)
+        count += any(row["kind"] == "phrase" for row in rows)
+        before, digest = image, own
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
 
 
 def _caption_of(

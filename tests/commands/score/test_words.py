@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import visattn
 from visattn.commands.score.command import main
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
+from visattn.pipelines import evaluate_words
 from visattn.results.kinds import SPECIAL_TOKENS
 
 
@@ -52,8 +54,9 @@ def test_scores_and_controls_are_printed_and_written(
     assert set(scores["attention"]) == {"none", "swapped", "untrained"}
     assert scores["uniform"]["none"]["lift"] == pytest.approx(0, abs=1e-6)
     assert scores["attention"]["swapped"]["count"] == 1
-    rows = (photos / "out" / "rows.jsonl").read_text().splitlines()
-    assert {json.loads(row)["method"] for row in rows} == set(scores)
+    settings, *rows = map(json.loads, (photos / "out" / "rows.jsonl").read_text().splitlines())
+    assert settings["settings"]["methods"] == ["attention", "relevance"]
+    assert {row["method"] for row in rows if row["kind"] == "phrase"} == set(scores)
 
 
 def test_scenes_need_no_files(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,3 +129,30 @@ def test_mistakes_are_explained(weights: Path, photos: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             main(["words", *arguments])
+
+
+def test_an_interrupted_run_is_resumed(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = ["--weights", str(weights), "--data", "scenes:scenes_demo", "--limit", "4"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["words", *scenes, "--out", str(whole)]) == 0
+    cut.mkdir()
+    lines = (whole / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    end = [index for index, line in enumerate(lines) if b'"kind": "photo"' in line][1]
+    (cut / "rows.jsonl").write_bytes(b"".join(lines[: end + 3]))  # within the third photo
+    computed: list[str] = []
+    maps = evaluate_words.CaptionerExplainer.maps
+
+    def counted(self: Any, image: Any, *rest: Any) -> Any:
+        computed.append(image.name)
+        return maps(self, image, *rest)
+
+    monkeypatch.setattr(evaluate_words.CaptionerExplainer, "maps", counted)
+    assert main(["words", *scenes, "--out", str(cut)]) == 0
+    assert "test-0" not in computed
+    assert {"test-2", "test-3"} <= {*computed}
+    for name in ("rows.jsonl", "scores.json"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    with pytest.raises(ValueError, match="methods"):
+        main(["words", *scenes, "--methods", "gradcam", "--out", str(cut)])

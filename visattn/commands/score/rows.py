@@ -2,7 +2,7 @@
 
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.safe_text import decode_utf8, parse_json
 
-RowKey = tuple[str, str, str | None, str]
+RowKey = tuple[str | None, ...]
+_KEY = ("category", "method")
 
 
 class ScoreRows(AbstractContextManager["ScoreRows"]):
@@ -23,8 +24,10 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
     Args:
         path: Score file; None keeps the rows in memory only.
         settings: Everything that changes the scores, as plain values.
-        contents: For each image that is scored a digest of it and of its annotations.
+        contents: For each image that is scored a digest of it and of its annotations; None if each
+            row has an entry `content` of its own.
         overwrite: Discard existing rows instead of resuming.
+        key: Entries by which a row is known, besides kind and image.
 
     Raises:
         ValueError: If the file is not a score file, or has other settings.
@@ -47,10 +50,12 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
         self,
         path: Path | None,
         settings: Mapping[str, Any],
-        contents: Mapping[str, str],
+        contents: Mapping[str, str] | None,
         *,
         overwrite: bool = False,
+        key: Sequence[str] = _KEY,
     ) -> None:
+        self.key = tuple(key)
         self.contents = contents
         self.path, self.settings = path, json.loads(json.dumps(dict(settings)))
         self.rows: list[dict[str, Any]] = []
@@ -92,14 +97,16 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
         """Append a row, unless it exists already.
 
         Args:
-            row: Has the entries `kind`, `image`, `category` and `method`.
+            row: Has the entries of the key.
         """
-        key = _row_key(row)
+        key = self._row_key(row)
         if key in self._keys:
             return
         self._keys.add(key)
         self.rows.append(row)
-        self._write({**row, "content": self.contents.get(row["image"])})
+        if self.contents is not None:
+            row = {**row, "content": self.contents.get(row["image"])}
+        self._write(row)
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:
@@ -117,11 +124,12 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
         try:
             records = [parse_json(decode_utf8(line), n) for n, line in enumerate(lines, 1)]
             settings = records[0]["settings"] if records else self.settings
-            scored = [
-                row for row in records[1:] if row.get("content") == self.contents.get(row["image"])
-            ]
-            self.rows = [{key: row[key] for key in row if key != "content"} for row in scored]
-            self._keys = {_row_key(row) for row in scored}
+            self.rows = records[1:]
+            if self.contents is not None:
+                known = self.contents
+                scored = [row for row in self.rows if row.get("content") == known.get(row["image"])]
+                self.rows = [{key: row[key] for key in row if key != "content"} for row in scored]
+            self._keys = {self._row_key(row) for row in self.rows}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is not a score file: {error!r}; choose another --out"
@@ -142,6 +150,5 @@ class ScoreRows(AbstractContextManager["ScoreRows"]):
             )
         return end
 
-
-def _row_key(row: Mapping[str, Any]) -> RowKey:
-    return row["kind"], row["image"], row["category"], row["method"]
+    def _row_key(self, row: Mapping[str, Any]) -> RowKey:
+        return row["kind"], row["image"], *(row.get(name) for name in self.key)

@@ -20,12 +20,15 @@ from visattn.commands.options.models import (
     add_model,
     is_transformers,
     load_trained_model,
+    model_settings,
     move_to_device,
     resolve_model,
     transformers_directory,
 )
 from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines, progress_bar
+from visattn.commands.records import plain_values
+from visattn.commands.score.rows import ScoreRows
 from visattn.io.terminal import print_message
 from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
@@ -51,9 +54,9 @@ DATA is one of
   mass       share of the map in the boxes of the phrase, mean over its words
   lift       mass minus the share of the area, which is what a uniform map has there
 A map that is zero everywhere counts as uniform. With --out, DIR holds rows.jsonl (a line per
-phrase) and scores.json."""
+phrase; an interrupted run is resumed from it) and scores.json."""
 
-
+_SETTINGS = ("captions", "methods", "contrast", "prompt", "resize_mode")
 _EXAMPLES = ("visattn score words --model scenes-captioner --data scenes:scenes_demo --limit 100",)
 
 
@@ -117,7 +120,7 @@ def score(args: argparse.Namespace) -> int:
         ValueError: If options do not fit together, or no caption has a phrase with a box.
         OSError: If `--out` cannot be written.
     """
-    from visattn.pipelines.evaluate_words import CONTRAST, evaluate_words, mean_word_scores
+    from visattn.pipelines.evaluate_words import CONTRAST, mean_word_scores
 
     resolve_model(args.parser, args, "--model is missing: name a captioner, as in visattn caption")
     if is_transformers(args.model):
@@ -125,23 +128,15 @@ def score(args: argparse.Namespace) -> int:
     if args.data.startswith("scenes:"):
         refuse_without(args.parser, args, ["images"], "photos: scenes are drawn")
     photos = list(islice(_photos(args), args.limit))
-    explainer = _explainer(args)
+    explainer, weights = _explainer(args)
     if args.out is None:
         refuse_without(args.parser, args, ["overwrite"])
     else:
         create_folder(args.out)
         if not args.overwrite:
-            WrittenFiles.read(args.out).check(["rows.jsonl", "scores.json"])
-    rows: list[dict[str, Any]] = []
-    with progress_bar(len(photos)) as progress:
-        tracked = progress.track(photos) if progress else photos
-        rows += evaluate_words(
-            explainer,
-            tracked,
-            list(dict.fromkeys([*args.methods, *([CONTRAST] if args.contrast else [])])),
-            generated=args.captions == "generated",
-            max_controls=args.control_limit,
-        )
+            WrittenFiles.read(args.out).check(["scores.json"])
+    methods = [*dict.fromkeys(args.methods), *([CONTRAST] if args.contrast else [])]
+    rows = _rows(args, explainer, weights, photos, methods)
     means = mean_word_scores(rows)
     if not means:
         raise ValueError(
@@ -150,27 +145,67 @@ def score(args: argparse.Namespace) -> int:
         )
     print_lines(_table(means, rows, args))
     if args.out is not None:
-        _write(args, means, rows)
+        _write(args, means)
     return 0
 
 
-def _explainer(args: argparse.Namespace) -> "WordExplainer":
+def _rows(
+    args: argparse.Namespace,
+    explainer: "WordExplainer",
+    weights: str,
+    photos: "Sequence[PhrasedPhoto]",
+    methods: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Return the scores of all photos; those of photos that an earlier run finished are read."""
+    from visattn.pipelines.evaluate_words import evaluate_photos
+
+    options = {name: getattr(args, name) for name in _SETTINGS}
+    settings = plain_values({**model_settings(args, weights), **options})
+    path = None if args.out is None else args.out / "rows.jsonl"
+    key = ("content", "method", "control", "start")
+    rows: list[dict[str, Any]] = []
+    with ScoreRows(path, settings, None, overwrite=args.overwrite, key=key) as known:
+        finished = {(row["image"], row["content"]) for row in known.rows if row["kind"] == "photo"}
+        by_photo: dict[tuple[str, str], list[dict[str, Any]]] = {each: [] for each in finished}
+        for row in known.rows:
+            if row["kind"] != "photo" and (row["image"], row["content"]) in finished:
+                by_photo[row["image"], row["content"]].append(row)
+        scored = evaluate_photos(
+            explainer,
+            photos,
+            methods,
+            saved=lambda name, content: by_photo.get((name, content)),
+            generated=args.captions == "generated",
+            max_controls=args.control_limit,
+        )
+        with progress_bar(len(photos)) as progress:
+            for photo in progress.track(scored, total=len(photos)) if progress else scored:
+                end = {"kind": "photo", "image": photo.name}
+                for row in (*photo.rows, end):
+                    known.add({**row, "content": photo.content})
+                rows += photo.rows
+    return rows
+
+
+def _explainer(args: argparse.Namespace) -> "tuple[WordExplainer, str]":
     from visattn.models.captioner import Captioner
     from visattn.pipelines.evaluate_words import CaptionerExplainer, ReplayExplainer
 
     if is_transformers(args.model):
         from visattn.pipelines.words.loading import load_word_model
 
-        model, processor, _ = load_word_model(transformers_directory(args.model))
+        directory = transformers_directory(args.model)
+        model, processor, _ = load_word_model(directory)
         move_to_device(model, args.device)
-        return ReplayExplainer(model, processor, args.prompt, contrast=args.contrast)
+        explainer = ReplayExplainer(model, processor, args.prompt, contrast=args.contrast)
+        return explainer, str(directory)
     for name in ("prompt", "contrast"):
         if getattr(args, name) is not None:
             raise ValueError(
                 f"--{name} belongs to --model hf:DIRECTORY; captioners of visattn take no prompt"
             )
-    model, _ = load_trained_model(args, Captioner, "a captioner")
-    return CaptionerExplainer(model, args.resize_mode)
+    model, weights = load_trained_model(args, Captioner, "a captioner")
+    return CaptionerExplainer(model, args.resize_mode), weights
 
 
 def _photos(args: argparse.Namespace) -> "Iterator[PhrasedPhoto]":
@@ -243,10 +278,7 @@ def _cell(value: float | None) -> str:
     return f"{'-':>9}" if value is None else f"{value:9.3f}"
 
 
-def _write(
-    args: argparse.Namespace, means: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> None:
-    lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+def _write(args: argparse.Namespace, means: Mapping[str, Any]) -> None:
     record = {
         "model": args.model,
         "data": args.data,
@@ -256,5 +288,4 @@ def _write(
     }
     content = json.dumps(record, indent=1, allow_nan=False) + "\n"
     with replace_files(args.out, "scores.json", overwrite=args.overwrite) as part:
-        (part / "rows.jsonl").write_text(lines)
         (part / "scores.json").write_text(content)
