@@ -125,7 +125,7 @@ def test_ctrl_c_prints_one_line_and_keeps_finished_files(
     folder = Path(words[words.index("--out") + 1])
     finished = [path for path in folder.iterdir() if path.suffix == ".png"]
     assert bool(finished) == (words[0] != "data")  # a data set is written whole or not at all
-    assert not [path for path in folder.iterdir() if path.name.startswith(".visattn")]
+    assert not [path for path in folder.iterdir() if path.name.endswith(".part")]
 
 
 def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.commands.options.models import add_model, load_explained_model
+from visattn.commands.options.models import add_model, load_explained_model, resolve_model
 from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import find_images, read_image
 from visattn.pipelines.explainer import Explainer
@@ -75,10 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("photos", type=Path, nargs="+", help="images, or folders of images")
-    add_model(parser)
+    add_model(parser, builds=True)
     parser.add_argument("--method", default="gradcam", help="method (default: gradcam)")
     parser.add_argument("--limit", type=int, default=100, help="number of photos (default: 100)")
     args = parser.parse_args(argv)
+    resolve_model(parser, args, "--model is missing: name the model")
     loaded, explained = load_explained_model(args)
     explainer = Explainer(explained, resize_mode="squash")
     photos = [read_image(path).pixels for path in find_images(args.photos)[: args.limit]]

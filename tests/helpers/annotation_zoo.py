@@ -214,7 +214,8 @@ HUB_CONFIG: Any = {
     "processor": {"size": {"height": 5, "width": 7}, "image_mean": [0.5], "image_std": [0.5]},
 }  # fmt: skip
 RECORD: Any = {
-    "method": "gradcam", "key": "gradcam", "site": "layer4", "kind": "gradient",
+    "provenance": {"command": "overlay", "files": {"a.gradcam.npy": "0"}},
+    "key": "gradcam", "site": "layer4", "kind": "gradient",
     "geometry": Geometry.identity((5, 7)).to_dict(), "metadata": {"probability": 0.5},
     "scale": {"vmin": 0.0, "vmax": 1.0, "signed": False},
 }  # fmt: skip

@@ -46,7 +46,7 @@ class FullFile:
 
 
 def test_rows_of_scores_name_their_folder(tmp_path: Path) -> None:
-    rows = ScoreRows(tmp_path / "rows.jsonl", {"seed": 0})
+    rows = ScoreRows(tmp_path / "rows.jsonl", {"seed": 0}, {})
     rows.__exit__()
     rows._file = FullFile()  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(OSError, match=rf"no space left: .* make room or .*{tmp_path}"):

@@ -217,7 +217,7 @@ def test_maps_of_a_run_record_its_checkpoint(
     arguments = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
     assert main([*arguments, f"run:{run}"]) == 0
     record = json.loads(Path("maps/digit.gradcam.json").read_text())
-    assert record["weights"] == {
+    assert record["provenance"]["settings"]["weights"] == {
         "file": "best.ckpt",
         "sha256": file_digest(run / "checkpoints" / "best.ckpt"),
     }

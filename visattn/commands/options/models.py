@@ -197,8 +197,9 @@ def load_trained_model(
         print_message(note)
     model = loaded.model
     if not isinstance(model, kind):
+        origin = args.model if loaded.weights == "random" else loaded.weights
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
-            f"{loaded.weights} holds a {type(model).__name__}, which is not {name}"
+            f"{origin} holds a {type(model).__name__}, which is not {name}"
         )
     move_to_device(model, args.device)
     return model, loaded.weights
