@@ -116,8 +116,8 @@ def figure(run: str, count: int) -> np.ndarray:
         maps = va.explain(
             loaded, images, "gradcam", target=drawn.shapes.tolist(), align=align, keep_empty=True
         )
-        kept = [index for index, each in enumerate(maps) if not each.metadata["empty"]]
-        layer = str(maps[0].metadata["layer"])
+        kept = [index for index, each in enumerate(maps) if not each.info.empty]
+        layer = str(maps[0].info.layer)
         field = looked_at(loaded.model.eval(), drawn.images[:64].float(), layer)
         rows[0].append(with_cells(heat(field), maps[0]))
         chosen = replace(drawn, centers=drawn.centers[kept])

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row, image in zip(rows, (photo, photo[::-1], photo[:, ::-1]), strict=True):
             batch = explainer.prepare(np.ascontiguousarray(image))
             [heatmap] = explainer.map(batch, args.method, target, keep_empty=True)
-            target = heatmap.metadata.get("target")
+            target = heatmap.info.target
             row.append(heatmap)
     maps, *others = (torch.stack([heatmap.values for heatmap in row]) for row in rows)
     placement = rows[0][0].placement or GridPlacement.edges(explained.info.input_size)

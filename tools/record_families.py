@@ -152,9 +152,9 @@ def outcome(family: str, name: str, model: nn.Module) -> Outcome:
         raise RuntimeError(
             f"recording changed the output of {name} by {(before - after).abs().max()}"
         )
-    error: list[Any] = [attention_map.metadata["deviation"] for attention_map in records.maps]
+    error: list[Any] = [attention_map.info.more["deviation"] for attention_map in records.maps]
     known = [float(deviation) for deviation in error if deviation is not None]
-    mixed = any("mixed" in attention_map.metadata for attention_map in records.maps)
+    mixed = any("mixed" in attention_map.info.more for attention_map in records.maps)
     return Outcome(
         family,
         name,

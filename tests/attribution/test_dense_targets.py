@@ -82,7 +82,9 @@ def test_the_predicted_region_is_chosen_once_and_padding_is_no_part_of_it() -> N
     logits[0, 1, :, 5:] = 2.0
     assert target(logits).item() == 8.0  # 4 cells of the photo, 8 of the padding
     assert target(logits * 3 - 4).item() == 8.0
-    assert sum(target.describe(0, CLASSES)["thing"]["runs"]) == 32
+    thing = target.describe(0, CLASSES).thing
+    assert thing is not None
+    assert sum(thing.runs) == 32
     with pytest.raises(ValueError, match="no pixel is predicted as dog; predicted are sky, cat"):
         bound(RegionTarget("dog"), nn.Identity(), geometry)(logits)
 
@@ -130,7 +132,9 @@ def test_queries_of_a_detr_have_logits_boxes_and_detections(extra: int) -> None:
     output = model(images())
     target = bound(QueryTarget(1, "dog"), model)
     assert target(output).item() == output["logits"][0, 1, 2].item()
-    assert target.describe(0, CLASSES)["thing"]["box"] == [20, 0, 40, 12]
+    thing = target.describe(0, CLASSES).thing
+    assert thing is not None
+    assert thing.box == (20, 0, 40, 12)
     assert bound(QueryTarget(3, part="top"), model)(output).item() == 12
     scores = output["logits"].softmax(2) if extra else output["logits"].sigmoid()
     box = bound(BoxTarget((20, 0, 40, 12), "dog"), model)

@@ -10,6 +10,7 @@ from torch import nn
 from visattn.geometry.affine import Geometry
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import RecordedLayer
 
 
@@ -34,8 +35,9 @@ def layer_of(
 
 
 def method_map(
-    name: str, values: Float[np.ndarray, "y x"], place: Geometry, **metadata: Any
+    name: str, values: Float[np.ndarray, "y x"], place: Geometry, **info: Any
 ) -> AttentionMap:
     """Return the map of a method, placed on the photo."""
-    metadata = {"title": name, **metadata}
-    return AttentionMap(torch.from_numpy(values), name, "gradient", place, metadata)
+    return AttentionMap(
+        torch.from_numpy(values), name, "gradient", place, MapInfo(title=name, **info)
+    )

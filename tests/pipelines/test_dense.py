@@ -13,6 +13,7 @@ import visattn as va
 from visattn.attribution.regions import mask_to_runs
 from visattn.geometry.placement import GridPlacement
 from visattn.metrics import thing_scores
+from visattn.results.info import MapInfo, Thing
 from visattn.viz.maps.placed import draw_target
 
 BOX = (120, 40, 144, 64)  # on a photo of 120 x 200
@@ -170,11 +171,10 @@ def test_the_target_is_drawn_on_the_overlay() -> None:
 def test_a_region_is_drawn_where_it_lies_on_the_input_wherever_cells_lie() -> None:
     mask = torch.zeros(24, 40, dtype=torch.bool)
     mask[6:18, 10:30] = True
-    metadata = {"thing": mask_to_runs(mask)}
+    grid, runs = mask_to_runs(mask)
+    info = MapInfo(thing=Thing("region", grid=grid, runs=runs))
     pair = [
-        va.AttentionMap(
-            torch.eye(2), "x", "gradient", va.Geometry.identity((24, 40)), metadata, (), p
-        )
+        va.AttentionMap(torch.eye(2), "x", "gradient", va.Geometry.identity((24, 40)), info, (), p)
         for p in (None, GridPlacement((-9.0, -5.0, 31.0, 19.0), (24, 40)))
     ]
     edges, moved = (draw_target(np.zeros((24, 40, 3), np.uint8), heatmap) for heatmap in pair)

@@ -33,7 +33,7 @@ def make_caption(words: tuple[str, ...] = WORDS, geometry: Geometry | None = MID
     """Return a caption whose maps peak further to the right with each word."""
     values = torch.zeros(len(words), 2, 4)
     values[range(len(words)), 0, range(len(words))] = 1.0
-    maps = AttentionMap(values, "look", "words", geometry, {}, words)
+    maps = AttentionMap(values, "look", "words", geometry, labels=words)
     count = len(words)
     return Caption(words, (-0.5,) * count, (0.5,) * count, maps, -1.5, finished=True)
 

@@ -142,10 +142,10 @@ def test_nan_cells_do_not_affect_distant_pixels() -> None:
 def test_indexing_uses_the_first_axis_and_keeps_the_labels() -> None:
     maps = AttentionMap(random_values((3, 5, 7)), "attend", "words", labels=("a", "red", "dog"))
     assert len(maps) == 3
-    assert maps[1].metadata["label"] == "red"
+    assert maps[1].info.label == "red"
     assert torch.equal(maps[-1].values, maps.values[2])
     assert maps[1:].labels == ("red", "dog")
-    assert [item.metadata["label"] for item in maps] == ["a", "red", "dog"]
+    assert [item.info.label for item in maps] == ["a", "red", "dog"]
     assert maps[0].labels == ()
     with pytest.raises(IndexError, match="below the number of maps, 3; got 3"):
         maps[3]

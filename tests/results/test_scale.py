@@ -10,11 +10,12 @@ import torch
 import visattn as va
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale, map_scale
 
 
-def make_map(values: Any, kind: Any = "gradient", **metadata: Any) -> AttentionMap:
-    return AttentionMap(torch.as_tensor(values).float(), "site", kind, metadata=metadata)
+def make_map(values: Any, kind: Any = "gradient", **info: Any) -> AttentionMap:
+    return AttentionMap(torch.as_tensor(values).float(), "site", kind, info=MapInfo(**info))
 
 
 def test_scale_ends_at_the_maximum() -> None:

@@ -10,6 +10,7 @@ from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase
 from visattn.results.display import show, shown
+from visattn.results.info import MapInfo
 from visattn.results.values import Answer
 
 PLACE = Geometry.identity((30, 40))
@@ -17,7 +18,7 @@ PLACE = Geometry.identity((30, 40))
 
 def make_caption() -> Caption:
     values = torch.arange(8.0).view(2, 2, 2) / 8
-    maps = AttentionMap(values, "decoder", "words", PLACE, {"image": "a.jpg"}, ("a", "dog"))
+    maps = AttentionMap(values, "decoder", "words", PLACE, MapInfo(image="a.jpg"), ("a", "dog"))
     phrase = GroundedPhrase(0, 2, ((0.0, 0.0, 0.5, 1.0),), (0.5, 0.25), 0.5, pointed=True)
     best = Caption(("a", "dog"), (-0.1, -0.5), (1.0, 0.5), maps, -0.3, finished=True, image="a.jpg",
                    phrases=(phrase,))  # fmt: skip
@@ -32,9 +33,9 @@ def of_two_photos() -> Caption:
 
 def of_a_video() -> Caption:
     caption = replace(make_caption(), alternatives=())
-    metadata = {"frames": [0, 5], "seconds": [0.0, 0.2]}
+    info = MapInfo(frames=[0, 5], seconds=[0.0, 0.2])
     values = caption.maps.values[:, None].repeat(1, 2, 1, 1)
-    return replace(caption, maps=replace(caption.maps, values=values, metadata=metadata))
+    return replace(caption, maps=replace(caption.maps, values=values, info=info))
 
 
 @pytest.mark.parametrize("make", [make_caption, of_two_photos, of_a_video])

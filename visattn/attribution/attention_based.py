@@ -46,7 +46,7 @@ def attention(
     Args:
         explained: The model.
         images: Normalized.
-        target: Only noted in the metadata; attention does not depend on a class.
+        target: Only noted in the info of the map; attention does not depend on a class.
         layer: Index into `info.attention_layers`, or the name of the module; also of one on which
             no score depends.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
@@ -82,7 +82,7 @@ def rollout(
     Args:
         explained: The model.
         images: Normalized.
-        target: Only noted in the metadata; attention does not depend on a class.
+        target: Only noted in the info of the map; attention does not depend on a class.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
         discard_ratio: Share of the lowest weights of each layer that is set to 0.
         start_layer: First layer that is included.

@@ -28,7 +28,7 @@ def attention_flow(
     Args:
         explained: The model.
         images: Normalized.
-        target: Only noted in the metadata; attention does not depend on a class.
+        target: Only noted in the info of the map; attention does not depend on a class.
         start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
         max_tokens: Most tokens that are accepted; the time grows with their third power.

@@ -20,7 +20,7 @@ from visattn.attribution.regions import (
     sample_at,
     visible_point,
 )
-from visattn.attribution.targets import resolve_class_index
+from visattn.attribution.targets import TARGET_KEYS, class_name, resolve_class_index
 from visattn.geometry.affine import Box, Geometry
 from visattn.io.messages import format_names
 from visattn.recording.dense_outputs import (
@@ -31,6 +31,7 @@ from visattn.recording.dense_outputs import (
     segmentation_logits,
 )
 from visattn.recording.model_info import ExplainedModel
+from visattn.results.info import MapInfo, Thing
 
 Label = int | str | None
 Part = Literal["score", "left", "top", "right", "bottom"]
@@ -81,19 +82,19 @@ class BoundTarget(ABC):
         """Return the value for each image."""
 
     @abstractmethod
-    def details(self, index: int) -> dict[str, Any]:
-        """Return the place of the target on an image, as plain values."""
+    def details(self, index: int) -> Thing:
+        """Return the place of the target on an image."""
 
-    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:
+    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
         """Return class, value and place of the target on an image."""
         label = self.class_indices[index] if self.class_indices else None
-        named = label is not None and label < len(class_names)
-        return {
-            "target": label,
-            "class": class_names[label] if named and label is not None else "",
-            "score": self.initial_values[index] if self.initial_values else None,
-            "thing": self.details(index) if self.initial_values else None,
-        }
+        return MapInfo(
+            target=label,
+            class_name=class_name(label, class_names),
+            score=self.initial_values[index] if self.initial_values else None,
+            thing=self.details(index) if self.initial_values else None,
+            written=(*TARGET_KEYS, "thing"),
+        )
 
     def select_classes(self, scores: Float[Tensor, "mb k"]) -> Float[Tensor, " mb"]:
         """Return the score of the class of each image; in the first call classes may be chosen."""
@@ -132,9 +133,9 @@ class BoundPixel(BoundTarget):
         points = logits.new_tensor(self.points).repeat(len(logits) // self.num_images, 1)
         return self.select_classes(sample_at(logits, points))
 
-    def details(self, index: int) -> dict[str, Any]:  # noqa: ARG002
+    def details(self, index: int) -> Thing:  # noqa: ARG002
         """Return the pixel."""
-        return {"kind": "pixel", "x": self.point[0], "y": self.point[1]}
+        return Thing("pixel", point=self.point)
 
 
 class BoundRegion(BoundTarget):
@@ -182,11 +183,12 @@ class BoundRegion(BoundTarget):
                 )
         return regions.to(logits)
 
-    def details(self, index: int) -> dict[str, Any]:
+    def details(self, index: int) -> Thing:
         """Return the region on the grid of the logits."""
         if self.regions is None:
-            return {"kind": "region"}
-        return {"kind": "region", **mask_to_runs(self.regions[index] > 0)}
+            return Thing("region")
+        grid, runs = mask_to_runs(self.regions[index] > 0)
+        return Thing("region", grid=grid, runs=runs)
 
 
 class BoundBox(BoundTarget):
@@ -293,9 +295,9 @@ class BoundBox(BoundTarget):
             return boxes.new_tensor(self.boxes[index][side])
         return (weights * boxes[:, side]).sum() / total
 
-    def details(self, index: int) -> dict[str, Any]:
+    def details(self, index: int) -> Thing:
         """Return the box and the part."""
-        return {"kind": "box", "box": list(self.boxes[index]), "part": self.part}
+        return Thing("box", box=self.boxes[index], part=self.part)
 
 
 class BoundQuery(BoundTarget):
@@ -312,7 +314,7 @@ class BoundQuery(BoundTarget):
         super().__init__(label, explained, geometries)
         self.kind, self.part = ("token", "score") if part is None else ("query", part)
         self.index = index
-        self.boxes: tuple[list[float], ...] = ()
+        self.boxes: tuple[Box, ...] = ()
 
     def values(self, output: Any) -> Float[Tensor, " mb"]:
         """Return the value for each image."""
@@ -332,7 +334,10 @@ class BoundQuery(BoundTarget):
             if self.part != "score":
                 raise
             return scores
-        self.boxes = self.boxes or tuple(boxes[: self.num_images].tolist())
+        self.boxes = self.boxes or tuple(
+            (left, top, right, bottom)
+            for left, top, right, bottom in boxes[: self.num_images].tolist()
+        )
         return scores if self.part == "score" else boxes[:, SIDES.index(self.part)]
 
     def _photo_boxes(self, output: Any) -> Float[Tensor, "mb 4"]:
@@ -341,10 +346,10 @@ class BoundQuery(BoundTarget):
         placed = (boxes_to_image(box[None], each) for box, each in zip(boxes, images, strict=True))
         return torch.cat(list(placed))
 
-    def details(self, index: int) -> dict[str, Any]:
+    def details(self, index: int) -> Thing:
         """Return the index, and the predicted box if there is one."""
-        box = {"box": self.boxes[index]} if self.boxes else {}
-        return {"kind": self.kind, "index": self.index, "part": self.part, **box}
+        box = self.boxes[index] if self.boxes else None
+        return Thing(self.kind, index=self.index, part=self.part, box=box)
 
 
 def _num_classes(explained: ExplainedModel) -> int | None:

@@ -171,7 +171,7 @@ def eigencam(
     Args:
         explained: The model.
         images: Normalized.
-        target: Only noted in the metadata; the map does not depend on a class.
+        target: Only noted in the info of the map; the map does not depend on a class.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
 

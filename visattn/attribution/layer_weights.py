@@ -190,7 +190,7 @@ def read_shares(
 
 
 def describe_read_rows(info: ModelInfo) -> str:
-    """Return which rows maps are drawn from, for their metadata.
+    """Return which rows maps are drawn from, for their info.
 
     Args:
         info: Metadata of the model.
@@ -317,7 +317,7 @@ def _layer_weights(
     """Return recorded weights with axes of heads and queries, also for a single query."""
     grid = (attention_map.values.shape[-2], attention_map.values.shape[-1])
     weights = with_query_axis(weights)
-    prefix_tokens = tuple(attention_map.metadata.get("prefix_tokens", ()))
+    prefix_tokens = attention_map.info.prefix_tokens or ()
     shares = read_shares(info, layer.prefix_tokens, layer.grid)
     return LayerWeights(weights, prefix_tokens, grid, layer.single_query, shares)
 

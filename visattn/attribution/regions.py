@@ -204,26 +204,25 @@ def box_text(box: Sequence[float]) -> str:
     return f"({', '.join(f'{round(float(side), 1):g}' for side in box)})"
 
 
-def mask_to_runs(mask: Bool[Tensor, "y x"]) -> dict[str, list[int]]:
-    """Return a mask as plain numbers: its shape, and lengths of runs by rows, outside first.
+def mask_to_runs(mask: Bool[Tensor, "y x"]) -> tuple[tuple[int, int], tuple[int, ...]]:
+    """Return the shape of a mask, and the lengths of its runs by rows, outside first.
 
     Example:
         >>> mask_to_runs(torch.tensor([[False, True], [True, False]]))
-        {'grid': [2, 2], 'runs': [1, 2, 1]}
+        ((2, 2), (1, 2, 1))
     """
     values, counts = torch.unique_consecutive(mask.flatten().cpu(), return_counts=True)
     runs = counts.tolist()
-    return {"grid": list(mask.shape), "runs": [0, *runs] if bool(values[0]) else runs}
+    return (mask.shape[0], mask.shape[1]), tuple([0, *runs] if bool(values[0]) else runs)
 
 
-def mask_from_runs(plain: dict[str, Any]) -> Bool[Tensor, "y x"]:
+def mask_from_runs(grid: tuple[int, int], runs: Sequence[int]) -> Bool[Tensor, "y x"]:
     """Return the mask of `mask_to_runs`.
 
     Example:
-        >>> mask_from_runs({"grid": [2, 2], "runs": [1, 2, 1]})
+        >>> mask_from_runs((2, 2), (1, 2, 1))
         tensor([[False,  True],
                 [ True, False]])
     """
-    runs = torch.tensor(plain["runs"])
     values = torch.arange(len(runs)) % 2 == 1
-    return values.repeat_interleave(runs).view(*plain["grid"])
+    return values.repeat_interleave(torch.tensor(runs)).view(*grid)

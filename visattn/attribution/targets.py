@@ -10,16 +10,19 @@ from torch import Tensor
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ExplainedModel
 from visattn.recording.model_outputs import OutputLayout, class_scores, describe_output
+from visattn.results.info import MapInfo
 
 Target = Callable[[Any], Float[Tensor, " b"]]
 """A differentiable function from the output of a model to one number for each image."""
 TargetLike = int | str | Sequence[int | str] | Target | None
 ScoreType = Literal["probabilities", "logits"]
+TARGET_KEYS = ("target", "class", "score")
+"""Keys that the records of all maps have, also of maps that explain no class."""
 
 
 @runtime_checkable
 class DescribedTarget(Protocol):
-    """A target that describes itself in the metadata of maps.
+    """A target that describes itself in the info of maps.
 
     Targets of your own, such as for pixels, boxes or queries, may implement it.
     """
@@ -31,8 +34,8 @@ class DescribedTarget(Protocol):
         """Return one number for each image from the output of a model."""
         ...
 
-    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:
-        """Return metadata for the map of one image."""
+    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
+        """Return what the map of one image explains."""
         ...
 
 
@@ -108,20 +111,30 @@ class ClassTarget:
         self.initial_values = self.initial_values or tuple(selected.detach().tolist())
         return selected
 
-    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:
+    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
         """Return index, name and score of the class that is explained for an image.
 
         For a single score also whether its class is predicted: what speaks against it is negative.
         """
         indices = self.class_indices or ()
         target = indices[index if len(indices) > 1 else 0] if indices else None
-        named = target is not None and target < len(class_names)
-        return {
-            "target": target,
-            "class": class_names[target] if named and target is not None else "",
-            "score": self.initial_values[index] if self.initial_values else None,
-            **({"predicted": self.predicted[index]} if self.predicted else {}),
-        }
+        return MapInfo(
+            target=target,
+            class_name=class_name(target, class_names),
+            score=self.initial_values[index] if self.initial_values else None,
+            more={"predicted": self.predicted[index]} if self.predicted else {},
+            written=TARGET_KEYS,
+        )
+
+
+def class_name(index: int | None, names: Sequence[str]) -> str:
+    """Return the name of a class; "" if it is unknown.
+
+    Example:
+        >>> class_name(1, ("cat", "dog")), class_name(2, ("cat", "dog")), class_name(None, ())
+        ('dog', '', '')
+    """
+    return names[index] if index is not None and index < len(names) else ""
 
 
 class CallableTarget:
@@ -168,22 +181,18 @@ class CallableTarget:
         self.initial_values = self.initial_values or tuple(values.detach().tolist())
         return values
 
-    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
+    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:  # noqa: ARG002
         """Return the value for an image and the name of the function."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
-        return {
-            "target": None,
-            "class": "",
-            "function": name,
-            "score": self.initial_values[index] if self.initial_values else None,
-        }
+        score = self.initial_values[index] if self.initial_values else None
+        return MapInfo(score=score, more={"function": name}, written=TARGET_KEYS)
 
 
 class NoTarget:
     """No target, for methods that use no scores with models that have none.
 
     Example:
-        >>> NoTarget().describe(0, ())
+        >>> NoTarget().describe(0, ()).to_dict()
         {'target': None, 'class': '', 'score': None}
     """
 
@@ -194,9 +203,9 @@ class NoTarget:
         """Return an empty tensor."""
         return torch.zeros(0)
 
-    def describe(self, index: int, class_names: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002
-        """Return metadata without a target."""
-        return {"target": None, "class": "", "score": None}
+    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:  # noqa: ARG002
+        """Return that there is no target."""
+        return MapInfo(written=TARGET_KEYS)
 
 
 def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTarget:

@@ -185,8 +185,8 @@ class AttentionHistory:
         return list(maps)
 
     def _record(self, step: int, name: str, attention_map: AttentionMap) -> MapRecord:
-        values, metadata = attention_map.values.detach().float().cpu(), attention_map.metadata
-        before, empty = self.last_maps.get(name), str(metadata.get("empty") or "")
+        values, info = attention_map.values.detach().float().cpu(), attention_map.info
+        before, empty = self.last_maps.get(name), info.empty
         self.last_maps[name] = values
         correlation, x, y = float("nan"), float("nan"), float("nan")
         if before is not None and before.shape == values.shape and not empty:
@@ -195,10 +195,8 @@ class AttentionHistory:
             placed = attention_map.resize_to_image().nan_to_num(-float("inf"))
             row, column = divmod(int(placed.argmax()), placed.shape[1])
             x, y = column + 0.5, row + 0.5
-        index, score = metadata.get("target"), metadata.get("score")
-        target = str(metadata.get("class") or ("" if index is None else f"class {index}"))
-        number = float("nan") if score is None else float(score)
-        return MapRecord(step, name, target, number, x, y, correlation, empty)
+        score = info.score if isinstance(info.score, int | float) else float("nan")
+        return MapRecord(step, name, info.target_name, score, x, y, correlation, empty)
 
     def _map_file(self, step: int, name: str) -> Path:
         return self.folder / f"step-{step:07}" / f"{name}.jpg"

@@ -1,7 +1,8 @@
-"""Maps of one attribution method on prepared images, with their metadata."""
+"""Maps of one attribution method on prepared images, with how they were made."""
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from visattn.recording.feature_layers import resizes_images, resolve_feature_lay
 from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
 from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.info import MapInfo
 
 _ON_GRID = ("tokens", "texts", "features", "positive_features")
 _UNREAD = "no score depends on the attention of this layer"
@@ -62,7 +64,7 @@ def compute_maps(
     target: TargetLike | DenseTarget,
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
-    """Return one map for each prepared image, with geometry and metadata.
+    """Return one map for each prepared image, with geometry and info.
 
     Args:
         explained: The model with its metadata.
@@ -82,7 +84,7 @@ def compute_maps(
         >>> model = analyze_model(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
         >>> batch = prepare_images(model, torch.zeros(60, 80, 3).byte().numpy())
         >>> [heatmap] = compute_maps(model, batch, METHODS["gradcam"], "dog", {})
-        >>> heatmap.metadata["class"], heatmap.geometry.image_size
+        >>> heatmap.info.class_name, heatmap.geometry.image_size
         ('dog', (60, 80))
     """
     if isinstance(target, DenseTarget):
@@ -94,10 +96,12 @@ def compute_maps(
     values = method.function(explained, batch.inputs, resolved, **method_args)
     values = values.detach().float().cpu()
     is_class = not (callable(target) or isinstance(target, DenseTarget))
-    common = _common_metadata(explained, method, method_args, is_class=is_class)
+    common = _common_info(explained, method, method_args, is_class=is_class)
     placement = _map_placement(explained, method, method_args)
     if method.needs in _ON_GRID:
-        common["align"] = align_of(placement)
+        common = replace(common, align=align_of(placement))
+    if batch.preprocessing:
+        common = replace(common, more={**common.more, "preprocessing": batch.preprocessing})
     geometries = batch.geometries
     if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
@@ -107,16 +111,14 @@ def compute_maps(
     return [
         AttentionMap(
             value.clone(),
-            common.get("layer", method.name),
+            method.name if common.layer is None else str(common.layer),
             method.kind,
             geometry,
-            {
-                **common,
-                **_describe(explained, resolved, index),
-                "image": image.name,
-                **({"preprocessing": batch.preprocessing} if batch.preprocessing else {}),
-                "empty": empty_map_reason(value),
-            },
+            replace(
+                common | _describe(explained, resolved, index),
+                image=image.name,
+                empty=empty_map_reason(value),
+            ),
             placement=placement,
         )
         for index, (value, geometry, image) in enumerate(rows)
@@ -135,25 +137,27 @@ def _read_by_target(
     return read_by_target(explained, batch.inputs, target) if callable(target) else explained
 
 
-def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> dict[str, Any]:
-    """Return the metadata of a target, with the cosine similarity if it is a text."""
+def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> MapInfo:
+    """Return what a map explains, with the cosine similarity if it is a text."""
     described = target.describe(index, explained.class_names)
-    score = described.get("score")
-    if isinstance(explained.model, TextScorer) and score is not None:
-        described["cosine"] = float(explained.model.cosine_of(torch.tensor(score)))
+    if isinstance(explained.model, TextScorer) and described.score is not None:
+        cosine = float(explained.model.cosine_of(torch.tensor(described.score)))
+        return replace(described, cosine=cosine)
     return described
 
 
-def _layer_metadata(explained: ExplainedModel, method: Method, layer: Any) -> dict[str, Any]:
+def _layer_info(explained: ExplainedModel, method: Method, layer: Any) -> MapInfo:
     """Return the layer of a map, and which of its calls if there are several."""
     if layer is None:
-        return {}
+        return MapInfo()
     if method.needs == "tokens":
         chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
         unread = chosen in explained.info.unread_layers
-        return {"layer": chosen.site, **({"unread": _UNREAD} if unread else {})}
+        return MapInfo(layer=chosen.site, more={"unread": _UNREAD} if unread else {})
     resolved = resolve_feature_layer(explained, layer)
-    return {"layer": resolved.site, **({} if resolved.call is None else {"run": resolved.call})}
+    return MapInfo(
+        layer=resolved.site, more={} if resolved.call is None else {"run": resolved.call}
+    )
 
 
 def _map_placement(
@@ -173,29 +177,30 @@ def _map_placement(
     return resolve_attention_layer(explained.info, layer, allow_unread=True).placement
 
 
-def _common_metadata(
+def _common_info(
     explained: ExplainedModel, method: Method, method_args: Mapping[str, Any], *, is_class: bool
-) -> dict[str, Any]:
-    """Return the metadata that the maps of all images share."""
+) -> MapInfo:
+    """Return what the maps of all images share."""
     options = {**method.default_kwargs, **method_args}
     signed = bool(options.get("signed", method.signed))
     if not is_class:
         options.pop("score_type", None)
-    common = {
-        "method": method.name,
-        "options": options,
-        "model": explained.info.name,
-        "signed": signed,
-        **_layer_metadata(explained, method, options.get("layer")),
-        **({"warning": method.warning} if method.warning else {}),
-    }
+    more: dict[str, Any] = {"warning": method.warning} if method.warning else {}
     if method.needs == "tokens" and options.get("queries") is None:
-        common["rows"] = describe_read_rows(explained.info)
+        more["rows"] = describe_read_rows(explained.info)
     output = explained.info.output
     if method.needs_target and is_class and (output.key or output.assumed):
         assumed = f"{output.key} (assumed)" if output.key else "assumed"
-        common["scores"] = assumed if output.assumed else output.key
-    return common
+        more["scores"] = assumed if output.assumed else output.key
+    common = MapInfo(
+        method=method.name,
+        options=options,
+        model=explained.info.name,
+        signed=signed,
+        more=more,
+        written=("options", "signed", "empty"),
+    )
+    return common | _layer_info(explained, method, options.get("layer"))
 
 
 def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:
@@ -204,11 +209,11 @@ def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:
     Raises:
         ValueError: If a map is zero everywhere or not finite.
     """
-    empty = [attention_map for attention_map in maps if attention_map.metadata["empty"]]
+    empty = [attention_map for attention_map in maps if attention_map.info.empty]
     if empty:
         raise ValueError(
             f"{method} gives an empty map for {len(empty)} of {len(maps)} images; the first, "
-            f"{empty[0].metadata['image']}: {empty[0].metadata['empty']}; try another layer, "
+            f"{empty[0].info.image}: {empty[0].info.empty}; try another layer, "
             "target or method, or keep_empty=True"
         )
     return maps

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
+from visattn.results.info import MapInfo
 
 
 @checked_arguments(
@@ -127,12 +128,13 @@ def caption(
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     loaded = read_images(cast("Iterable[ImageLike]", images))
     inputs = ((each.name, make_thumbnail(each), *resize_to_input(each, spec)) for each in loaded)
-    metadata = {"model": type(model).__name__, "beam_size": beam_size, "resize_mode": resize_mode}
     device, captions = next(model.parameters()).device, list[Caption]()
-    with eval_mode(model), _selected_places(model, places, metadata), _kept_random_state(device):
-        batch_size = 1 if metadata.get("places") == "sample" else batch_size
+    with eval_mode(model), _selected_places(model, places) as used, _kept_random_state(device):
+        more = {"beam_size": beam_size, "resize_mode": resize_mode}
+        info = MapInfo(model=type(model).__name__, places=used, more=more)
+        batch_size = 1 if used == "sample" else batch_size
         while batch := list(itertools.islice(inputs, batch_size)):
-            if metadata.get("places") == "sample":
+            if used == "sample":
                 torch.manual_seed(zlib.crc32(batch[0][2].numpy().tobytes(), seed))
             output = model.search(
                 model.encoder(torch.stack([pixels for *_, pixels, _ in batch]).to(device)),
@@ -143,7 +145,7 @@ def caption(
                 length_penalty=length_penalty,
             )
             captions += [
-                _captions(model, output, index, geometry, {**metadata, "image": name}, thumbnail)
+                _captions(model, output, index, geometry, replace(info, image=name), thumbnail)
                 for index, (name, thumbnail, _, geometry) in enumerate(batch)
             ]
     return captions
@@ -187,23 +189,20 @@ def _caption_with_transformers(
 
 
 @contextmanager
-def _selected_places(
-    model: Captioner, places: Places | None, metadata: dict[str, Any]
-) -> Iterator[None]:
-    """Set how hard attention selects places, and note it in the metadata of the maps."""
+def _selected_places(model: Captioner, places: Places | None) -> Iterator[Places | Literal[""]]:
+    """Set how hard attention selects places, and give it; "" for other attention."""
     if not isinstance(model, ShowAttendTell) or not has_hard_attention(model):
         if places is not None:
             raise ValueError(
                 f"places={places!r} needs a model with hard attention, which this "
                 f"{type(model).__name__} does not have; leave out the option"
             )
-        yield
+        yield ""
         return
     configured = model.places
     model.places = configured if places is None else places
-    metadata["places"] = model.places
     try:
-        yield
+        yield model.places
     finally:
         model.places = configured
 
@@ -218,7 +217,7 @@ def _captions(
     output: BeamSearchOutput[AttentionStep],
     image: int,
     geometry: Geometry,
-    metadata: dict[str, Any],
+    info: MapInfo,
     thumbnail: UInt8[np.ndarray, "y x 3"],
 ) -> Caption:
     """Return the best caption of one image, with the others as its alternatives."""
@@ -226,7 +225,7 @@ def _captions(
     placed = geometry
     if (placement := model.encoder.placement) is not None:
         placed = geometry.with_placement(placement)
-    metadata = {**metadata, "align": align_of(placement)}
+    info = replace(info, align=align_of(placement))
     for rank in range(output.tokens.shape[1]):
         if output.scores[image, rank] == -torch.inf:
             break  # there are fewer captions of these lengths
@@ -239,10 +238,10 @@ def _captions(
                 words=words,
                 log_probs=tuple(output.log_probs[at].tolist()),
                 gates=tuple(output.attention_steps.gate[at].tolist()),
-                maps=AttentionMap(values, model.attention_site, "words", placed, metadata, words),
+                maps=AttentionMap(values, model.attention_site, "words", placed, info, words),
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),
-                image=metadata["image"],
+                image=info.image,
                 gate_symbol=model.gate_symbol,
             )
         )

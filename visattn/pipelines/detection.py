@@ -16,6 +16,7 @@ from visattn.models.detection.detr import DETR, PredictedObjects
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import DetectedObject, Detections
 
 
@@ -33,7 +34,7 @@ def detect(
     """Return the objects in each image, with what each query attended to.
 
     The weights of deformable attention that fall outside of the feature map belong to no cell; the
-    metadata of the maps has their sum for each detection (`outside`). The training mode is
+    info of the maps has their sum for each detection (`outside`). The training mode is
     restored.
 
     Args:
@@ -110,16 +111,15 @@ def _placed_maps(
     layer: int,
 ) -> AttentionMap:
     values = attention.maps[0].float().cpu()[queries]
-    metadata = {
-        "model": type(model).__name__,
-        "layer": layer % model.num_decoder_layers,
-        "heads": "mean",
-        "queries": queries.tolist(),
-        "outside": (1 - values.sum((1, 2))).clamp(min=0).tolist(),
-        "align": align_of(geometry.placement),
-    }
+    info = MapInfo(
+        model=type(model).__name__,
+        layer=layer % model.num_decoder_layers,
+        outside=(1 - values.sum((1, 2))).clamp(min=0).tolist(),
+        align=align_of(geometry.placement),
+        more={"heads": "mean", "queries": queries.tolist()},
+    )
     labels = tuple(each.label for each in objects)
-    return AttentionMap(values, attention.site, "queries", geometry, metadata, labels)
+    return AttentionMap(values, attention.site, "queries", geometry, info, labels)
 
 
 def _placed_points(

@@ -32,6 +32,10 @@ def maps_of_texts(
     return maps
 
 
+def _single(value: float | Sequence[float | None] | None) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
 def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) -> list[AttentionMap]:
     """Return one `AttentionMap` `[t, y, x]` for each image, with a label for each text.
 
@@ -43,20 +47,20 @@ def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) ->
         >>> pair = [[AttentionMap(torch.full((2, 3), value), "legrad", "gradient")]
         ...         for value in (1.0, 4.0)]
         >>> [both] = stack_texts(pair, ["a dog", "a cat"])
-        >>> both[1].metadata["label"], both.display_range()
+        >>> both[1].info.label, both.display_range()
         ('a cat', (0.0, 4.0))
     """
     stacked: list[AttentionMap] = []
     for of_image in zip(*maps, strict=True):
         values = torch.stack([each.values for each in of_image])
-        metadata = {
-            **of_image[0].metadata,
-            "target": list(range(len(texts))),
-            "class": "",
-            "score": [each.metadata.get("score") for each in of_image],
-            "cosine": [each.metadata.get("cosine") for each in of_image],
-            "texts": list(texts),
-            "empty": empty_map_reason(values),
-        }
-        stacked.append(replace(of_image[0], values=values, labels=tuple(texts), metadata=metadata))
+        info = replace(
+            of_image[0].info,
+            target=list(range(len(texts))),
+            class_name="",
+            score=[_single(each.info.score) for each in of_image],
+            cosine=[_single(each.info.cosine) for each in of_image],
+            texts=list(texts),
+            empty=empty_map_reason(values),
+        )
+        stacked.append(replace(of_image[0], values=values, labels=tuple(texts), info=info))
     return stacked

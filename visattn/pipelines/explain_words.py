@@ -17,6 +17,7 @@ from visattn.pipelines.captioning import caption
 from visattn.recording.frozen_model import frozen
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS, WORD_QUANTITIES, WordMethod
 
 
@@ -86,7 +87,7 @@ def explain_words(
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=8)
         >>> photo = np.zeros((60, 80, 3), np.uint8)
         >>> [maps] = explain_words(model, [photo], "relevance", max_length=2)
-        >>> maps.values.shape[1:], maps.metadata["method"]
+        >>> maps.values.shape[1:], maps.info.method
         (torch.Size([3, 3]), 'relevance')
     """
     captions = caption(model, list(images), resize_mode=resize_mode, **options)
@@ -260,17 +261,17 @@ def _placed(
         maps = maps.aligned("edges")
     kind = "words" if method == "attention" else "gradient"
     site = maps.site if method == "attention" else "encoder"
-    metadata = {**maps.metadata, "method": method}
+    info = replace(maps.info, method=method)
     if method != "attention":  # gradients of a sure word are small: all words share one scale
         sums = values.sum((-2, -1), keepdim=True)
         values = values / sums.masked_fill(sums <= 0, 1.0)
-        metadata |= {"scale": "each map sums to 1", "quantity": WORD_QUANTITIES[method]}
-    return replace(maps, values=values.float().cpu(), kind=kind, site=site, metadata=metadata)
+        info |= MapInfo(quantity=WORD_QUANTITIES[method], more={"scale": "each map sums to 1"})
+    return replace(maps, values=values.float().cpu(), kind=kind, site=site, info=info)
 
 
 def _maps_with_caption(result: Caption) -> AttentionMap:
-    metadata = {**result.maps.metadata, "caption": result.text, "score": result.score}
-    return replace(result.maps, metadata=metadata)
+    of_text = MapInfo(score=result.score, more={"caption": result.text})
+    return replace(result.maps, info=result.maps.info | of_text)
 
 
 WORD_METHODS: dict[str, Callable[..., list[AttentionMap]]] = {

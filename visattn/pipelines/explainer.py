@@ -82,7 +82,7 @@ class Explainer:
         >>> batch = explainer.prepare(np.full((60, 80, 3), 90, np.uint8))
         >>> for method in ("input_gradient", "gradcam++"):
         ...     [heatmap] = explainer.map(batch, method, "dog", keep_empty=True)
-        ...     print(heatmap.metadata["method"], heatmap.geometry.image_size)
+        ...     print(heatmap.info.method, heatmap.geometry.image_size)
         input_gradient (60, 80)
         gradcam++ (60, 80)
     """
@@ -276,7 +276,7 @@ def explain(
             centered, or stretched over the input from `edges` to edges as most tools do.
         batch_size: Images per batch.
         keep_empty: Return maps that are zero everywhere or not finite, with the reason in
-            `metadata["empty"]`, instead of raising an error.
+            `info.empty`, instead of raising an error.
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
         processor: Processor or tokenizer of such a model in memory; without texts, the image
             processor of any model of transformers, whose preprocessing is then used.
@@ -285,7 +285,7 @@ def explain(
             `layer4.2.relu`.
 
     Returns:
-        A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `metadata` holds method,
+        A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `info` holds method,
         options, target (class index), class (its name), score, `scores` (key of the class scores
         in the output; `assumed` if features could be computed alike), model, `layer` and its `run`
         if there is one, `signed`, `empty`, and `preprocessing`: size, mean, std, and as `source`
@@ -300,7 +300,7 @@ def explain(
         >>> from visattn.models import AttentionResNet
         >>> model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
         >>> [heatmap] = explain(model, np.full((60, 80, 3), 90, np.uint8), "input_gradient", "dog")
-        >>> heatmap.values.shape, heatmap.geometry.image_size, heatmap.metadata["class"]
+        >>> heatmap.values.shape, heatmap.geometry.image_size, heatmap.info.class_name
         (torch.Size([32, 32]), (60, 80), 'dog')
 
     Source:

@@ -36,7 +36,7 @@ class PreparedImages:
         inputs: Normalized images, on the device and in the dtype of the model.
         geometries: Geometry of each input on its original.
         originals: The original images, upright.
-        preprocessing: What was done to them, for the metadata of maps: `size`, `resize`, `mean`,
+        preprocessing: What was done to them, for the info of maps: `size`, `resize`, `mean`,
             `std`, and where mean and std come from as `source`.
     """
 
@@ -116,7 +116,7 @@ def prepare_images(
 
 
 def _describe(explained: ExplainedModel, inputs: Tensor, resize: str) -> dict[str, Any]:
-    """Return the preprocessing of a model for the metadata of maps."""
+    """Return the preprocessing of a model for the info of maps."""
     info = explained.info
     return {
         "size": [inputs.shape[2], inputs.shape[3]],

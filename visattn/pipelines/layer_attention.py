@@ -101,7 +101,8 @@ def _recorded_layer(
     values = attention_map.values.float().cpu()
     weights = with_query_axis(values.flatten(-2))[0].unflatten(-1, values.shape[-2:])
     count, patches = weights.shape[1], layer.grid[0] * layer.grid[1]
-    prefix = tuple(attention_map.metadata.get("prefix_tokens", layer.prefix_tokens))
+    recorded = attention_map.info.prefix_tokens
+    prefix = layer.prefix_tokens if recorded is None else recorded
     queries = prefix if count in (len(prefix), len(prefix) + patches) else ()
     indices = tuple(range(weights.shape[0])) if heads is None else tuple(heads)
     return RecordedLayer(

@@ -18,6 +18,7 @@ from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.vqa_model import VQAModel
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.results.info import MapInfo
 from visattn.results.values import Answer
 
 MAX_WORDS = 100
@@ -186,9 +187,13 @@ def _ask_about_image(
     output = model(pixels[None].to(device), tokens, torch.zeros(len(tokens), dtype=torch.long))
     if not output.logits.isfinite().all():
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    metadata = {"model": type(model).__name__, "resize_mode": spec.mode, "image": image.name}
     placement = model.encoder.placement
-    metadata["align"] = align_of(placement)
+    info = MapInfo(
+        model=type(model).__name__,
+        image=image.name,
+        align=align_of(placement),
+        more={"resize_mode": spec.mode},
+    )
     answers: list[Answer] = []
     for row, question in enumerate(questions):
         best = output.logits[row].float().softmax(-1).topk(min(num_answers, len(model.answers)))
@@ -197,9 +202,7 @@ def _ask_about_image(
         if output.attention is not None:
             values = output.attention[row].float().unflatten(-1, model.grid_size).cpu()
             site = f"{type(model).__name__} hops"
-            maps = AttentionMap(
-                values, site, "tokens", geometry, metadata, model.hop_names, placement
-            )
+            maps = AttentionMap(values, site, "tokens", geometry, info, model.hop_names, placement)
         answers.append(
             Answer(
                 question,

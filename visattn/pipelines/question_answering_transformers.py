@@ -16,6 +16,7 @@ from visattn.pipelines.captioning import caption
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import Answer
 
 _RAMP_ERROR = 0.05  # of the range of a ramp: rounding and the resampling filter
@@ -196,9 +197,9 @@ def _answer(
     geometry: Geometry,
     note: str,
 ) -> Answer:
-    metadata = {"model": type(model).__name__, "heads": "mean", "image": image.name}
+    info = MapInfo(model=type(model).__name__, image=image.name, more={"heads": "mean"})
     labels = tuple(f"layer {index}" for index in range(1, len(maps) + 1))
-    placed = AttentionMap(maps, type(model).__name__, "tokens", geometry, metadata, labels)
+    placed = AttentionMap(maps, type(model).__name__, "tokens", geometry, info, labels)
     words = tuple(question.split())
     return Answer(question, words, answers, placed, None, (), image.name, (note,))
 

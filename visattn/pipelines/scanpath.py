@@ -3,7 +3,7 @@
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath
 
 Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
@@ -114,7 +115,7 @@ def _scan_images(
     patches = model.patches(inputs, locations).cpu()
     windows, locations = model.boxes(locations).cpu(), locations.cpu()
     probabilities = logits.double().softmax(-1).cpu()
-    note = {"model": type(model).__name__, "policy": policy, "seed": seed}
+    info = MapInfo(model=type(model).__name__, policy=policy, seed=seed)
     return [
         ScanPath(
             class_names=model.class_names,
@@ -123,7 +124,7 @@ def _scan_images(
             boxes=geometry.to_image(windows[row].double().view(-1, 2)).view(windows[row].shape),
             patches=patches[row],
             pixels=pixels[row],
-            maps=_resolution_maps(windows[row], model.img_size, geometry, note),
+            maps=_resolution_maps(windows[row], model.img_size, geometry, info),
             glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
             end_class=model.end_class,
         )
@@ -169,7 +170,7 @@ def _resolution_maps(
     windows: Float[Tensor, "t s 4"],
     size: tuple[int, int],
     geometry: Geometry,
-    metadata: dict[str, Any],
+    info: MapInfo,
 ) -> AttentionMap:
     """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1]."""
     values = torch.zeros(len(windows), *size)
@@ -178,4 +179,4 @@ def _resolution_maps(
             left, top, right, bottom = box
             value[top:bottom, left:right] = 0.5**scale
     labels = tuple(str(number) for number in range(1, len(windows) + 1))
-    return AttentionMap(values, "retina", "glimpse", geometry, dict(metadata), labels)
+    return AttentionMap(values, "retina", "glimpse", geometry, info, labels)

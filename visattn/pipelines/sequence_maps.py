@@ -12,6 +12,7 @@ from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.info import MapInfo
 
 SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
 """Names of the methods with several maps per image."""
@@ -44,8 +45,7 @@ def sequence_maps(
         maps = WORD_METHODS[method](model, images, **options, **method_args)
     else:
         maps = [scan.maps for scan in glimpses(model, images, **options, **method_args)]
-    common = {"method": method, "options": dict(method_args), "signed": False}
+    common = MapInfo(method, dict(method_args), written=("options", "signed", "empty"))
     return [
-        replace(m, metadata={**m.metadata, **common, "empty": empty_map_reason(m.values)})
-        for m in maps
+        replace(m, info=m.info | replace(common, empty=empty_map_reason(m.values))) for m in maps
     ]

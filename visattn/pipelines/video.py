@@ -26,6 +26,7 @@ from visattn.io.atomic import atomic_replace
 from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale, map_scale
 from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
 from visattn.viz.layout.text import format_time, load_font, wrap_text
@@ -193,8 +194,8 @@ def caption_video(
         >>> from video_data import block_frame, write_clip
         >>> from visattn.geometry import Geometry
         >>> clip = write_clip(getfixture("tmp_path") / "clip.avi", [block_frame(8, 8)] * 3)
-        >>> frames = {"frames": [0, 2], "seconds": [0.0, 0.2]}
-        >>> maps = AttentionMap(torch.full((1, 2, 3, 4), 0.04), "attend", "words", metadata=frames)
+        >>> frames = MapInfo(frames=[0, 2], seconds=[0.0, 0.2])
+        >>> maps = AttentionMap(torch.full((1, 2, 3, 4), 0.04), "attend", "words", info=frames)
         >>> maps = maps.with_geometry(Geometry.identity((48, 64)))
         >>> caption = Caption(("dog",), (-0.1,), (1.0,), maps, -0.1, finished=True)
         >>> caption_video(clip, caption, clip.with_name("maps")).indices
@@ -208,7 +209,7 @@ def caption_video(
         )
     if (word is not None and not -count <= word < count) or not count:
         raise ValueError(f"word must be below the number of words, {count}, got {word}")
-    indices = caption.maps.metadata["frames"]
+    indices = caption.maps.info.frames
     total, fps, _ = video_length(source)
     clip, path = read_clip(source, indices, total), Path(out)
     result = VideoOverlay(
@@ -223,8 +224,8 @@ def caption_video(
     def placed() -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
         for frame, maps in zip(clip.frames, caption.image_maps, strict=True):
             values = maps.values.mean(0) if word is None else maps.values[word]
-            metadata = {**maps.metadata, "subtitle": text}
-            drawn = replace(maps, values=values, labels=(), metadata=metadata)
+            info = maps.info | MapInfo(more={"subtitle": text})
+            drawn = replace(maps, values=values, labels=(), info=info)
             result.classes.append(text)
             yield frame, drawn, scale
 
@@ -296,10 +297,10 @@ def _explain(
 
 def _labeled(attention_map: AttentionMap) -> AttentionMap:
     """Return a map with its class below the frame: the predicted class may change."""
-    metadata = attention_map.metadata
-    name = str(metadata.get("class") or "")
+    info = attention_map.info
+    name = info.class_name
     text = f"class {name}" if name.isdecimal() else name
-    return replace(attention_map, metadata={"subtitle": text, **metadata})
+    return replace(attention_map, info=MapInfo(more={"subtitle": text}) | info)
 
 
 def _report(
@@ -314,8 +315,8 @@ def _report(
             result.shots.append(len(result.indices))
         result.indices.append(each.frame.index)
         result.seconds.append(each.frame.seconds)
-        result.classes.append(str(each.map.metadata.get("class") or ""))
-        result.details.append(dict(each.map.metadata.get("details") or {}))
+        result.classes.append(each.map.info.class_name)
+        result.details.append(dict(each.map.info.more.get("details", {})))
         if progress:
             progress(len(result.indices), total)
         yield each
@@ -352,7 +353,7 @@ def _with_clip_scale(
                 f"known, more than {_MAX_BYTES // 2**20}: use the running scale, explain fewer "
                 "frames, or choose a method with smaller maps, such as gradcam"
             )
-    shown = [m for m in maps if not m.metadata.get("empty")] or maps
+    shown = [m for m in maps if not m.info.empty] or maps
     scale = map_scale(shown, "global")
     with VideoReader(source, every=every, max_frames=len(maps)) as video:
         for frame, attention_map in zip(video, maps, strict=False):
@@ -372,11 +373,11 @@ def _draw(
     with open_mp4(result.movie, result.fps) as writer:
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
-            text = attention_map.metadata.get("subtitle")
+            text = attention_map.info.more.get("subtitle")
             writer.write(_with_subtitle(drawn, text, lines) if text else drawn, frame.seconds)
             result.vmax = scale.vmax
             if position % step == 0:
-                label = str(text or attention_map.metadata.get("class") or "")
+                label = text or attention_map.info.class_name
                 tiles.append((frame.seconds, label, drawn))
             if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
                 tiles, step = tiles[::2], 2 * step
@@ -400,7 +401,7 @@ def _draw_frame(
             f"{pixels.shape[:2]}: the frames of a video must have one size, and the file must not "
             "change meanwhile"
         )
-    if boxes := attention_map.metadata.get("details", {}).get("boxes"):
+    if boxes := attention_map.info.more.get("details", {}).get("boxes"):
         return draw_scan_path(pixels, np.asarray(boxes))
     values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
     options = DrawOptions(**drawing, vmin=scale.vmin, vmax=scale.vmax)

@@ -12,6 +12,7 @@ from visattn.pipelines.captioning import caption
 from visattn.pipelines.scanpath import Policy, glimpses
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath
 
 
@@ -31,7 +32,7 @@ class FrameCaptions:
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 40), channels=8))
         >>> frames = FrameCaptions(model, max_length=3)
         >>> [heatmap] = frames.map(frames.prepare([np.zeros((48, 64, 3), np.uint8)]))
-        >>> heatmap.values.shape, sorted(heatmap.metadata["details"])
+        >>> heatmap.values.shape, sorted(heatmap.info.more["details"])
         (torch.Size([3, 5]), ['gates', 'log_probs', 'words'])
     """
 
@@ -68,7 +69,7 @@ class FrameGlimpses:
         >>> model = RecurrentAttentionModel(("cat", "dog"), (24, 40), [0.5] * 3, [0.2] * 3)
         >>> frames = FrameGlimpses(model)
         >>> [heatmap] = frames.map(frames.prepare([np.zeros((48, 64, 3), np.uint8)]))
-        >>> heatmap.values.shape, len(heatmap.metadata["details"]["boxes"])
+        >>> heatmap.values.shape, len(heatmap.info.more["details"]["boxes"])
         (torch.Size([24, 40]), 6)
     """
 
@@ -105,8 +106,9 @@ def _mean_map(result: Caption) -> AttentionMap:
         "log_probs": list(result.log_probs),
         "gates": list(result.gates),
     }
-    metadata = {"class": result.text, "subtitle": result.text or "(no words)", "details": details}
-    return AttentionMap(values, result.maps.site, "words", result.maps.geometry, metadata)
+    more = {"subtitle": result.text or "(no words)", "details": details}
+    info = MapInfo(class_name=result.text, more=more)
+    return AttentionMap(values, result.maps.site, "words", result.maps.geometry, info)
 
 
 def _resolution_map(scan: ScanPath) -> AttentionMap:
@@ -116,6 +118,6 @@ def _resolution_map(scan: ScanPath) -> AttentionMap:
         "boxes": scan.boxes[: scan.labels[-1].glimpse + 1].tolist(),
     }
     text = f"{scan.prediction}   {scan.probability:.2f}"
-    metadata = {"class": scan.prediction, "subtitle": text, "details": details}
+    info = MapInfo(class_name=scan.prediction, more={"subtitle": text, "details": details})
     values = scan.maps.values.amax(0)
-    return AttentionMap(values, "retina", "glimpse", scan.maps.geometry, metadata)
+    return AttentionMap(values, "retina", "glimpse", scan.maps.geometry, info)

@@ -1,7 +1,7 @@
 """Video classifiers of transformers and torchvision: a map per frame, with tubelets in time."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from visattn.recording.model_config import takes_clips
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.receptive_field import trace_grids
 from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.info import MapInfo
 
 VIDEO_METHODS = ("gradcam", "attention", "input_gradient")
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -136,7 +137,7 @@ class VideoExplainer:
         >>> explainer = VideoExplainer(r3d_18(num_classes=3), num_frames=4, img_size=(32, 32))
         >>> clip = explainer.prepare([np.full((40, 60, 3), 9 * i, np.uint8) for i in range(4)])
         >>> maps = explainer.map(clip, "input_gradient", 2)
-        >>> len(maps), maps[3].metadata["tubelet"], maps[3].geometry.image_size
+        >>> len(maps), maps[3].info.more["tubelet"], maps[3].geometry.image_size
         (4, 3, (40, 60))
     """
 
@@ -220,30 +221,30 @@ class VideoExplainer:
             scores, volume = compute.get(method, self._gradient)(inputs[None], target)
         index = self._class_index(scores, target)
         named = self.class_names[index] if index < len(self.class_names) else ""
-        metadata = {
-            "method": method,
-            "model": type(self.model).__name__,
-            "target": index,
-            "class": named or str(index),
-            "probability": float(scores.softmax(0)[index]),
-            "signed": False,
-        }
+        info = MapInfo(
+            method=method,
+            model=type(self.model).__name__,
+            target=index,
+            class_name=named or str(index),
+            probability=float(scores.softmax(0)[index]),
+            written=("signed",),
+        )
         placement = None
         if method in ("gradcam", "attention") and self.align == "receptive_field":
             placement = self._placement(inputs[None].shape, (volume.shape[1], volume.shape[2]))
         if method != "input_gradient":
-            metadata["align"] = align_of(placement)
+            info = replace(info, align=align_of(placement))
         maps: list[AttentionMap] = []
         for frame in range(count):
             tubelet = frame * len(volume) // self.clip_length
             reason = empty_map_reason(volume[tubelet])
             if reason and not keep_empty:
                 raise ValueError(f"{method}: {reason}")
-            details = {**metadata, "tubelet": tubelet, **({"empty": reason} if reason else {})}
+            of_frame = replace(info, empty=reason, more={"tubelet": tubelet})
             kind = "tokens" if method == "attention" else "gradient"
             geometry = clip.geometries[frame]
             maps.append(
-                AttentionMap(volume[tubelet], method, kind, geometry, details, placement=placement)
+                AttentionMap(volume[tubelet], method, kind, geometry, of_frame, placement=placement)
             )
         return maps
 

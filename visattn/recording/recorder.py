@@ -27,6 +27,7 @@ from visattn.recording.probe_cache import probe_grids
 from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
 from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.results.info import MapInfo
 
 _SPATIAL_KINDS = ("gate", "tokens", "words", "queries")
 LayerSelection = int | str | Sequence[int | str] | None
@@ -37,7 +38,7 @@ class Recording:
     """Recorded attention maps.
 
     Args:
-        maps: In the order in which they were computed; the first axis is the batch. The metadata
+        maps: In the order in which they were computed; the first axis is the batch. Their info
             has the index of the `layer` among those that can be recorded and of the `call` of the
             module, both from 0, whether cells are placed by `align` at their receptive fields or
             from edge to edge, and for attention among tokens the kinds of `prefix_tokens` and
@@ -307,19 +308,19 @@ class _MapCollector:
     def add(self, attention_map: AttentionMap, weights: Tensor) -> None:
         """Add a map."""
         site = attention_map.site
-        layer = {"layer": self._sites.index(site)} if site in self._sites else {}
-        metadata = {"call": self.calls[site], **layer, **attention_map.metadata}
+        layer = self._sites.index(site) if site in self._sites else None
+        info = replace(attention_map.info, call=self.calls[site], layer=layer)
         self.calls[site] += 1
-        self.recording.maps.append(replace(attention_map, metadata=metadata))
+        self.recording.maps.append(replace(attention_map, info=info))
         self.recording.weights.append(weights)
 
     def add_third_party(self, recorded: RecordedWeights) -> None:
         """Add a map of intercepted attention among tokens."""
         weights, grid = recorded.weights, recorded.grid
         values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
-        metadata = {**recorded.metadata, "align": align_of(recorded.placement)}
+        info = replace(recorded.info, align=align_of(recorded.placement))
         attention_map = AttentionMap(
-            values, recorded.site, "tokens", metadata=metadata, placement=recorded.placement
+            values, recorded.site, "tokens", info=info, placement=recorded.placement
         )
         self.add(attention_map, weights)
 
@@ -416,14 +417,12 @@ def _recording_tap(
         if isinstance(tap, Tap) and not is_probing():
             values = weights if request.differentiable else weights.detach()
             selected = _select_rows(values, tap, request, site)
-            metadata, maps = _tap_metadata(tap, request), _to_grid(selected, tap, site)
+            info, maps = _tap_info(tap, request), _to_grid(selected, tap, site)
             placement = None
             if tap.kind in _SPATIAL_KINDS:
                 placement = grids.placement(site, tap, (maps.shape[-2], maps.shape[-1]))
-                metadata["align"] = align_of(placement)
-            attention_map = AttentionMap(
-                maps, site, tap.kind, metadata=metadata, placement=placement
-            )
+                info = replace(info, align=align_of(placement))
+            attention_map = AttentionMap(maps, site, tap.kind, info=info, placement=placement)
             collector.add(attention_map, selected)
 
     handle = tap.register_forward_hook(hook)
@@ -435,11 +434,11 @@ def _recording_tap(
         tap.requests.remove(request)
 
 
-def _tap_metadata(tap: Tap, request: RecordRequest) -> dict[str, Any]:
+def _tap_info(tap: Tap, request: RecordRequest) -> MapInfo:
     if tap.fulfilled is None:
-        return dict(tap.notes)
+        return MapInfo(more=tap.notes)
     selection = {"queries": request.queries, "heads": request.heads}
-    return {**tap.notes, "prefix_tokens": tap.roles, **selection}
+    return MapInfo(prefix_tokens=tuple(tap.roles), more={**tap.notes, **selection})
 
 
 def _select_rows(

@@ -28,6 +28,7 @@ from visattn.recording.module_calls import (
 from visattn.recording.probe import ObservedTokens, ProbeResult
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.recording.torch_function import AttentionInterceptor, sums_to_one
+from visattn.results.info import MapInfo
 
 _NO_IMAGE = "no image was passed in before it ran, so its grid is unknown; record the whole model"
 
@@ -40,14 +41,14 @@ class RecordedWeights:
         site: Qualified name of the module.
         weights: With the columns of prefix tokens.
         grid: Rows and columns of the keys.
-        metadata: Details of how they were computed.
+        info: How they were computed.
         placement: Where the keys lie on the input of the model; None if that is unknown.
     """
 
     site: str
     weights: Tensor
     grid: tuple[int, int]
-    metadata: dict[str, Any]
+    info: MapInfo
     placement: GridPlacement | None = None
 
 
@@ -220,18 +221,18 @@ class ThirdPartyRecorder:
         self, layout: ObservedTokens, attention: AttentionCall, weights: Tensor, deviation: float
     ) -> RecordedWeights:
         layer = layout.layer
-        metadata: dict[str, Any] = {
+        more: dict[str, Any] = {
             "deviation": None if isnan(deviation) else deviation,  # None: used by the model itself
-            "prefix_tokens": layout.key_prefix_tokens,
             "queries": self.request.queries,
             "heads": self.request.heads,
         }
         if layer.window_size is not None:
-            metadata |= {"window": layer.window_size, "shift": layer.shift_size}
+            more |= {"window": layer.window_size, "shift": layer.shift_size}
         if attention.heads_mixed:
-            metadata["mixed"] = "before the model mixed its heads"
+            more["mixed"] = "before the model mixed its heads"
         grid = layer.key_grid or layer.grid
-        return RecordedWeights(layer.site, weights, grid, metadata, layer.placement)
+        info = MapInfo(prefix_tokens=tuple(layout.key_prefix_tokens), more=more)
+        return RecordedWeights(layer.site, weights, grid, info, layer.placement)
 
     def _token_layout(self, call: ModuleCall) -> ObservedTokens | None:
         """Return the token positions of a layer; None if it is not selected or unsupported."""

@@ -5,6 +5,9 @@ from .captions import (
     Caption as Caption,
     Phrase as Phrase,
 )
+from .info import (
+    MapInfo as MapInfo,
+)
 from .kinds import (
     MapKind as MapKind,
 )

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -16,6 +16,7 @@ from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.io.argument_checks import check_argument
+from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
 
@@ -44,7 +45,7 @@ class AttentionMap:
             `channel` gate, which has no position on the image.
         geometry: Transform from the network's input to the image, which takes in the placement;
             `geometry.from_edges()` is that of the input alone. None if unknown.
-        metadata: Details of how they were computed, as plain values.
+        info: How they were computed.
         labels: A name for each map of the first axis; () for none.
         placement: Where the cells lie on the network's input, by default that of the geometry; None
             if they cover it from edge to edge.
@@ -55,7 +56,7 @@ class AttentionMap:
 
     Example:
         >>> maps = AttentionMap(torch.rand(2, 3, 5), "decoder.attend", "words", labels=("a", "dog"))
-        >>> [(word.metadata["label"], tuple(word.values.shape)) for word in maps]
+        >>> [(word.info.label, tuple(word.values.shape)) for word in maps]
         [('a', (3, 5)), ('dog', (3, 5))]
     """
 
@@ -63,7 +64,7 @@ class AttentionMap:
     site: str
     kind: MapKind
     geometry: Geometry | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    info: MapInfo = field(default_factory=MapInfo)
     labels: tuple[str, ...] = ()
     placement: GridPlacement | None = None
 
@@ -72,6 +73,7 @@ class AttentionMap:
         check_argument("values", self.values, Tensor)
         check_argument("site", self.site, str)
         check_argument("kind", self.kind, MapKind)
+        check_argument("info", self.info, MapInfo)
         if self.values.ndim < self._map_ndim:
             axes = "[..., c]" if self.kind == "channel" else "[..., y, x]"
             shape = tuple(self.values.shape)
@@ -101,7 +103,7 @@ class AttentionMap:
         channels: Literal["sum", "mean", "max_abs"] | None = None,
         site: str = "array",
         kind: MapKind = "gradient",
-        metadata: Mapping[str, Any] | None = None,
+        info: MapInfo | None = None,
         labels: tuple[str, ...] = (),
     ) -> "AttentionMap":
         """Return maps that were computed elsewhere, placed on their image.
@@ -118,7 +120,8 @@ class AttentionMap:
                 the sum. None if there is none.
             site: Name of what computed them.
             kind: See `AttentionMap`; signed attributions are of the kind `gradient`.
-            metadata: Details of how they were computed, as plain values.
+            info: How they were computed; by default, that negative values count against the
+                target if there are any.
             labels: A name for each map of the first axis.
 
         Raises:
@@ -137,8 +140,8 @@ class AttentionMap:
         if channels is not None:
             tensor = _reduce_channels(tensor, channels)
         geometry = _transform_geometry(transform, image_size)
-        signed = {"signed": bool((tensor < 0).any())}
-        return cls(tensor, site, kind, geometry, {**signed, **(metadata or {})}, labels)
+        signed = MapInfo(signed=bool((tensor < 0).any()), written=("signed",))
+        return cls(tensor, site, kind, geometry, signed | (info or MapInfo()), labels)
 
     def to_attributions(
         self, channels: int = 3, size: tuple[int, int] | None = None
@@ -182,18 +185,17 @@ class AttentionMap:
         """Return a one-line summary.
 
         Example:
-            >>> AttentionMap(torch.eye(2), "layer4", "gradient", metadata={"class": "dog"})
+            >>> AttentionMap(torch.eye(2), "layer4", "gradient", info=MapInfo(class_name="dog"))
             AttentionMap(layer4, gradient, 2 x 2, 0 to 1, dog, no geometry)
         """
         shape = " x ".join(map(str, self.values.shape))
         values = self.values.detach()
         limits = f"{float(values.min()):.3g} to {float(values.max()):.3g}" if values.numel() else ""
-        metadata = self.metadata
-        label = " ".join(self.labels) or metadata.get("class") or metadata.get("label") or ""
+        label = " ".join(self.labels) or self.info.class_name or self.info.label
         position = "no geometry"
         if self.geometry is not None:
             position = "on {} x {}".format(*self.geometry.image_size)
-        parts = [self.site, self.kind, shape, limits, truncate_text(str(label)), position]
+        parts = [self.site, self.kind, shape, limits, truncate_text(label), position]
         return f"AttentionMap({', '.join(filter(None, parts))})"
 
     def _repr_png_(self) -> bytes | None:
@@ -218,6 +220,16 @@ class AttentionMap:
         return heatmap_png(placed.flatten(0, -3) if placed.ndim > 2 else placed[None], vmin, vmax)
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """`info` as plain values for JSON, by the keys of records.
+
+        Example:
+            >>> AttentionMap(torch.eye(2), "x", "gradient", info=MapInfo(target=3)).metadata
+            {'target': 3}
+        """
+        return self.info.to_dict()
+
+    @property
     def _map_ndim(self) -> int:
         return 1 if self.kind == "channel" else 2
 
@@ -228,16 +240,14 @@ class AttentionMap:
         return len(self.values)
 
     def __getitem__(self, index: int | slice) -> "AttentionMap":
-        """Return one map or a slice of them; a single map keeps its label in `metadata`."""
+        """Return one map or a slice of them; a single map keeps its label in `info`."""
         count = len(self)
         if isinstance(index, slice):
             return replace(self, values=self.values[index], labels=self.labels[index])
         if not -count <= index < count:
             raise IndexError(f"the index must be below the number of maps, {count}; got {index}")
-        metadata = dict(self.metadata)
-        if self.labels:
-            metadata["label"] = self.labels[index]
-        return replace(self, values=self.values[index], labels=(), metadata=metadata)
+        info = replace(self.info, label=self.labels[index]) if self.labels else self.info
+        return replace(self, values=self.values[index], labels=(), info=info)
 
     def __iter__(self) -> Iterator["AttentionMap"]:
         """Iterate over the maps of the first axis."""
@@ -281,8 +291,8 @@ class AttentionMap:
         if align == "receptive_field":
             return self
         geometry = None if self.geometry is None else self.geometry.from_edges()
-        metadata = {**self.metadata, "align": align}
-        return replace(self, geometry=geometry, placement=None, metadata=metadata)
+        info = replace(self.info, align=align)
+        return replace(self, geometry=geometry, placement=None, info=info)
 
     def display_range(self) -> tuple[float, float]:
         """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
@@ -300,7 +310,7 @@ class AttentionMap:
             return 0.0, 1.0
         values = self.values.reshape(-1, *self.values.shape[-self._map_ndim :])
         peaks = values.flatten(1).nan_to_num(0.0).amax(1)
-        shared_peak = peaks.max if "texts" in self.metadata else peaks.median
+        shared_peak = peaks.max if self.info.texts else peaks.median
         top = float(shared_peak()) if len(peaks) else 0.0
         if self.kind in ("tokens", "words", "queries"):
             top = max(top, 4 / values.shape[1:].numel())
@@ -396,7 +406,7 @@ class AttentionMap:
         parts: list[MapBox] = []
         maps = list(self) if self.values.ndim > self._map_ndim else [self]
         for index, each in enumerate(maps):
-            label = str(each.metadata.get("label") or each.metadata.get("class") or "")
+            label = each.info.label or each.info.class_name
             placed = each.resize_to_image(smooth=smooth)
             parts += part_boxes(placed, threshold, relative=relative, label=label, index=index)
         size = self.geometry.image_size  # pyright: ignore[reportOptionalMemberAccess] (checked)
@@ -498,16 +508,6 @@ def _index_axis(
     values: Float[Tensor, "*axes y x"], index: Int[Tensor, " n"], axis: int
 ) -> Float[Tensor, "*axes y2 x2"]:
     return values.index_select(axis, index.to(values.device))
-
-
-def is_signed(attention_map: AttentionMap) -> bool:
-    """Return whether negative values of a map count against the target.
-
-    Example:
-        >>> is_signed(AttentionMap(torch.zeros(2, 2), "x", "gradient", metadata={"signed": True}))
-        True
-    """
-    return bool(attention_map.metadata.get("signed", False))
 
 
 def empty_map_reason(values: Float[Tensor, "*axes"]) -> str:

@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 from visattn.geometry.affine import Box, Geometry
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
+from visattn.results.info import MapInfo
 from visattn.results.word_statistics import HeadOverview, TextAttention
 
 
@@ -110,7 +111,7 @@ class Caption:
     @property
     def is_video(self) -> bool:
         """Whether the caption is one of a video, whose maps have an axis of frames."""
-        return "frames" in self.maps.metadata
+        return bool(self.maps.info.frames)
 
     @property
     def is_of_single_photo(self) -> bool:
@@ -122,10 +123,9 @@ class Caption:
         """The maps of the words on each photo of the prompt, or on each frame of the video."""
         if not self.is_video:
             return (self.maps, *self.further_maps)
-        maps, seconds = self.maps, self.maps.metadata["seconds"]
+        maps = self.maps
         return tuple(
-            replace(maps, values=maps.values[:, number], metadata={**maps.metadata, "second": each})
-            for number, each in enumerate(seconds)
+            replace(maps, values=maps.values[:, number]) for number in range(len(maps.info.frames))
         )
 
     def display_range(self) -> tuple[float, float]:
@@ -144,12 +144,12 @@ class Caption:
     @property
     def smooth(self) -> bool:
         """Whether figures interpolate the maps; those of hard attention are single cells."""
-        return self.maps.metadata.get("places") not in ("argmax", "sample")
+        return self.maps.info.places not in ("argmax", "sample")
 
     @property
     def quantity(self) -> str:
         """What the values of the maps are, for legends."""
-        return str(self.maps.metadata.get("quantity", "attention"))
+        return self.maps.info.quantity or "attention"
 
     @property
     def text(self) -> str:
@@ -190,7 +190,7 @@ class Caption:
         return {
             "image": self.image,
             **_caption_record(self),
-            **{key: self.maps.metadata[key] for key in _OF_VIDEO if self.is_video},
+            **_video_entries(self),
             "geometry": places if self.further_maps else places[0],
             "alternatives": [_caption_record(each) for each in self.alternatives],
         }
@@ -216,9 +216,7 @@ class Caption:
             if maps.geometry is not None:
                 prefix = "" if photo == 1 else f"photo{photo}_"
                 arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
-        for key in _OF_VIDEO if self.is_video else ():
-            arrays[key] = np.array(self.maps.metadata[key])
-        return arrays
+        return arrays | {key: np.array(each) for key, each in _video_entries(self).items()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
@@ -244,7 +242,7 @@ class Caption:
                 AttentionMap(
                     torch.tensor(values, dtype=torch.float32), "record", "words",
                     None if place is None else Geometry.from_dict(place),
-                    {**entry.get("made", {}), **video}, words,
+                    MapInfo.from_dict({**entry.get("made", {}), **video}), words,
                 )
                 for values, place in zip(
                     entry["maps"] if several else [entry["maps"]], places, strict=True
@@ -269,10 +267,16 @@ class Caption:
         return read(record, tuple(read(each, ()) for each in record.get("alternatives", ())))
 
 
+def _video_entries(caption: Caption) -> dict[str, Any]:
+    info = caption.maps.info
+    return {"frames": info.frames, "seconds": info.seconds} if caption.is_video else {}
+
+
 def _caption_record(caption: Caption) -> dict[str, Any]:
     """Return what an alternative has as well as the caption itself."""
     left_out = ("image", *_OF_VIDEO)
-    made = {name: each for name, each in caption.maps.metadata.items() if name not in left_out}
+    entries = caption.maps.info.to_dict()
+    made = {name: each for name, each in entries.items() if name not in left_out}
     maps = [each.values.tolist() for each in (caption.maps, *caption.further_maps)]
     statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
     return {

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.results.attention_map import AttentionMap, is_signed
+from visattn.results.attention_map import AttentionMap
 
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
@@ -74,7 +74,7 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
         raise ValueError(
             f"a scale needs maps and a rule among {', '.join(RULES)}; got {len(maps)}, {rule!r}"
         )
-    signed = is_signed(maps[0])
+    signed = maps[0].info.signed
     if rule == "percentile":
         finite = [m.values.nan_to_num(0.0, 0.0, 0.0).flatten() for m in maps]
         values = torch.cat([each.abs() if signed else each for each in finite]).double()
@@ -107,8 +107,8 @@ class ValueRange:
     def add(self, attention_map: AttentionMap) -> None:
         """Include the values of a map; the first one says whether values are signed."""
         if not self.count:
-            self._signed = is_signed(attention_map)
-            self._has_offset = attention_map.metadata.get("method") in _OFFSET_METHODS
+            self._signed = attention_map.info.signed
+            self._has_offset = attention_map.info.method in _OFFSET_METHODS
         self.count += 1
         finite = replace(attention_map, values=attention_map.values.nan_to_num(0.0, 0.0, 0.0))
         magnitudes = finite.values.abs() if self._signed else finite.values
@@ -130,6 +130,6 @@ def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) ->
     if attention_map.kind in ("gradient", "saliency") and magnitudes.numel() > _MANY_CELLS:
         top = float(magnitudes.double().flatten().quantile(1 - _TAIL))
         return top if top > 0 else float(magnitudes.max())
-    if is_signed(attention_map):
+    if attention_map.info.signed:
         return float(magnitudes.max())
     return attention_map.display_range()[1]

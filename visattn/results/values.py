@@ -245,7 +245,7 @@ class ScanPath:
             "labels": [label._asdict() for label in self.labels],
             "glimpses_per_label": self.glimpses_per_label,
             "end_class": self.end_class,
-            **self.maps.metadata,
+            **self.maps.info.to_dict(),
             "glimpse_size": self.patches.shape[-1],
             "num_scales": self.patches.shape[1],
             "locations": self.locations.tolist(),
@@ -310,7 +310,7 @@ class Detections:
                 for each in self.objects
             ],
             "site": self.maps.site,
-            **self.maps.metadata,
+            **self.maps.info.to_dict(),
             "maps": self.maps.values.tolist(),
             "points": None if self.points is None else self.points.tolist(),
             "geometry": self.maps.place(),

@@ -18,6 +18,7 @@ from visattn.images.video import VideoReader
 from visattn.pipelines.video import caption_video
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 from visattn.results.records import read_saved_maps
 from visattn.viz.captions.alignment import alignment_figure
 from visattn.viz.captions.animation import caption_gif
@@ -125,9 +126,9 @@ def of_video() -> Caption:
     """A caption of two words on a video whose second frame has all attention of the second."""
     values = torch.full((2, 2, 3, 5), 0.01)
     values[1, 1, 1, 2] = 0.7
-    metadata = {"frames": [0, 2], "seconds": [0.0, 0.2]}
+    info = MapInfo(frames=[0, 2], seconds=[0.0, 0.2])
     place = Geometry.identity((48, 64))
-    maps = AttentionMap(values, "attend", "words", place, metadata, ("a", "b"))
+    maps = AttentionMap(values, "attend", "words", place, info, ("a", "b"))
     return Caption(("a", "b"), (-0.1, -0.2), (0.3, 0.9), maps, -0.3, finished=True)
 
 
@@ -183,8 +184,8 @@ def test_a_panel_of_many_frames_draws_some_and_bars_of_all() -> None:
     values = torch.zeros(1, 14, 2, 2)
     values[0, 13] = 0.25
     seconds = [float(n) for n in range(14)]
-    metadata = {"frames": list(range(14)), "seconds": seconds}
-    maps = AttentionMap(values, "attend", "words", Geometry.identity((6, 8)), metadata)
+    info = MapInfo(frames=list(range(14)), seconds=seconds)
+    maps = AttentionMap(values, "attend", "words", Geometry.identity((6, 8)), info)
     said = Caption(("dog",), (), (), maps, score=0.0, finished=True)
     assert caption_figure(frames, said, width=700).shape[1] == 700
     with pytest.raises(ValueError, match="maps on 14 images, got 13"):

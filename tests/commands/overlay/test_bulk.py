@@ -15,6 +15,7 @@ from visattn.commands.options.images import map_in_threads
 from visattn.commands.overlay import job
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.scale import ValueRange, map_scale
 
 
@@ -85,9 +86,9 @@ def test_global_scale_holds_the_maps_of_one_image(
 
 def test_value_range_is_the_scale_of_all_maps_at_once() -> None:
     random = torch.Generator().manual_seed(0)
-    for metadata in ({}, {"signed": True}, {"method": "rise"}):
+    for info in (MapInfo(), MapInfo(signed=True), MapInfo("rise")):
         maps = [
-            AttentionMap(torch.randn(3, 5, generator=random), "x", "gradient", metadata=metadata)
+            AttentionMap(torch.randn(3, 5, generator=random), "x", "gradient", info=info)
             for _ in range(4)
         ]
         ranges = ValueRange()
@@ -96,8 +97,8 @@ def test_value_range_is_the_scale_of_all_maps_at_once() -> None:
         assert ranges.scale("global") == map_scale(maps, "global")
         values = torch.stack([each.values for each in maps])
         scale = ranges.scale("global")
-        assert scale.vmax == float((values.abs() if "signed" in metadata else values).max())
-        assert scale.vmin == (float(values.min()) if "method" in metadata else 0.0)
+        assert scale.vmax == float((values.abs() if info.signed else values).max())
+        assert scale.vmin == (float(values.min()) if info.method else 0.0)
 
 
 def test_results_of_threads_keep_their_order_and_errors() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,14 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.metrics.maps.attention_stats import diagnose_layers, layer_diagnostics
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 
 ROLES = ("class", "register", "register")
 
 
-def layer(weights: Tensor, grid: tuple[int, int], **made: object) -> AttentionMap:
+def layer(weights: Tensor, grid: tuple[int, int], **made: Any) -> AttentionMap:
     values = weights[..., len(ROLES) :].unflatten(-1, grid)
-    return AttentionMap(values, "blocks.0", "tokens", metadata={"prefix_tokens": ROLES, **made})
+    return AttentionMap(values, "blocks.0", "tokens", info=MapInfo(prefix_tokens=ROLES, **made))
 
 
 def test_uniform_attention() -> None:
@@ -56,7 +58,7 @@ def test_windows_and_differing_query_grids() -> None:
     weights = torch.zeros(1, 1, 8, 16)
     weights[..., :4] = 0.25  # a window of 2 x 2 among 4 x 4 keys, for 2 x 4 queries
     attention_map = AttentionMap(
-        weights.unflatten(-1, (4, 4)), "a", "tokens", metadata={"prefix_tokens": ()}
+        weights.unflatten(-1, (4, 4)), "a", "tokens", info=MapInfo(prefix_tokens=())
     )
     card = AttentionLayer("a", (2, 4), 1, key_grid=(4, 4), window_size=(2, 2))
     result = layer_diagnostics(attention_map, weights, (32, 64), card)

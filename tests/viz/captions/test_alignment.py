@@ -9,6 +9,7 @@ import torch
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 from visattn.viz.captions.alignment import alignment_figure, alignment_image_size, alignment_panel
 from visattn.viz.layout.grid import MARGIN, title_bottom
 from visattn.viz.maps.legend import BACKGROUND
@@ -18,10 +19,10 @@ LEFT = MARGIN + 140  # of the photo and of the matrix
 PHOTO = np.random.default_rng(1).integers(0, 256, (60, 100, 3), dtype=np.uint8)
 
 
-def caption(values: torch.Tensor, geometry: Geometry, **metadata: Any) -> Caption:
+def caption(values: torch.Tensor, geometry: Geometry, **info: Any) -> Caption:
     words = tuple(str(number) for number in range(len(values)))
     zeros = (0.0,) * len(values)
-    maps = AttentionMap(values, "attend", "words", geometry, metadata, words)
+    maps = AttentionMap(values, "attend", "words", geometry, MapInfo(**info), words)
     return Caption(words, zeros, (1.0,) * len(values), maps, 0.0, finished=True)
 
 

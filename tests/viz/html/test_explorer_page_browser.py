@@ -35,7 +35,7 @@ LAYERS = (
     layer_of(0, attention(3, 2, GRID), ("class", "register"), 2),
     layer_of(1, attention(2, 0, (6, 10))),
 )
-DOG = {"class": "dog", "target": 0, "probability": 0.91}
+DOG = {"class_name": "dog", "target": 0, "probability": 0.91}
 MAPS = (
     method_map("Grad-CAM", RNG.random((4, 6)), GEOMETRY, **DOG),
     method_map("gradients", RNG.normal(size=(60, 100)), GEOMETRY, signed=True),
@@ -248,7 +248,7 @@ def test_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> N
 
 def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) -> None:
     layer = layer_of(0, attention(1, 1, GRID), (EVIL,), 1, EVIL)
-    evil = method_map(EVIL, np.ones((2, 2)), GEOMETRY, options={EVIL: EVIL}, **{"class": EVIL})
+    evil = method_map(EVIL, np.ones((2, 2)), GEOMETRY, options={EVIL: EVIL}, class_name=EVIL)
     explained = explained_model(EVIL)
     options = {"layers": [layer], "maps": [evil], "scales": None, "name": EVIL}
     path = write(tmp_path / "a.html", explained=explained, **options)

@@ -86,8 +86,7 @@ def pages(folder: Path, kind: str) -> list[Path]:
     """Write a page of each kind with hostile texts only."""
     words = WORDS[kind]
     text = " ".join(words)
-    facts = {"options": {text: text}, "class": text}
-    maps = [method_map(text, RNG.random((3, 5)), PLACE, **facts)]
+    maps = [method_map(text, RNG.random((3, 5)), PLACE, options={text: text}, class_name=text)]
     explained = explained_model(text)
     said_twice = replace(said(words), alternatives=(said(words[::-1]),))
     made = {

@@ -71,7 +71,7 @@ def close(actual: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_map_positions_match_python(browser: Any, tmp_path: Path, name: str) -> None:
     geometry = GEOMETRIES[name]
-    maps = AttentionMap(grids(5, 7), "look", "words", geometry, {}, WORDS)
+    maps = AttentionMap(grids(5, 7), "look", "words", geometry, labels=WORDS)
     kept = write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.11)
     browser.open(tmp_path / "a.html")
     for word, smooth in ((1, True), (2, False)):
@@ -83,7 +83,7 @@ def test_map_positions_match_python(browser: Any, tmp_path: Path, name: str) -> 
 
 def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None:
     geometry = GEOMETRIES["pad"]
-    maps = AttentionMap(grids(5, 7), "look", "words", geometry, {}, WORDS)
+    maps = AttentionMap(grids(5, 7), "look", "words", geometry, labels=WORDS)
     kept = np.array(write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.09))
     mean = AttentionMap(maps.values.mean(0), "look", "words", geometry).resize_to_image()
     browser.open(tmp_path / "a.html")
@@ -104,7 +104,7 @@ def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize("style", ["heat", "light"])
 def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> None:
     geometry = resize_geometry((61, 107), ResizeSpec((32, 32)))
-    maps = AttentionMap(grids(3, 3), "look", "words", geometry, {}, WORDS)
+    maps = AttentionMap(grids(3, 3), "look", "words", geometry, labels=WORDS)
     kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, vmax=0.3)
     browser.open(tmp_path / "a.html")
     browser.place("#words button")  # the script runs once the photo is decoded

@@ -8,6 +8,7 @@ import torch
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale
 from visattn.viz.layout.grid import compute_tile_grid
 from visattn.viz.maps.comparison import comparison_figure
@@ -32,9 +33,9 @@ def contains_tile(page: np.ndarray, tile: np.ndarray) -> bool:
     return False
 
 
-def placed(values: np.ndarray, size: tuple[int, int] = (60, 80), **metadata: Any) -> AttentionMap:
+def placed(values: np.ndarray, size: tuple[int, int] = (60, 80), **info: Any) -> AttentionMap:
     geometry = Geometry.identity(size)
-    return AttentionMap(torch.from_numpy(values), "site", "gradient", geometry, metadata)
+    return AttentionMap(torch.from_numpy(values), "site", "gradient", geometry, MapInfo(**info))
 
 
 def test_each_tile_is_the_overlay_on_its_own_scale() -> None:

@@ -61,7 +61,7 @@ def boxes_of(maps: "AttentionMap", args: argparse.Namespace) -> "MapBoxes | None
     """
     if args.boxes is None:
         return None
-    smooth = maps.metadata.get("places") not in ("argmax", "sample")  # as the maps are drawn
+    smooth = maps.info.places not in ("argmax", "sample")  # as the maps are drawn
     return maps.boxes(args.box_threshold, smooth=smooth)
 
 

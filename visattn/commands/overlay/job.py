@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.results.attention_map import AttentionMap
+    from visattn.results.info import MapInfo
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.scale import MapScale
     from visattn.results.values import RecordedLayer
@@ -175,7 +176,10 @@ class OverlayJob(Job[ImageMaps]):
     def finished(self, path: Path) -> tuple[Record, ...] | None:
         """Return the records of an image that is finished and of which no method has failed."""
         records = super().finished(path)
-        failed = any(record["metadata"].get("failed") for record in records or ())
+        try:
+            failed = any(_read_info(record).failed for record in records or ())
+        except (ValueError, LookupError, TypeError):
+            return None  # the record is of another version
         return None if failed else records
 
     def infer(self, images: "Sequence[LoadedImage]") -> list[ImageMaps]:
@@ -221,7 +225,7 @@ class OverlayJob(Job[ImageMaps]):
         for spec, attention_map in zip(specs, maps, strict=True):
             groups.setdefault(spec.scale_key, []).append(attention_map)
         drawn = {
-            key: [each for each in group if not each.metadata.get("empty")] or group
+            key: [each for each in group if not each.info.empty] or group
             for key, group in groups.items()
         }
         return [map_scale(drawn[spec.scale_key], self.args.normalize) for spec in specs]
@@ -239,7 +243,7 @@ class OverlayJob(Job[ImageMaps]):
             if boxes is not None:
                 record["boxes"] = boxes.to_dict()
             files = {f"{stem}.npy": encode_npy(attention_map)}
-            if not attention_map.metadata.get("empty"):
+            if not attention_map.info.empty:
                 drawn = self._draw(image, attention_map, scale, boxes)
                 tiles[stem] = drawn["overlay"]
                 for kind in self.args.save:
@@ -289,7 +293,7 @@ class OverlayJob(Job[ImageMaps]):
         pages: dict[str, bytes] = {}
         if len(maps) > 1:
             parts = [Path(image.name).name, explained.info.name]
-            parts += list(dict.fromkeys(str(each.metadata.get("note") or "") for each in maps))
+            parts += list(dict.fromkeys(each.info.note for each in maps))
             figure = comparison_figure(
                 image,
                 maps,
@@ -312,7 +316,7 @@ class OverlayJob(Job[ImageMaps]):
             pages[f"{name}.heads.png"] = encode_png(figure)
         if args.explorer:
             pairs = zip(maps, scales, strict=True)
-            drawn = [(each, scale) for each, scale in pairs if not each.metadata.get("empty")]
+            drawn = [(each, scale) for each, scale in pairs if not each.info.empty]
             page = explorer_html(
                 image,
                 geometry,
@@ -340,7 +344,7 @@ class OverlayJob(Job[ImageMaps]):
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield method, target, probability and displayed range of a map that is not empty."""
-        if record["metadata"].get("empty"):
+        if _read_info(record).empty:
             return
         row = dict(*self.table(record))
         value = row["cosine"] if row["probability"] is None else row["probability"]
@@ -350,20 +354,20 @@ class OverlayJob(Job[ImageMaps]):
 
     def table(self, record: Record) -> Iterable[dict[str, Any]]:
         """Yield method, target, probability and displayed range of a map."""
-        metadata, scale = record["metadata"], record["scale"]
+        info, scale = _read_info(record), record["scale"]
         yield {
             "method": record["key"],
-            "target": metadata.get("class") or metadata.get("target"),
-            "probability": metadata.get("probability"),
-            "cosine": metadata.get("cosine"),
+            "target": info.class_name or info.target,
+            "probability": info.probability,
+            "cosine": info.cosine,
             "lowest": -scale["vmax"] if scale["signed"] else scale["vmin"],
             "highest": scale["vmax"],
-            "reason": metadata.get("empty") or "",
+            "reason": info.empty,
         }
 
     def problems(self, record: Record) -> Iterable[str]:
         """Yield why a map is empty."""
-        if reason := record["metadata"].get("empty"):
+        if reason := _read_info(record).empty:
             yield f".{record['key']}: {reason}"
 
 
@@ -440,7 +444,7 @@ class DrawJob(OverlayJob):
         names: dict[Path, str] = {}
         for path, name in self.names.items():
             for spec, each in zip(self.runner.specs, self.maps.load_maps(path), strict=False):
-                ranges = empty if each.metadata.get("empty") else drawn
+                ranges = empty if each.info.empty else drawn
                 ranges[spec.scale_key].add(each)
                 names[path] = name
         keys = [spec.scale_key for spec in self.runner.specs] if names else []
@@ -507,12 +511,18 @@ def map_record(
         "site": attention_map.site,
         "map_shape": list(attention_map.values.shape),
         "geometry": None if geometry is None else geometry.to_dict(),
-        "metadata": plain_values(_finite(attention_map.metadata)),
+        "metadata": plain_values(_finite(attention_map.info.to_dict())),
         "scale": None if scale is None else scale.to_dict(),
         "values": _summary(attention_map),
         "visattn": version("visattn"),
         "torch": version("torch"),
     }
+
+
+def _read_info(record: Record) -> "MapInfo":
+    from visattn.results.info import MapInfo
+
+    return MapInfo.from_dict(record["metadata"])
 
 
 def encode_npy(attention_map: "AttentionMap") -> bytes:
@@ -542,7 +552,7 @@ def read_map(path: Path, record: Record) -> "AttentionMap":
             record["site"],
             record["kind"],
             Geometry.from_dict(record["geometry"]),
-            record["metadata"],
+            _read_info(record),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -558,11 +568,9 @@ def index_text(maps: "Sequence[AttentionMap]") -> str:
     """
     from visattn.viz.maps.comparison import method_title, target_line
 
-    titles = [method_title(each) for each in maps if not each.metadata.get("empty")]
+    titles = [method_title(each) for each in maps if not each.info.empty]
     failures = [
-        f"{method_title(each)} not drawn: {each.metadata['empty']}"
-        for each in maps
-        if each.metadata.get("empty")
+        f"{method_title(each)} not drawn: {each.info.empty}" for each in maps if each.info.empty
     ]
     parts = [target_line(maps[0]), ", ".join(titles), *failures]
     return " \N{MIDDLE DOT} ".join(filter(None, parts))
@@ -604,8 +612,8 @@ def _labeled(
     """Return boxes whose label is the explained class or text, or the method if there is none."""
     from visattn.attribution.methods import METHODS
 
-    metadata = attention_map.metadata
-    target = metadata.get("class") or metadata.get("target")
+    info = attention_map.info
+    target = info.class_name or info.target
     explained = target is not None and METHODS[spec.method].needs_target
     label = str(target) if explained else spec.key
     return boxes and replace(boxes, boxes=tuple(each._replace(label=label) for each in boxes))

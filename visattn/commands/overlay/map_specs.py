@@ -15,12 +15,14 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.pipelines.inputs import PreparedImages
     from visattn.recording.model_info import ExplainedModel, ModelInfo
     from visattn.results.attention_map import AttentionMap
+    from visattn.results.info import MapInfo
 
 
 SIMILARITY_NOTE = (
     "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
     "that it names; compare it with legrad"
 )
+_OF_TARGET = ("target", "class")  # keys that records have also for maps that explain no class
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,14 @@ class MapRunner:
         """Return the maps of each prepared image, one per spec.
 
         All specs explain the same class of an image: the target, or the predicted class. If one of
-        several methods fails, its map is empty and its metadata holds the reason.
+        several methods fails, its map is empty and its info holds the reason.
 
         Raises:
             ValueError: If a class, layer or head does not exist, or all methods fail.
         """
+        from visattn.attribution.targets import class_name
+        from visattn.results.info import MapInfo
+
         class_indices, probabilities = self._predict(batch)
         names = self.explained.class_names
         results: list[list[AttentionMap]] = [[] for _ in batch.originals]
@@ -119,17 +124,18 @@ class MapRunner:
                     raise failures[0] from None
                 maps = [_failed_map(image, spec, error) for image in batch.originals]
             for position, (result, attention_map) in enumerate(zip(results, maps, strict=True)):
-                index = class_indices[position] if class_indices else None
-                described: dict[str, Any] = {
-                    "target": index,
-                    "class": names[index] if index is not None and index < len(names) else "",
-                }
-                described = {} if self.dense else described
-                described["probability"] = probabilities[position] if probabilities else None
+                described = MapInfo(
+                    probability=probabilities[position] if probabilities else None,
+                    written=("probability",),
+                )
                 if self.loaded_texts:
-                    described = _text_metadata(spec, names)
-                metadata = {**attention_map.metadata, "title": spec.title, **described}
-                result.append(replace(attention_map, metadata=metadata))
+                    described = _text_info(spec, names)
+                elif not self.dense:
+                    index = class_indices[position] if class_indices else None
+                    name = class_name(index, names)
+                    described |= MapInfo(target=index, class_name=name, written=_OF_TARGET)
+                info = replace(attention_map.info, title=spec.title) | described
+                result.append(replace(attention_map, info=info))
         return results
 
     def _predict(self, batch: "PreparedImages") -> tuple[list[int] | None, list[float] | None]:
@@ -154,24 +160,20 @@ class MapRunner:
 
 
 def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "AttentionMap":
-    """Return an empty map whose metadata holds the reason of the failure."""
+    """Return an empty map whose info holds the reason of the failure."""
     import torch
 
     from visattn.attribution.methods import METHODS
     from visattn.geometry.affine import Geometry
     from visattn.results.attention_map import AttentionMap
+    from visattn.results.info import MapInfo
 
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    metadata = {
-        "method": spec.method,
-        "options": dict(spec.method_args),
-        "signed": False,
-        "empty": text,
-        "failed": True,
-    }
+    written = ("options", "signed")
+    info = MapInfo(spec.method, dict(spec.method_args), empty=text, failed=True, written=written)
     geometry = Geometry.identity(image.size)
     kind = METHODS[spec.method].kind
-    return AttentionMap(torch.zeros(1, 1), spec.method, kind, geometry, metadata)
+    return AttentionMap(torch.zeros(1, 1), spec.method, kind, geometry, info)
 
 
 def _map_specs(
@@ -286,12 +288,15 @@ def _specs_per_text(specs: Sequence[MapSpec], texts: Sequence[str]) -> list[MapS
     ]
 
 
-def _text_metadata(spec: MapSpec, texts: Sequence[str]) -> dict[str, Any]:
-    """Return what the metadata say of the text of a map."""
+def _text_info(spec: MapSpec, texts: Sequence[str]) -> "MapInfo":
+    """Return what is said of the text of a map."""
+    from visattn.results.info import MapInfo
+
+    written = (*_OF_TARGET, "probability")
     if spec.text is None:  # the same for all texts
-        return {"target": None, "class": "", "probability": None, "cosine": None}
-    described = {"target": spec.text, "class": texts[spec.text], "probability": None}
-    return {**described, "note": SIMILARITY_NOTE} if spec.method == "similarity" else described
+        return MapInfo(written=(*written, "cosine"))
+    note = SIMILARITY_NOTE if spec.method == "similarity" else ""
+    return MapInfo(target=spec.text, class_name=texts[spec.text], note=note, written=written)
 
 
 def _default_method(supported: Sequence[str], *, layered: bool) -> str:

@@ -89,7 +89,7 @@ def diagnose_layers(
                 continue
             layer = _layer_at(subject.info.attention_layers, attention_map.site)
             means = layer_diagnostics(attention_map, weights, input_size, layer)
-            key = f"{attention_map.site}:{attention_map.metadata.get('call', 0)}"
+            key = f"{attention_map.site}:{attention_map.info.call or 0}"
             batch_sum = _scale(means, float(len(images)))
             sums[key] = _add(sums[key], batch_sum) if key in sums else batch_sum
     if not sums:
@@ -116,7 +116,7 @@ def layer_diagnostics(
         layer: Metadata of the layer: the window size, and the grid of the queries if it differs
             from that of the keys.
     """
-    roles = tuple(attention_map.metadata.get("prefix_tokens") or ())
+    roles = attention_map.info.prefix_tokens or ()
     key_grid = (attention_map.values.shape[-2], attention_map.values.shape[-1])
     query_grid = layer.grid if layer is not None else key_grid
     heads = weights.shape[1]

@@ -171,7 +171,7 @@ def caption_with_transformers(
         One caption per image; with `num_return_sequences` the others are its `alternatives`. Its
         `gates` are the shares of the words' attention that lie on the photo, or on all photos of
         the prompt, whose `further_maps` are those of the second and later ones. The maps of a video
-        have an axis of its frames, `[words, frames, y, x]`; `maps.metadata` has their numbers
+        have an axis of its frames, `[words, frames, y, x]`; `maps.info` has their numbers
         (`frames`) and times (`seconds`).
 
     Raises:

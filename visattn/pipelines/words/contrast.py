@@ -13,6 +13,7 @@ from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 
 NEUTRAL_PROMPT = "Write a general description of the image."
 """The neutral prompt of Zhang et al. 2025."""
@@ -85,13 +86,12 @@ def contrast_replay(
     result = replay.caption(controls=controls)
     values = contrast_maps(replay, process, controls)
     prompt = str(process.text or "")
-    metadata = {
-        **result.maps.metadata,
-        "contrast": prompt,
-        "quantity": "ratio to the other prompt",
-        "even": [1.0, "as much as behind the other prompt"],
-    }
-    maps = replace(result.maps, values=values, kind="gradient", metadata=metadata)
+    info = result.maps.info | MapInfo(
+        quantity="ratio to the other prompt",
+        even=[1.0, "as much as behind the other prompt"],
+        more={"contrast": prompt},
+    )
+    maps = replace(result.maps, values=values, kind="gradient", info=info)
     notes = f"{result.notes}; divided by the attention of the same words behind {prompt!r}"
     return replace(result, maps=maps, notes=notes)
 

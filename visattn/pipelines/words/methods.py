@@ -208,19 +208,20 @@ def explain_replay(replay: WordReplay, method: str, **options: Any) -> Caption:
         return result
     [on_images] = _maps_on_images(replay, [method], **options).values()
     chosen = {name: list(options[name]) for name in ("layers", "heads") if options.get(name)}
-    quantity = {} if method == "attention" else {"quantity": WORD_QUANTITIES[method]}
-    metadata = {**result.maps.metadata, "method": method, **chosen, **quantity}
+    quantity = "" if method == "attention" else WORD_QUANTITIES[method]
+    more = {**result.maps.info.more, **chosen}
     if method not in ("attention", "gradient_attention"):  # others read no layers and heads
-        metadata = {name: metadata[name] for name in metadata if name not in ("layers", "heads")}
+        more = {name: more[name] for name in more if name not in ("layers", "heads")}
+    info = replace(result.maps.info, method=method, quantity=quantity, more=more)
     kind = "words" if method == "attention" else "gradient"
     maps, *others = (
         replace(each, values=values, kind=kind, geometry=geometry,
-                metadata={**metadata, "image": each.metadata["image"]})
+                info=replace(info, image=each.info.image))
         for each, (values, geometry) in zip(
             (result.maps, *result.further_maps), on_images, strict=True
         )
     )  # fmt: skip
-    return replace(result, maps=maps, further_maps=tuple(others), notes=replay.describe(metadata))
+    return replace(result, maps=maps, further_maps=tuple(others), notes=replay.describe(info))
 
 
 @torch.no_grad()

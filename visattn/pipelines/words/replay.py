@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +51,7 @@ from visattn.recording.rounding import Rounding
 from visattn.recording.word_rows import WordRows
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 
 _UNTOUCHED = Controls()
 
@@ -239,7 +240,7 @@ class WordReplay:
         *,
         method: str = "attention",
         controls: Controls = _UNTOUCHED,
-        **metadata: Any,
+        **more: Any,
     ) -> Caption:
         """Return the caption with one placed map per word.
 
@@ -248,9 +249,9 @@ class WordReplay:
         Args:
             rows: One value per token and image token; by default the attention, mean over layers
                 and heads. The row of a word is the mean over its tokens.
-            method: Name of the method, noted in the metadata.
+            method: Name of the method, noted in the info of the maps.
             controls: Selected layers and heads, and corrections.
-            metadata: Further entries of the metadata.
+            more: Further entries of the info.
 
         Raises:
             ValueError: If layers or heads do not exist.
@@ -258,32 +259,28 @@ class WordReplay:
         words, details = self.word_rows(rows, controls)
         return self.placed_caption(
             [each.rasterize(words) for each in self.placements],
-            {"method": method, **details, **metadata},
+            MapInfo(method, more={**details, **more}),
         )
 
-    def placed_caption(
-        self, values: Sequence[Float[Tensor, "w ..."]], details: Mapping[str, Any]
-    ) -> Caption:
+    def placed_caption(self, values: Sequence[Float[Tensor, "w ..."]], info: MapInfo) -> Caption:
         """Return the caption with maps that lie on the photos, or on the video.
 
         Args:
             values: Maps of the words on each photo, in the grids of the placements.
-            details: How they were made.
+            info: How they were made.
         """
         mass = torch.stack([each.flatten(1).sum(1) for each in values])
         shares = tuple(mass.sum(0).tolist())
         shown = self.shown
-        metadata = {
-            "model": type(self.model).__name__, "image": shown.name, **details,
-            "image_shares": shares, "placement": list(self.notes),
-        }  # fmt: skip
+        more: dict[str, Any] = {"image_shares": shares, "placement": list(self.notes)}
+        if shown.clip is None and len(values) > 1:
+            more["photo_shares"] = mass.T.tolist()
+        info |= MapInfo(model=type(self.model).__name__, more=more)
         if shown.clip is not None:
-            metadata |= {"frames": shown.clip.indices, "seconds": shown.clip.seconds}
-        elif len(values) > 1:
-            metadata["photo_shares"] = mass.T.tolist()
+            info = replace(info, frames=shown.clip.indices, seconds=shown.clip.seconds)
         first, *others = (
             AttentionMap(each, self.sites[-1], "words", placement.geometry,
-                         {**metadata, "image": name}, self.words)
+                         replace(info, image=name), self.words)
             for each, placement, name in zip(values, self.placements, self._names(), strict=True)
         )  # fmt: skip
         log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
@@ -292,7 +289,7 @@ class WordReplay:
             words=self.words, log_probs=log_probs, gates=shares, maps=first,
             further_maps=tuple(others), score=float(self.log_probs.sum()),
             finished=self.finished, image=shown.name, gate_symbol=f"on {kind}",
-            notes=self.describe(metadata), spaces=self.spaces,
+            notes=self.describe(info), spaces=self.spaces,
             thumbnail=make_thumbnail(self.image) if kind == "photo" else None,
         )  # fmt: skip
 
@@ -300,15 +297,16 @@ class WordReplay:
         images = self.shown.images
         return [each.name for each in images[: len(self.placements)]]
 
-    def describe(self, details: Mapping[str, Any]) -> str:
+    def describe(self, info: MapInfo) -> str:
         """Return in one line how maps were made.
 
         Args:
-            details: Metadata of the maps.
+            info: Of the maps.
         """
+        details = info.more
         layers, heads = details.get("layers"), details.get("heads")
         count = len(self.sites)
-        parts = [f"{details['method']} of {details['model']}"]
+        parts = [f"{info.method} of {info.model}"]
         if layers is not None:
             parts.append(f"mean of {count} layers" if layers == "mean" else f"layers {layers}")
             parts.append("mean of heads" if heads == "mean" else f"heads {heads}")

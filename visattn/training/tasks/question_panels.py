@@ -11,6 +11,7 @@ from visattn.data.questions.batch import Question, QuestionBatch
 from visattn.geometry import Geometry
 from visattn.models.vqa_model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale
 from visattn.viz.maps.comparison import comparison_figure
 from visattn.viz.maps.marks import draw_frame
@@ -85,7 +86,7 @@ def _hop_maps(
     """Return the maps of all hops on the drawn image; one that says so if there are none."""
     drawn = Geometry.identity((pixels.shape[0], pixels.shape[1])).resized(model.img_size)
     if maps is None:
-        note = {"empty": "this model has no attention maps"}
+        note = MapInfo(empty="this model has no attention maps")
         return [AttentionMap(torch.zeros(1, 1), "maps", "tokens", drawn, note)]
     placement = model.encoder.placement
     return [

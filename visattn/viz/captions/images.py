@@ -50,9 +50,9 @@ def drawn_images(images: ImageLike | Sequence[ImageLike], caption: Caption) -> l
         >>> image.label, image.maps.values.shape
         ('image', torch.Size([1, 1, 2]))
     """
-    placed, metadata = caption.image_maps, caption.maps.metadata
+    placed, info = caption.image_maps, caption.maps.info
     if caption.is_video and isinstance(images, (str, os.PathLike)):
-        clip = read_clip(images, metadata["frames"], max(metadata["frames"]) + 1)
+        clip = read_clip(images, info.frames, max(info.frames) + 1)
         images = [frame.pixels for frame in clip.frames]
     loaded = [read_image(image) for image in list_images(images)]
     if len(loaded) != len(placed):
@@ -61,7 +61,7 @@ def drawn_images(images: ImageLike | Sequence[ImageLike], caption: Caption) -> l
             f"the caption has maps on {len(placed)} images, got {len(loaded)}: pass all {kind}"
         )
     labels = (
-        [format_time(second) for second in metadata["seconds"]]
+        [format_time(second) for second in info.seconds]
         if caption.is_video
         else [Path(image.name).name for image in loaded]
     )

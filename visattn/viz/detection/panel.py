@@ -72,8 +72,8 @@ def detection_figure(
     title = f"{count} object{'' if count == 1 else 's'}"
     if drawn < count:
         title += f", of which the {drawn} with the highest scores"
-    note = f"cross-attention of decoder layer {result.maps.metadata['layer']}, mean over heads"
-    outside = result.maps.metadata["outside"]
+    note = f"cross-attention of decoder layer {result.maps.info.layer}, mean over heads"
+    outside = result.maps.info.outside
     return _query_tiles(
         original,
         _labeled_boxes(result),
@@ -106,7 +106,7 @@ def query_figure(
     ]
     sampled = result.points is not None
     kind = "sampled points and what they read" if sampled else "cross-attention"
-    parts = [Path(original.name).name, str(maps.metadata["model"]), f"{kind}, {maps.site}"]
+    parts = [Path(original.name).name, maps.info.model, f"{kind}, {maps.site}"]
     masses = [float(each.values.sum()) for each in maps]
     return _query_tiles(
         original,

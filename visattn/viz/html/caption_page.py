@@ -136,7 +136,7 @@ def _page_name(caption: Caption, images: Sequence[DrawnImage]) -> str:
 
 def _even(caption: Caption) -> list[float | str] | None:
     """Return the value that the scale marks, and its meaning: that of a map without preference."""
-    if (even := caption.maps.metadata.get("even")) is not None:
+    if (even := caption.maps.info.even) is not None:
         return [float(even[0]), str(even[1])]
     if caption.quantity != "attention":
         return None

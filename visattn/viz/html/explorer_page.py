@@ -180,7 +180,7 @@ def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> d
 
 def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
     """Return names and values of further properties of a map."""
-    values, metadata = attention_map.values, attention_map.metadata
+    values = attention_map.values
     facts = [
         ("Values", f"{float(values.min()):.2g} to {float(values.max()):.2g}"),
         ("Grid", f"{values.shape[0]} \N{MULTIPLICATION SIGN} {values.shape[1]}"),
@@ -192,7 +192,7 @@ def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
         if max(abs(y), abs(x)) >= _VISIBLE_SHIFT:
             moved = f"{x:+.2f}, {y:+.2f} cells (receptive fields)"
             facts.append(("Moved", moved.replace("-", "\N{MINUS SIGN}")))
-    for key, value in sorted(dict(metadata.get("options", {})).items()):
+    for key, value in sorted(attention_map.info.options.items()):
         if value is not None:
             facts.append((str(key).replace("_", " ").capitalize(), _short_text(value)))
     return facts

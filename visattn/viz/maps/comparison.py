@@ -1,5 +1,6 @@
 """Figure that compares the maps of several attribution methods on one image."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -72,7 +73,7 @@ def _values(
     attention_map: AttentionMap, size: tuple[int, int], drawing: DrawOptions
 ) -> np.ndarray | None:
     """Return a map at the size of a tile; None if it is empty."""
-    if attention_map.metadata.get("empty") or empty_map_reason(attention_map.values):
+    if attention_map.info.empty or empty_map_reason(attention_map.values):
         return None
     fine, smooth = _supersampled_size(attention_map, size), drawing.smooth is not False
     return resize_map(attention_map.resize_to_image(fine, smooth=smooth).numpy(), size)
@@ -87,10 +88,10 @@ def _method_tile(
 ) -> Tile:
     name = method_title(attention_map)
     if values is None:
-        reason = attention_map.metadata.get("empty") or empty_map_reason(attention_map.values)
-        return Tile(empty_tile((photo.shape[0], photo.shape[1]), str(reason)), name, "no map")
-    cosine, note = attention_map.metadata.get("cosine"), scale.text
-    if isinstance(cosine, (int, float)):
+        reason = attention_map.info.empty or empty_map_reason(attention_map.values)
+        return Tile(empty_tile((photo.shape[0], photo.shape[1]), reason), name, "no map")
+    cosine, note = _known(attention_map.info.cosine), scale.text
+    if cosine is not None:
         note = f"{_cosine_text(cosine)}; {note}"
     return Tile(_draw(drawing, scale)(photo, values), name, note.replace("-", "\N{MINUS SIGN}"))
 
@@ -121,28 +122,25 @@ def target_line(attention_map: AttentionMap) -> str:
     """Return the explained class of a map with its probability or score.
 
     Example:
-        >>> metadata = {"class": "tench", "target": 0, "score": 7.25}
-        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
+        >>> from visattn.results.info import MapInfo
+        >>> info = MapInfo(class_name="tench", target=0, score=7.25)
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'tench, score 7.2'
-        >>> metadata["probability"] = 0.913
-        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
+        >>> info = replace(info, probability=0.913)
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'tench, 91 %'
     """
-    metadata = attention_map.metadata
-    if metadata.get("target") is None and not metadata.get("class"):
+    info = attention_map.info
+    name, score, probability = info.target_name, _known(info.score), _known(info.probability)
+    if not name:
         return ""
-    name = metadata.get("class") or f"class {metadata['target']}"
-    cosine = metadata.get("cosine")
-    if isinstance(cosine, (int, float)):
+    if (cosine := _known(info.cosine)) is not None:
         return f"{name}, {_cosine_text(cosine)}"
-    values = (metadata.get(key) for key in ("score", "probability"))
-    # records in JSON hold NaN as a string
-    score, probability = (value if isinstance(value, (int, float)) else None for value in values)
     if probability is not None:
         percent = f"{100 * probability:.0f} %" if probability >= 0.01 else "below 1 %"
         return f"{name}, {percent}"
     if score is None:
-        return str(name)
+        return name
     number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
     return f"{name}, score {number}"
 
@@ -151,13 +149,18 @@ def method_title(attention_map: AttentionMap) -> str:
     """Return the title of the method that computed a map.
 
     Example:
-        >>> metadata = {"method": "gradcam"}
-        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", metadata=metadata))
+        >>> from visattn.results.info import MapInfo
+        >>> info = MapInfo("gradcam")
+        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'Grad-CAM'
     """
-    metadata = attention_map.metadata
-    name = str(metadata.get("method") or attention_map.site)
-    return str(metadata.get("title") or (METHODS[name].title if name in METHODS else name))
+    name = attention_map.info.method or attention_map.site
+    return attention_map.info.title or (METHODS[name].title if name in METHODS else name)
+
+
+def _known(value: float | Sequence[float | None] | None) -> float | None:
+    """Return a finite number; None for what figures leave out."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _cosine_text(cosine: float) -> str:

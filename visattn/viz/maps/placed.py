@@ -98,8 +98,7 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
             f"a map must be an array [y, x] of finite numbers, got shape {list(array.shape)}"
             + (" with NaN or infinity" if array.ndim == 2 and array.numel() else "")
         )
-    metadata = {"signed": bool((array < 0).any())}
-    return AttentionMap(array, "array", "gradient", geometry, metadata)
+    return AttentionMap.from_array(array, geometry)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,18 +161,21 @@ def draw_target(
 
     Example:
         >>> from visattn.geometry import Geometry
-        >>> metadata = {"thing": {"kind": "box", "box": [5, 5, 25, 25]}}
-        >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), metadata)
+        >>> from visattn.results.info import MapInfo, Thing
+        >>> info = MapInfo(thing=Thing("box", box=(5, 5, 25, 25)))
+        >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), info)
         >>> draw_target(np.zeros((30, 40, 3), np.uint8), box).max()
         np.uint8(255)
     """
-    thing = attention_map.metadata.get("thing") or {}
-    if thing.get("kind") == "pixel":
-        return draw_cross(image, thing["x"], thing["y"])
-    if thing.get("box"):
-        return draw_frame(image, thing["box"])
-    if thing.get("runs") and attention_map.geometry is not None:
-        mask = mask_from_runs(thing).float()
+    thing = attention_map.info.thing
+    if thing is None:
+        return image
+    if thing.point is not None:
+        return draw_cross(image, *thing.point)
+    if thing.box is not None:
+        return draw_frame(image, thing.box)
+    if thing.grid is not None and attention_map.geometry is not None:
+        mask = mask_from_runs(thing.grid, thing.runs).float()
         # the region is one of the input, wherever the cells of the map lie
         placed = AttentionMap(mask, "region", "gradient", attention_map.geometry.from_edges())
         return draw_region(image, placed.resize_to_image().numpy() > 0.5)

@@ -182,8 +182,8 @@ def _note_parts(scan: ScanPath) -> list[str]:
     text = f"{count} glimpse{'' if count == 1 else 's'} of {side} {_TIMES} {side}"
     text += f" at {scales} scales" if scales > 1 else ""
     text += f", {scan.glimpses_per_label} per label" if scan.glimpses_per_label else ""
-    policy = str(scan.maps.metadata["policy"])
-    seed = f", seed {scan.maps.metadata['seed']}" if policy in ("sampled", "random") else ""
+    policy = scan.maps.info.policy
+    seed = f", seed {scan.maps.info.seed}" if policy in ("sampled", "random") else ""
     height, width = scan.maps.values.shape[1:]
     return [f"network input {width} {_TIMES} {height}", text, f"{policy} policy{seed}"]
 
