@@ -17,6 +17,7 @@ from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.query_attention import QueryAttention, record_queries
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import DetectedObject, Detections
 
 Queries = Literal["best"] | int | Sequence[int]
@@ -121,24 +122,27 @@ def _explain_image(
     values = [float(scores[index]) for index in indices]
     placement = _key_placement(model, inputs["pixel_values"], attention)
     cells = geometry if placement is None else geometry.with_placement(placement)
-    maps = AttentionMap(
-        _select_heads(attention, heads)[indices],
-        attention.site,
-        "tokens",
-        cells,
-        {
-            "align": align_of(placement),
-            "method": "cross-attention of queries",
-            "model": str(getattr(getattr(model, "config", None), "model_type", "")),
-            "layer": layer % len(layers),
+    info = MapInfo(
+        method="cross-attention of queries",
+        model=str(getattr(getattr(model, "config", None), "model_type", "")),
+        layer=layer % len(layers),
+        image=image.name,
+        align=align_of(placement),
+        more={
             "heads": None if heads is None else list(heads),
-            "image": image.name,
             "queries": indices,
             "boxes": boxes.tolist(),
             "classes": labels,
             "scores": values,
             "sampled": attention.points is not None,
         },
+    )
+    maps = AttentionMap(
+        _select_heads(attention, heads)[indices],
+        attention.site,
+        "tokens",
+        cells,
+        info,
         labels=tuple(f"{name} {value:.2f}" for name, value in zip(labels, values, strict=True)),
     )
     points = None if attention.points is None else _to_image_points(attention, heads, geometry)
