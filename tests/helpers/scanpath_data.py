@@ -6,6 +6,7 @@ from jaxtyping import UInt8
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath
 
 CLASSES = ("cat", "dog", "bird", "fish", "horse", "cow", "sheep")
@@ -31,7 +32,7 @@ def miniature_scan(
     down, along = np.mgrid[: size[0], : size[1]] / max(size)
     layers = (np.sin(9 * down + 3 * along), np.cos(5 * along), np.sin(11 * along * down))
     patches = rng.integers(0, 256, (glimpses, scales, channels, glimpse, glimpse), dtype=np.uint8)
-    place, note = Geometry.identity(size), {"policy": "greedy", "seed": 0}
+    place, note = Geometry.identity(size), MapInfo(policy="greedy", seed=0)
     return ScanPath(
         classes,
         torch.from_numpy(shares / shares.sum(1, keepdims=True)),

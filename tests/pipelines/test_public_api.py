@@ -26,6 +26,7 @@ from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
 from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.viz.captions.figure import caption_figure
 from visattn.viz.maps.placed import overlay
@@ -246,7 +247,7 @@ def test_plain_arrays_cover_the_whole_image() -> None:
     for array in (values, values.numpy(), values.tolist(), values.double(), values.half().float()):
         drawn = np.array(overlay(image, array)).astype(int)
         assert np.abs(drawn - expected).max() <= (0 if array is values else 2)
-    signed = {"signed": True}
+    signed = MapInfo(signed=True)
     expected = overlay(image, AttentionMap(values - 0.5, "x", "gradient", placed.geometry, signed))
     assert expected.tobytes() == overlay(image, values - 0.5).tobytes()
     middle = Geometry.identity((30, 40)).cropped(5, 5, (20, 20))

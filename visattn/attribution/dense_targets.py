@@ -55,7 +55,7 @@ class PixelTarget(DenseTarget):
         >>> half = Geometry.identity((4, 8)).resized((2, 4))
         >>> target = PixelTarget("cat", x=6, y=3).bind(explained, [half])
         >>> logits = torch.arange(16.0).view(1, 2, 2, 4)  # the pixel is a quarter off the center
-        >>> target(logits), target.describe(0, ("sky", "cat"))["class"]
+        >>> target(logits), target.describe(0, ("sky", "cat")).class_name
         (tensor([14.7500]), 'cat')
     """
 

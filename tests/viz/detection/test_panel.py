@@ -8,6 +8,7 @@ import torch
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
+from visattn.results.info import MapInfo
 from visattn.results.values import DetectedObject, Detections
 from visattn.viz.detection.boxes import box_color
 from visattn.viz.detection.panel import detection_figure, detection_overlay
@@ -25,7 +26,7 @@ def result_of(*maps: np.ndarray, labels: str = "cc") -> Detections:
     box = (10.0, 20.0, 50.0, 40.0)
     objects = tuple(DetectedObject(label, 0.9, box, 3) for label in labels[: len(maps)])
     values = torch.from_numpy(np.array(maps, dtype=np.float32).reshape(-1, 60, 90))
-    note = {"layer": 5, "outside": [0.0] * len(maps)}
+    note = MapInfo(layer=5, outside=[0.0] * len(maps))
     placed = AttentionMap(values, "decoder", "queries", PLACE, note)
     points = torch.tensor([[[30.0, 30.0, 1.0]]] * len(maps)).reshape(-1, 1, 3)
     return Detections(objects, placed, points)

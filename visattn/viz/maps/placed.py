@@ -52,7 +52,7 @@ def overlay(
     Example:
         >>> from visattn.geometry import Geometry
         >>> blank = np.full((30, 40, 3), 200, np.uint8)
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)), {})
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
         >>> overlay(blank, spot).size, overlay(blank, [[0.0, 1.0], [0.5, 0.0]]).size
         ((40, 30), (40, 30))
     """
