@@ -1,4 +1,4 @@
-"""How a map was made: records keep every key, and are read whatever version wrote them."""
+"""Info of maps: records keep every key, and are read whatever version wrote them."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a map was made: typed fields, and their form in records."""
+"""Info of maps: typed fields of how they were made, and their form in records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -111,7 +111,7 @@ class MapInfo:
         empty: Why the map is empty; "" if it is not.
         failed: Whether it is empty because its method failed.
         texts: Texts whose maps share one scale.
-        places: How hard attention selects places: `argmax`, `sample`, `expected`.
+        places: How hard attention selects places: `argmax`, `sample`, `expectation`.
         quantity: What the values are; "" for attention.
         even: The value of a map without preference, and its meaning; None for uniform attention.
         frames: Indices of the frames of a video.
