@@ -81,7 +81,8 @@ def cam_speed(rounds: int) -> Iterator[Figure]:
                     *(median(ratios), min(ratios), max(ratios)),
                     "target: at least 2",
                 )
-            peer.stdin and peer.stdin.close()
+            if peer.stdin:
+                peer.stdin.close()
 
 
 def check_similar(ours: Tensor, theirs: Tensor, name: str) -> None:

@@ -149,7 +149,8 @@ def test_decoders_continue_the_prompt(family: str) -> None:
     [replay] = captions(family, photo(), TEXT)
     images = processor[0] if isinstance(processor, tuple) else processor.image_processor
     own = images(images=[Image.fromarray(photo().pixels)], return_tensors="pt")
-    starts = [model.generation_config.decoder_start_token_id]
+    settings: Any = model.generation_config
+    starts = [settings.decoder_start_token_id]
     start = [] if family in ("donut", "nougat") else starts
     ids = torch.tensor([[*start, *ids_of(processor), *replay.token_ids.tolist()]])
     with torch.no_grad():
