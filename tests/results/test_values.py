@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase
 from visattn.results.display import show, shown
 from visattn.results.info import MapInfo
+from visattn.results.records import read_saved_maps
 from visattn.results.values import Answer
 
 PLACE = Geometry.identity((30, 40))
@@ -63,3 +65,21 @@ def test_notebooks_show_what_the_table_names() -> None:
 
     assert set(show) == {"Caption", "ScanPath"}
     assert shown(make_caption()) is None  # it has no thumbnail
+
+
+def test_saved_maps_are_read_and_drawn(tmp_path: Path) -> None:
+    values = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    geometry = Geometry.identity((11, 17))
+    maps = AttentionMap(values, "head", "words", geometry, MapInfo("gradcam"), ("a", "dog"))
+    maps.save(tmp_path / "maps.json")
+    record = json.loads((tmp_path / "maps.json").read_text())
+    again = AttentionMap.from_dict(record)
+    torch.testing.assert_close(again.values, values)
+    assert (again.site, again.kind, again.labels) == ("head", "words", ("a", "dog"))
+    assert (again.geometry, again.info) == (geometry, maps.info)
+    saved = read_saved_maps(tmp_path / "maps.json")
+    assert saved.words == ["a", "dog"]
+    assert saved.geometry == geometry.to_dict()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        replace(maps, values=values / 0).save(tmp_path / "maps.json")
+    assert json.loads((tmp_path / "maps.json").read_text()) == record

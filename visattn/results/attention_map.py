@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -19,6 +19,7 @@ from visattn.io.argument_checks import check_argument
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
+from visattn.results.saving import SavedAsJson
 
 _NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
 _MAGMA = (  # the colormap at nine equal distances
@@ -30,7 +31,7 @@ _COLUMNS, _MAX_MAPS, _GAP = 6, 24, 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionMap:
+class AttentionMap(SavedAsJson):
     """Attention weights on a grid, with what carries each cell to its place on the original image.
 
     `len`, indexing and iteration use the first axis. Labels, if any, name its entries: `maps[2]` is
@@ -92,6 +93,38 @@ class AttentionMap:
             else:
                 geometry = self.geometry.with_placement(self.placement)
                 object.__setattr__(self, "geometry", geometry)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the maps as values of JSON."""
+        return {
+            "site": self.site,
+            "kind": self.kind,
+            "words": list(self.labels),
+            "maps": self.values.tolist(),
+            "geometry": None if self.geometry is None else self.geometry.to_dict(),
+            "metadata": self.info.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "AttentionMap":
+        """Return maps from the values that `to_dict` has returned.
+
+        Args:
+            record: Values of JSON.
+
+        Raises:
+            KeyError: If an entry is missing.
+            ValueError: If the values are no maps.
+        """
+        geometry = record["geometry"]
+        return cls(
+            torch.tensor(record["maps"], dtype=torch.float32),
+            record["site"],
+            record["kind"],
+            None if geometry is None else Geometry.from_dict(geometry),
+            MapInfo.from_dict(record["metadata"]),
+            tuple(record["words"]),
+        )
 
     @classmethod
     def from_array(

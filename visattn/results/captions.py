@@ -13,6 +13,7 @@ from visattn.geometry.affine import Box, Geometry
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
+from visattn.results.saving import SavedAsJson
 from visattn.results.word_statistics import HeadOverview, TextAttention
 
 
@@ -60,7 +61,7 @@ NO_WORDS = "(no words)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Caption:
+class Caption(SavedAsJson):
     """A caption with log-probability, gate and attention map of each word."""
 
     words: tuple[str, ...]

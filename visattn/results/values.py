@@ -15,10 +15,11 @@ from visattn.geometry.placement import GridPlacement
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, MapKind
+from visattn.results.saving import SavedAsJson
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answer:
+class Answer(SavedAsJson):
     """The answer to a question about an image, with where the model looked."""
 
     question: str
@@ -159,7 +160,7 @@ def format_percent(probability: float) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScanPath:
+class ScanPath(SavedAsJson):
     """Locations, windows and predictions of a glimpse model on one image.
 
     Args:
@@ -273,7 +274,7 @@ class DetectedObject:
 
 
 @dataclass(frozen=True, eq=False)
-class Detections:
+class Detections(SavedAsJson):
     """The objects that queries of a detector found in one image, with what each query attended to.
 
     Args:
@@ -318,7 +319,7 @@ class Detections:
 
 
 @dataclass(frozen=True, eq=False)
-class Segmentation:
+class Segmentation(SavedAsJson):
     """The segmentation of one photo.
 
     Args:
