@@ -108,6 +108,8 @@ class FolderIndex:
             record = read_json(path)
             made = record[PROVENANCE]
             card = None if record.get(CARD) is None else Card(**record[CARD])
+            if card is not None and ".." in card.page.split("/"):
+                return _IndexedRecord(state)  # its page is not in the folder
             rows = tuple(self._rows(record)) if made["command"] == self.command else ()
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return _IndexedRecord(state)  # of something else, or just being replaced

@@ -133,6 +133,19 @@ def file_url(name: str) -> str:
     return escape_text("./" + quote(name, safe="", errors="replace"))
 
 
+def path_url(path: str) -> str:
+    """Return the relative URL of a path of our own making, whose parts are joined by `/`.
+
+    Args:
+        path: A path from the folder of the page; it may begin with `../`.
+
+    Example:
+        >>> path_url("sub #1/50 %.html"), path_url("../index.html")
+        ('./sub%20%231/50%20%25.html', './../index.html')
+    """
+    return "./" + "/".join(file_url(part)[2:] for part in path.split("/"))
+
+
 def _jpeg(image: Image.Image, quality: int, sampling: int) -> bytes:
     """Return an image as a JPEG with optimized Huffman tables.
 

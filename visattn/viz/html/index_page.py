@@ -8,7 +8,13 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.results.cards import Card
-from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
+from visattn.viz.html.document import (
+    escape_text,
+    file_url,
+    image_data_url,
+    path_url,
+    render_page,
+)
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.legend import TRACK
 from visattn.viz.maps.resize import resize_image
@@ -156,7 +162,7 @@ def index_card(entry: Card) -> str:
     name = escape_text(sanitize_text(entry.name, _NAME))
     caption = escape_text(sanitize_text(entry.caption, _CAPTION))
     return (
-        f'<li><a class="photo" href="{file_url(entry.page)}">'
+        f'<li><a class="photo" href="{path_url(entry.page)}">'
         f'<img src="{escape_text(entry.thumbnail)}" alt="" loading="lazy" decoding="async">'
         f'<span class="caption" lang="" dir="auto">{caption}</span>'
         f'<span class="name" lang="" dir="auto">{name}</span></a></li>'

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 
 from visattn.geometry.affine import Geometry
 from visattn.viz.captions.images import DrawnImage
-from visattn.viz.html.document import escape_text, file_url, image_data_url, render_page
+from visattn.viz.html.document import escape_text, image_data_url, path_url, render_page
 from visattn.viz.html.safe_text import sanitize_text
 from visattn.viz.maps.colormap import overlay_palette
 from visattn.viz.maps.options import DrawOptions
@@ -115,7 +115,7 @@ def photo_page(
             f"{options.opacity} and {options.style!r}"
         )
     address, (height, width) = image_data_url(image, longest=_LONGEST)
-    back = "" if options.index is None else _BACK_LINK.format(file_url(options.index))
+    back = "" if options.index is None else _BACK_LINK.format(path_url(options.index))
     figures, css, shown = _FIGURE, "", list[dict[str, Any]]()
     if images:
         figures, css, shown = _strip(images)
