@@ -12,12 +12,10 @@ from killed_commands import COMMANDS
 HELPERS = Path(__file__).parents[1] / "helpers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "every"),
-    [
-        ("caption", 9),
-        *(pytest.param(name, 3, marks=pytest.mark.slow) for name in COMMANDS),
-    ],
+    [(name, 3) for name in COMMANDS],
 )
 def test_a_killed_run_leaves_no_mixture(name: str, every: int, tmp_path: Path) -> None:
     paths = os.pathsep.join([str(HELPERS), str(HELPERS.parents[1])])

@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 from index_cards import folder_cards
+from killed_steps import killed_at
 from PIL import Image
 
 from visattn.commands import records
@@ -15,6 +18,7 @@ from visattn.commands.index import Row, card_image
 from visattn.commands.records import Part, Record, ResultFolder
 from visattn.commands.run import Job
 from visattn.images.reader import LoadedImage
+from visattn.io.written_files import RECORD
 from visattn.results.cards import Card
 
 
@@ -87,6 +91,11 @@ def test_subfolders_are_mirrored(images: Path, tmp_path: Path) -> None:
     assert {"a.txt", "b.txt", "sub/a.txt", "sub/c.json", "index.html"} <= files(out)
     cards = {card.page: card.caption for card in folder_cards(out)}
     assert cards == {"a.txt": "10", "b.txt": "20", "sub/c.txt": "30", "sub/a.txt": "40"}
+    links = re.findall(r'class="photo" href="([^"]+)"', (out / "index.html").read_text())
+    assert len(links) == 4
+    base = (out / "index.html").as_uri()
+    assert all(Path(unquote(urlsplit(urljoin(base, link)).path)).is_file() for link in links)
+    assert not any("%2F" in link for link in links)
     job = MeanJob(images, out, mirror=True)
     assert [job.index_link(name) for name in ("a", "sub/a")] == ["index.html", "../index.html"]
 
@@ -209,3 +218,40 @@ def test_what_is_missing_is_computed_again(change: str, images: Path, tmp_path: 
     assert job.computed == (["b"] if change == "file" else ["a", "b", "a", "c"])
     assert (out / "b.txt").is_file()
     assert (out / "b.more.txt").is_file() == (change == "request")
+
+
+def test_a_run_that_is_killed_at_any_step_leaves_no_mixture(images: Path, tmp_path: Path) -> None:
+    def contents(out: Path, **options: Any) -> dict[str, bytes]:
+        assert MeanJob(images / "sub", out, **options).run() == 0
+        # without the record of shared files, which may know the digest before
+        return {name: (out / name).read_bytes() for name in files(out) - {RECORD}}
+
+    first = contents(tmp_path / "first")
+    second = contents(tmp_path / "second", scale=2, more=True)
+    step = 0
+    while True:
+        out = tmp_path / f"out-{step}"
+        assert contents(out) == first
+        if not killed_at(step, MeanJob(images / "sub", out, scale=2, more=True).run):
+            break
+        assert contents(out) == first, step
+        assert contents(out, scale=2, more=True) == second, step
+        step += 1
+    assert step > 20
+
+
+def test_an_image_is_read_once_for_its_digest(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    digests = MeanJob.digests
+
+    def counted(job: MeanJob, path: Path) -> dict[str, Any]:
+        read.append(path.name)
+        return digests(job, path)
+
+    monkeypatch.setattr(MeanJob, "digests", counted)
+    for _ in range(2):
+        read.clear()
+        MeanJob(images, tmp_path / "out").run()
+        assert sorted(read) == ["a.png", "a.png", "b.png", "c.png"]

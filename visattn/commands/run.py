@@ -6,7 +6,6 @@ in the same way are not computed again; files that visattn did not write are not
 """
 
 import argparse
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -27,7 +26,6 @@ from visattn.commands.options.boxes import BoxFile, join_boxes
 from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
 from visattn.commands.options.folders import (
     check_no_overwrite,
-    folder_lock,
     mirrored_names,
     unique_names,
 )
@@ -95,6 +93,8 @@ class Job(ABC, Generic[Result]):
     """Heading of the index."""
     index_of_one: bool = False
     """Whether there is an index of a single image, too."""
+    writes_shared: bool = True
+    """Whether index, table and boxes of all images are written."""
 
     def __init__(
         self, args: argparse.Namespace, kinds: Sequence[str], *, reserved: str = "index"
@@ -114,7 +114,10 @@ class Job(ABC, Generic[Result]):
         self.parquet = bool(getattr(args, "parquet", False))
         if self.parquet:
             parquet_table([])  # refuses before anything is computed
-        self._boxes = BoxFile(args, self.all_names) if hasattr(args, "boxes") else None
+        boxes = self.writes_shared and hasattr(args, "boxes")
+        self._boxes = BoxFile(args, self.all_names) if boxes else None
+        self._known_digests: dict[Path, dict[str, Any]] = {}
+        self._checked = False
         self.folder: ResultFolder | None = None
         self.has_index = False
         if self.out is not None:
@@ -211,7 +214,8 @@ class Job(ABC, Generic[Result]):
             ImageError: If an image cannot be read with `--strict`.
             OSError: If the output folder cannot be written.
         """
-        self.check_files()
+        if not self._checked:
+            self.check_files()
         if self.folder is not None:
             _ = self._settings  # before threads need them
         failures: list[str] = []
@@ -289,6 +293,7 @@ class Job(ABC, Generic[Result]):
         for _, reasons in map_in_threads(self._foreign, self.names):
             foreign |= reasons()
         refuse_foreign(self.out, foreign)
+        self._checked = True
 
     def index_link(self, name: str) -> str | None:
         """Return the link from the page of an image to the index; None without an index.
@@ -315,9 +320,6 @@ class Job(ABC, Generic[Result]):
             return
         with replace_files(self.out, name, overwrite=self.overwrite) as part:
             (part / name).write_bytes(content)
-        with folder_lock(self.out):  # now without the digest of the content before
-            digests = {name: hashlib.sha256(content).hexdigest()}
-            WrittenFiles.read(self.out).with_set(name, digests).write()
 
     def _shared_files(self) -> list[str]:
         tables = [f"{self.command}.csv", *[f"{self.command}.parquet"] * self.parquet]
@@ -331,7 +333,7 @@ class Job(ABC, Generic[Result]):
         if self.folder is None or not any((self.folder.path / file).exists() for file in every):
             return {}
         try:
-            digests = self.digests(path)
+            digests = self._digests(path)
         except (OSError, ValueError):  # reported when the image is read
             return {}
         for stem, names in files.items():
@@ -349,6 +351,8 @@ class Job(ABC, Generic[Result]):
             return ({"image": image, **row} for row in self.table(record))
 
         stack.enter_context(self.folder)
+        if not self.writes_shared:
+            return None
         index = FolderIndex(
             self.folder.path,
             self.title,
@@ -382,7 +386,13 @@ class Job(ABC, Generic[Result]):
         name = self.names[path]
         settings = {**self._settings, **plain_values(self.settings_of(name, stem))}
         files = self.files(name, stem)
-        return Origin(self.command, str(path), self.digests(path), settings, files)
+        return Origin(self.command, str(path), self._digests(path), settings, files)
+
+    def _digests(self, path: Path) -> dict[str, Any]:
+        """Return the digests of an image, which is read once for all its results."""
+        if path not in self._known_digests:
+            self._known_digests[path] = self.digests(path)
+        return self._known_digests[path]
 
     def finished(self, path: Path) -> tuple[Record, ...] | None:
         """Return the records of an image that an earlier run finished in the same way, else None.

@@ -176,6 +176,7 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
                 (part / names[0]).replace(folder / names[0])
             else:
                 _replace_by_journal(part, folder, key, names, old)
+            WrittenFiles.read(folder).with_set(key, digests).write()  # without the digests before
         flush(folder)
 
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 from visattn.io.atomic import atomic_write
 
 
-class SavedAsJson:
+class SavedAsJson(ABC):
     """A result that can be written to a file."""
 
     @abstractmethod

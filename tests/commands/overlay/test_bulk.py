@@ -1,5 +1,6 @@
 """`visattn overlay` over many images: shards, threads, a global scale one image at a time."""
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from index_cards import folder_cards
 import visattn
 from visattn.cli import main
 from visattn.commands.options import images as image_options
+from visattn.commands.options.boxes import BoxFile
 from visattn.commands.options.images import map_in_threads
 from visattn.commands.overlay import job
 from visattn.models.resnet.attention_resnet import AttentionResNet
@@ -128,3 +130,32 @@ def test_an_image_has_one_card_in_the_index(cnn: Path, bulk_photos: Path, tmp_pa
     before = contents(tmp_path / "out")
     overlay(bulk_photos, cnn, tmp_path / "out")  # the richer pages stay
     assert contents(tmp_path / "out") == before
+
+
+def test_a_global_scale_searches_once_and_writes_boxes_once(
+    cnn: Path, bulk_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    results = bulk_photos / "results"
+    results.mkdir()
+    (results / "index.html").write_text('<meta name="generator" content="visattn">')
+    written: list[Any] = []
+    write = BoxFile.write
+    monkeypatch.setattr(BoxFile, "write", lambda file: written.append(file) or write(file))
+    boxes = tmp_path / "boxes.json"
+    words = ("--normalize", "global", "--boxes", str(boxes))
+    assert overlay(bulk_photos, cnn, tmp_path / "out", *words) == 1
+    assert capsys.readouterr().err.count("results of visattn") == 1
+    assert len(written) == 1
+    assert len(json.loads(boxes.read_text())["images"]) == 4
+
+
+def test_pages_in_subfolders_link_to_the_index(
+    cnn: Path, bulk_photos: Path, tmp_path: Path
+) -> None:
+    (bulk_photos / "sub").mkdir()
+    (bulk_photos / "3.png").rename(bulk_photos / "sub" / "3.png")
+    overlay(bulk_photos, cnn, tmp_path / "out", "--explorer", "--mirror")
+    page = (tmp_path / "out" / "sub" / "3.html").read_text()
+    assert 'href="./../index.html"' in page
+    assert {card.page for card in folder_cards(tmp_path / "out")} >= {"sub/3.html", "4.html"}

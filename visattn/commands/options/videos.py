@@ -203,7 +203,8 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
     from visattn.images.video import VideoError
 
     folder = ResultFolder(args.out)
-    origins = {job.name: _origin(job, command) for job in jobs}
+    digests = {job.source: _digests(job.source) for job in jobs}  # a source once for all methods
+    origins = {job.name: _origin(job, command, digests[job.source]) for job in jobs}
     if not args.overwrite:
         folder.check({job.name: origins[job.name] for job in jobs})
     failed: list[str] = []
@@ -220,11 +221,15 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
     return report_failures(failed, [], len(jobs))
 
 
-def _origin(job: VideoJob, command: str) -> Origin:
-    source, digests = f"camera {job.source}", dict[str, Any]()
-    if isinstance(job.source, Path):
-        source = str(job.source)
-        digests["video_sha256"] = file_digest(job.source) if job.source.is_file() else ""
+def _digests(source: Path | int) -> dict[str, Any]:
+    """Return what tells whether a video has changed; nothing of a camera."""
+    if not isinstance(source, Path):
+        return {}
+    return {"video_sha256": file_digest(source) if source.is_file() else ""}
+
+
+def _origin(job: VideoJob, command: str, digests: Mapping[str, Any]) -> Origin:
+    source = str(job.source) if isinstance(job.source, Path) else f"camera {job.source}"
     settings = plain_values(job.settings)
     return Origin(
         command, source, digests, settings, [f"{job.name}{end}" for end in VIDEO_SUFFIXES]

@@ -75,9 +75,10 @@ def overlay_images(args: argparse.Namespace) -> int:
     if args.normalize != "global":
         return job.run(batch_size=batch_size)
     job.check_files()
-    maps = MapsJob(args, runner)
+    maps = MapsJob(args, job)
+    maps.skipped += job.skipped
     code = maps.run(batch_size=batch_size)
-    return max(code, DrawJob(args, runner, maps).run(batch_size=1))
+    return max(code, DrawJob(args, maps).run(batch_size=1))
 
 
 class OverlayJob(Job[ImageMaps]):
@@ -85,7 +86,7 @@ class OverlayJob(Job[ImageMaps]):
 
     Args:
         args: Options of `visattn overlay`.
-        runner: Model and methods, if they are loaded already.
+        before: A job on the same images, whose model is used.
 
     Raises:
         FileNotFoundError: If an image does not exist.
@@ -94,10 +95,15 @@ class OverlayJob(Job[ImageMaps]):
 
     command, title = "overlay", "Attention"
 
-    def __init__(self, args: argparse.Namespace, runner: MapRunner | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, before: "OverlayJob | None" = None) -> None:
         self.index_of_one = args.explorer
+        self._before = before
         super().__init__(args, ())
-        self._runner = runner
+        self._runner = None if before is None else before.runner
+
+    def find(self) -> list[Path]:
+        """Return the images of the command line, searched once."""
+        return super().find() if self._before is None else [*self._before.all_names]
 
     @property
     def runner(self) -> MapRunner:
@@ -374,6 +380,8 @@ class OverlayJob(Job[ImageMaps]):
 class MapsJob(OverlayJob):
     """Maps of images without drawings, which need the scale of all images."""
 
+    writes_shared = False
+
     def files(self, name: str, stem: str) -> list[str]:
         """Return the array of a map."""
         del name
@@ -425,13 +433,11 @@ class DrawJob(OverlayJob):
 
     Args:
         args: Options of `visattn overlay`.
-        runner: Model and methods.
         maps: The job that has saved the maps.
     """
 
-    def __init__(self, args: argparse.Namespace, runner: MapRunner, maps: MapsJob) -> None:
-        super().__init__(args, runner)
-        self.skipped.clear()  # reported with the maps
+    def __init__(self, args: argparse.Namespace, maps: MapsJob) -> None:
+        super().__init__(args, maps)
         self.maps = maps
         self.global_scales, self.names = self._all_scales()
 
