@@ -13,12 +13,12 @@ from segmentation_data import write_instances, write_mask_folder
 
 from visattn.cli import main
 from visattn.models.encoder import SmallEncoder
-from visattn.training.base import DataModule, InputSpec
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.data.detection import CocoDetectionDataModule
 from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.segmentation import CocoSegmentationDataModule, MaskFolderDataModule
 from visattn.training.data.vqa import VQADataModule
+from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics.segmentation import SegmentationScores
 from visattn.training.targets import TargetCounts
 

@@ -19,10 +19,10 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.training.base import Task
 from visattn.training.callbacks.ema import EMA
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
 from visattn.training.cli.lightning_cli import silence_lightning
+from visattn.training.task import Task
 from visattn.training.tasks.captioning import CaptioningTask
 from visattn.training.tasks.classification import ClassificationTask
 from visattn.training.tasks.glimpse import GlimpseTask

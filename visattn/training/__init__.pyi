@@ -1,7 +1,3 @@
-from .base import (
-    DataModule as DataModule,
-    Task as Task,
-)
 from .callbacks.attention_logging import (
     AttentionLogger as AttentionLogger,
 )
@@ -72,9 +68,15 @@ from .data.webdataset import (
     WebDatasetCaptionDataModule as WebDatasetCaptionDataModule,
     WebDatasetClassificationDataModule as WebDatasetClassificationDataModule,
 )
+from .data_module import (
+    DataModule as DataModule,
+)
 from .optim import (
     cosine as cosine,
     trapezoid as trapezoid,
+)
+from .task import (
+    Task as Task,
 )
 from .tasks.caption_hard import (
     HardAttentionTask as HardAttentionTask,

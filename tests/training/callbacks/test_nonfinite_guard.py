@@ -12,8 +12,8 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from visattn.models.serialization.finite_weights import check_weights_before_saving
-from visattn.training.base import Task
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
+from visattn.training.task import Task
 
 
 class NormalizedMLP(nn.Sequential):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.training.base import InputSpec
 from visattn.training.data.detection import (
     CocoDetectionDataModule,
     DetectionDataModule,
     ScenesDetectionDataModule,
 )
+from visattn.training.data_module import InputSpec
 
 SPEC = InputSpec((31, 47), (0.5,) * 3, (0.5,) * 3)
 

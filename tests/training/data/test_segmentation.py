@@ -6,13 +6,13 @@ import pytest
 import torch
 from segmentation_data import write_instances, write_mask_folder
 
-from visattn.training.base import InputSpec
 from visattn.training.data.segmentation import (
     CocoSegmentationDataModule,
     MaskFolderDataModule,
     SceneSegmentationDataModule,
     SegmentationDataModule,
 )
+from visattn.training.data_module import InputSpec
 
 
 def spec(*size: int) -> InputSpec:

@@ -14,8 +14,8 @@ from torch import nn
 
 from visattn.images.reader import ImageLike
 from visattn.pipelines.attention_history import AttentionHistory
-from visattn.training.base import Task
 from visattn.training.callbacks.image_logging import require_whole_model
+from visattn.training.task import Task
 
 
 class AttentionLogger(Callback):

@@ -18,8 +18,9 @@ from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.segmentation.unet import UNet
-from visattn.training.base import DataModule, Task
 from visattn.training.data.segmentation import SegmentationDataModule
+from visattn.training.data_module import DataModule
+from visattn.training.task import Task
 from visattn.training.tasks.segmentation_panels import batch_panels
 from visattn.viz.maps.crops import crop_panel
 

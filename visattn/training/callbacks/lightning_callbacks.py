@@ -16,8 +16,8 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities import rank_zero_warn
 
-from visattn.training.base import Task
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.task import Task
 
 REFUSED: dict[type[Callback], str] = {
     LearningRateFinder: (

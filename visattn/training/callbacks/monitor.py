@@ -6,7 +6,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
-from visattn.training.base import Task
+from visattn.training.task import Task
 
 _LOWER_IS_BETTER = {"loss", "error", "calibration"}
 

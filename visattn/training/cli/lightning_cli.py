@@ -47,7 +47,6 @@ from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.run_directory import checkpoint_run
 from visattn.io.terminal import print_text
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
-from visattn.training.base import DataModule, Task
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
@@ -61,6 +60,7 @@ from visattn.training.cli.arguments import expand_env_vars
 from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors
 from visattn.training.cli.score_table import score_table
 from visattn.training.cli.trainer_checks import check_trainer
+from visattn.training.data_module import DataModule
 from visattn.training.distributed.fsdp import FSDP2Strategy, check_shardable
 from visattn.training.distributed.launcher import TIMEOUT, configure_strategy
 from visattn.training.distributed.peers import SameDataCheck, report_lost_peers
@@ -73,6 +73,7 @@ from visattn.training.run_dir.create import (
     next_run_dir,
     require_empty_run_dir,
 )
+from visattn.training.task import Task
 
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "run": (str | None, None, "folder of the run (runs/CONFIG/NUMBER)"),

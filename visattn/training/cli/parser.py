@@ -22,10 +22,11 @@ from visattn.io.messages import did_you_mean
 from visattn.io.terminal import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.serialization.config import MODEL_CLASSES
-from visattn.training.base import DataModule, Task
 from visattn.training.cli.arguments import option_values
 from visattn.training.cli.yaml_safety import check_yaml, read_config
+from visattn.training.data_module import DataModule
 from visattn.training.distributed.peers import is_peer_lost
+from visattn.training.task import Task
 
 _MAX_MESSAGE = 2_000  # characters of an error
 _MAX_VALUE = 80  # characters of a value that an error repeats

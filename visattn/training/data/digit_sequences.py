@@ -16,8 +16,8 @@ from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.results.kinds import SPECIAL_TOKENS, Split
-from visattn.training.base import DataModule
 from visattn.training.data.torchvision import TorchvisionDataModule
+from visattn.training.data_module import DataModule
 
 Loader = DataLoader[DigitSequenceBatch]
 _EVAL_BATCH_SIZE = 256

@@ -6,7 +6,7 @@ from typing import Any
 
 from visattn.data.loading.fallback import OnError, ReadFallback
 from visattn.io.messages import format_names
-from visattn.training.base import DataModule
+from visattn.training.data_module import DataModule
 
 _MAX_LISTED = 3  # files that a warning names
 

@@ -26,7 +26,7 @@ from visattn.data.questions.sort_of_clevr_questions import (
 from visattn.data.scenes.dataset import Split
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.training.base import DataModule
+from visattn.training.data_module import DataModule
 
 Loader = DataLoader[QuestionSample]
 _NUM_BEGINNINGS = 200  # scenes whose questions show how questions begin

@@ -22,8 +22,8 @@ from visattn.data.scenes.single_object import (
 )
 from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.results.kinds import SPECIAL_TOKENS, Split as ClassificationSplit
-from visattn.training.base import DataModule
 from visattn.training.data.classification import ClassificationDataModule
+from visattn.training.data_module import DataModule
 
 Loader = DataLoader[CaptionSample]
 _EVAL_BATCH_SIZE = 64

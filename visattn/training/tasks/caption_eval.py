@@ -19,7 +19,7 @@ from visattn.models.captioner import Captioner
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.results.captions import Phrase
-from visattn.training.base import InputSpec, Task
+from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.metrics.captioning import (
     REFERENCE_METRICS,
@@ -30,6 +30,7 @@ from visattn.training.metrics.captioning import (
 )
 from visattn.training.metrics.grounding import PHRASE_METRICS, PhraseScores
 from visattn.training.metrics.weighted_mean import WeightedMean
+from visattn.training.task import Task
 from visattn.training.tasks.caption_generation import (
     CaptionWithMaps,
     generate_captions,

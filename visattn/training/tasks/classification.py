@@ -12,8 +12,8 @@ from torchvision.transforms import v2
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.classifier import ImageClassifier, ParameterGroup
-from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data_module import InputSpec
 from visattn.training.metrics.chance_level import chance_level
 from visattn.training.metrics.classification import CLASSIFICATION_METRICS, ClassificationScores
 from visattn.training.metrics.weighted_mean import WeightedMean
@@ -24,6 +24,7 @@ from visattn.training.optim import (
     warmup_schedule,
     weight_decay_groups,
 )
+from visattn.training.task import Task, check_class_names
 
 _SGD = partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
 

@@ -15,8 +15,8 @@ from visattn.functional.evaluation.localization import peak_locations, pointing_
 from visattn.metrics.detection.average_precision import AP_METRICS
 from visattn.models.detection.detr import DETR, BoxPrediction, DetrOutput
 from visattn.pipelines.detector_attention import detector_attention
-from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data_module import InputSpec
 from visattn.training.metrics.detection import DETECTION_METRICS, DetectionScores
 from visattn.training.metrics.weighted_mean import WeightedMean
 from visattn.training.optim import (
@@ -27,6 +27,7 @@ from visattn.training.optim import (
     weight_decay_groups,
 )
 from visattn.training.targets import TargetCounts
+from visattn.training.task import Task, check_class_names
 from visattn.training.tasks.detection_losses import SetCriterion
 
 _ADAMW = partial(AdamW, lr=5e-4, weight_decay=1e-4)

@@ -17,8 +17,8 @@ from visattn.functional.glimpses.rewards import RewardType
 from visattn.functional.reinforce import update_moving_average
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.rollout import GlimpseRollout
-from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import all_reduce_mean
 from visattn.training.distributed.rng import step_generator
 from visattn.training.metrics.chance_level import ClassCounts, chance_level
@@ -30,6 +30,7 @@ from visattn.training.optim import (
     cosine,
     trapezoid,
 )
+from visattn.training.task import Task
 from visattn.training.tasks.glimpse_diagnostics import gradient_norms, policy_diagnostics
 from visattn.training.tasks.glimpse_eval import (
     ErrorPerGlimpse,

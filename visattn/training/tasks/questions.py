@@ -13,9 +13,9 @@ from visattn.data.questions.batch import QuestionBatch
 from visattn.data.questions.erasure import Erased
 from visattn.functional.captioning.losses import attention_mass_loss
 from visattn.models.vqa_model import AnswerOutput, VQAModel
-from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.data.questions import QuestionDataModule
+from visattn.training.data_module import InputSpec
 from visattn.training.metrics.questions import (
     QuestionScores,
     ReferentScores,
@@ -30,6 +30,7 @@ from visattn.training.optim import (
     warmup_schedule,
     weight_decay_groups,
 )
+from visattn.training.task import Task
 from visattn.training.tasks.question_losses import answer_loss, hop_targets
 from visattn.training.tasks.question_panels import question_panels, rows_of_types
 

@@ -18,8 +18,8 @@ from visattn.functional.segmentation import (
 )
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.results.kinds import BACKGROUND
-from visattn.training.base import InputSpec, Task, check_class_names
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data_module import InputSpec
 from visattn.training.metrics.segmentation import (
     FOREGROUND_METRIC,
     SEGMENTATION_METRICS,
@@ -34,6 +34,7 @@ from visattn.training.optim import (
     warmup_schedule,
     weight_decay_groups,
 )
+from visattn.training.task import Task, check_class_names
 from visattn.training.tasks.segmentation_panels import batch_panels
 
 _ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)

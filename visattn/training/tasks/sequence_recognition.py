@@ -13,8 +13,8 @@ from torch.optim import AdamW
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.models.captioner import Captioner, TeacherForcedOutput
 from visattn.results.kinds import END, IGNORE_LABEL, PAD, SPECIAL_TOKENS, START, UNKNOWN
-from visattn.training.base import InputSpec, Task
 from visattn.training.callbacks.monitor import monitor_with_mode
+from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import ddp_loss_scale
 from visattn.training.metrics.sequences import (
     SEQUENCE_MAP_METRICS,
@@ -22,6 +22,7 @@ from visattn.training.metrics.sequences import (
     SequenceScores,
 )
 from visattn.training.optim import OptimizerFactory, Schedule, trapezoid
+from visattn.training.task import Task
 
 _ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)
 
