@@ -155,7 +155,6 @@ def word_row(model: "Captioner", image: "torch.Tensor", words: Sequence[str]) ->
     """
     import torch
 
-    from visattn.models.captioning.show_attend_tell import has_hard_attention
     from visattn.results.kinds import START
 
     unknown = sorted(set(words) - set(model.words))
@@ -168,7 +167,7 @@ def word_row(model: "Captioner", image: "torch.Tensor", words: Sequence[str]) ->
     log_probs = output.logits.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
     maps = output.attention.weights.unflatten(-1, model.encoder.grid_size)
     gates = output.attention.gate.expand(len(words)).tolist()
-    smooth = not has_hard_attention(model)
+    smooth = model.places is None
     return WordRow(maps.numpy(), log_probs.tolist(), gates, model.gate_symbol, smooth)
 
 

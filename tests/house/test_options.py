@@ -26,7 +26,7 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def of_configs() -> Iterator[str]:
     """Yield the constructor arguments of the classes in configs, which are options of training."""
-    from visattn.models.serialization.config import MODEL_CLASSES
+    from visattn.models.serialization.config import model_classes
     from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
     from visattn.training.data.detection import (
         CocoDetectionDataModule,
@@ -49,7 +49,7 @@ def of_configs() -> Iterator[str]:
         ShardClassificationDataModule,
     )
     detecting = (DetectionTask, ScenesDetectionDataModule, CocoDetectionDataModule)
-    for kind in (*captioning, *classifying, *detecting, *MODEL_CLASSES.values()):
+    for kind in (*captioning, *classifying, *detecting, *model_classes().values()):
         for name in list(inspect.signature(kind.__init__).parameters)[1:]:
             yield f"{kind.__name__}.{name}"
 

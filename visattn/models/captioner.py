@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -14,10 +15,13 @@ from visattn.functional.captioning.beam_search import (
     beam_search,
 )
 from visattn.functional.captioning.packing import WordPacking
+from visattn.models.base import Configurable
 from visattn.models.encoder import ImageEncoder
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 StateT = TypeVar("StateT", bound=BeamSearchState)
+Places = Literal["argmax", "sample", "expectation"]
+MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
 
 
 class AttentionStep(NamedTuple):
@@ -45,19 +49,36 @@ class TeacherForcedOutput(NamedTuple):
     """Position of each word in its caption."""
 
 
-class Captioner(nn.Module, ABC, Generic[StateT]):
-    """Base class of captioners: words for an image, with the attention of each word.
+class WordSite(NamedTuple):
+    """A module of a decoder: its output are the attention weights with which decoding goes on."""
+
+    name: str
+    module: nn.Module
+    cross: bool
+    """Whether the weights are those of places of the image, or of the words before."""
+
+
+class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
+    """Base class of captioners: a decoder with an encoder; words with the attention of each.
+
+    The constructor of a subclass builds `decoder`, whose methods `start`, `step` and
+    `teacher_force` are described here; the decoder projects the features in `feature_proj`.
 
     Args:
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: Encoder of images into a grid of features.
     """
 
-    attention_site: str = "decoder.attention.scorer.tap"
-    """Name of the module whose attention the maps of words show."""
+    pipeline_tag = "image-to-text"
     gate_symbol = "β"
     """Symbol of the gate in figures."""
+    places: Places | None = None
+    """How hard attention selects the place of a word; None for other attention. It may be set."""
+    maps: MapChoice | None = None
+    """Weights of a word that are shown, of several layers and heads; None if there is no choice."""
+    decoder: Any
 
+    @abstractmethod
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()
         if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
@@ -68,17 +89,34 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
         self.words = tuple(words)
         self.encoder = encoder
 
-    @abstractmethod
+    @property
+    def attention_site(self) -> str:
+        """Name of the module whose attention the maps of words show."""
+        return "decoder.attention.scorer.tap"
+
+    def word_sites(self) -> list[WordSite]:
+        """Return where the weights of words pass, for methods that need their gradients.
+
+        A decoder whose only site attends to the image is recurrent: it calls the site once per
+        word. Without sites there are no such methods.
+        """
+        site = self.attention_site
+        return [WordSite(site, self.get_submodule(site), cross=True)]
+
+    def head_attention(self) -> tuple[int, int] | None:
+        """Return the number of layers and heads, if the attention of words has their weights."""
+        return None
+
     def start(self, features: Float[Tensor, "b c y x"]) -> StateT:
         """Return the state before the first word, with one hypothesis per image."""
+        return self.decoder.start(features)
 
-    @abstractmethod
     def step(
         self, state: StateT, token: Int[Tensor, "b k"]
     ) -> tuple[Float[Tensor, "b k v"], StateT, AttentionStep]:
         """Read one word per hypothesis; return next-word logits, the new state and attention."""
+        return self.decoder.step(state, token)
 
-    @abstractmethod
     def teacher_force(
         self,
         features: Float[Tensor, "b c y x"],
@@ -95,6 +133,12 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
                 `pack_words`, with which nothing waits for a GPU.
             image_indices: Index of the image of each caption; None if caption i belongs to image i.
         """
+        return self.decoder.teacher_force(features, captions, lengths, image_indices)
+
+    def run_blank_image(self) -> None:
+        """Encode one blank image and read one word."""
+        features = self.encoder(torch.zeros(1, 3, *self.encoder.img_size))
+        self.step(self.start(features), torch.zeros(1, 1, dtype=torch.long))
 
     def search(
         self,
@@ -130,29 +174,3 @@ class Captioner(nn.Module, ABC, Generic[StateT]):
             num_captions=num_captions,
             device=features.device,
         )
-
-
-class DecoderCaptioner(Captioner[StateT]):
-    """Base class of captioners whose `decoder` has the methods `start`, `step`, `teacher_force`."""
-
-    decoder: Any
-
-    def start(self, features: Float[Tensor, "b c y x"]) -> StateT:
-        """Return the state before the first word, with one hypothesis per image."""
-        return self.decoder.start(features)
-
-    def step(
-        self, state: StateT, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], StateT, AttentionStep]:
-        """Read one word per hypothesis; return next-word logits, the new state and attention."""
-        return self.decoder.step(state, token)
-
-    def teacher_force(
-        self,
-        features: Float[Tensor, "b c y x"],
-        captions: Int[Tensor, "r t"],
-        lengths: Int[Tensor, " r"] | WordPacking,
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> TeacherForcedOutput:
-        """Return the logits and the attention of all words of the captions."""
-        return self.decoder.teacher_force(features, captions, lengths, image_indices)

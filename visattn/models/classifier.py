@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import InsertedBlock
+from visattn.models.base import Configurable
 from visattn.models.normalization import check_normalization, normalize_images
 
 ParameterGroup = Literal["backbone", "blocks", "head"]
 _LUMA = (0.299, 0.587, 0.114)  # Pillow's weights for converting RGB to gray
 
 
-class ImageClassifier(nn.Module, ABC):
+class ImageClassifier(Configurable, nn.Module, ABC):
     """Image classifier with named classes and built-in normalization.
 
     uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
@@ -34,6 +35,7 @@ class ImageClassifier(nn.Module, ABC):
             std do not fit together.
     """
 
+    pipeline_tag = "image-classification"
     shift: Tensor
     scale: Tensor
     luma: Tensor
@@ -97,6 +99,10 @@ class ImageClassifier(nn.Module, ABC):
     def accepts_size(self, height: int, width: int) -> bool:
         """Return whether the model accepts images of this size; by default only `img_size`."""
         return (height, width) == self.img_size
+
+    def run_blank_image(self) -> None:
+        """Classify one blank image."""
+        self.classify(torch.zeros(1, len(self.mean), *self.img_size))
 
     @abstractmethod
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:

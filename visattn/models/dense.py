@@ -7,13 +7,14 @@ from typing import Any, Literal
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from visattn.models.base import Configurable
 from visattn.models.classifier import unregularized_parameters
 from visattn.models.encoder import ImageEncoder
 
 DensePart = Literal["encoder", "decoder"]
 
 
-class DenseModel(nn.Module, ABC):
+class DenseModel(Configurable, nn.Module, ABC):
     """Network with an output for places on an image: classes of pixels, or boxes.
 
     Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already. All

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from visattn.geometry.placement import GridPlacement
+from visattn.models.base import Configurable
 from visattn.models.normalization import check_normalization, normalize_images
 from visattn.recording.probe_cache import probe_grids
 
 
-class ImageEncoder(nn.Module, ABC):
+class ImageEncoder(Configurable, nn.Module, ABC):
     """Base class of networks that map RGB images to a grid of features.
 
     uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
@@ -30,6 +31,7 @@ class ImageEncoder(nn.Module, ABC):
         std: Spread of each color channel, in [0, 1].
     """
 
+    pipeline_tag = "image-feature-extraction"
     channels: int
     """Number of feature channels."""
     shift: Tensor

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
+from visattn.models.base import Configurable
 from visattn.models.classifier import unregularized_parameters
 from visattn.models.dense import DensePart, encoder_decoder_parameters
 from visattn.models.encoder import ImageEncoder
@@ -29,7 +30,7 @@ class AnswerOutput(NamedTuple):
     their mean."""
 
 
-class VQAModel(nn.Module, ABC):
+class VQAModel(Configurable, nn.Module, ABC):
     """Base class of models that answer questions about images.
 
     Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already.
@@ -44,7 +45,8 @@ class VQAModel(nn.Module, ABC):
             distinct or fewer than two.
     """
 
-    CONFIG_ATTRIBUTES = ("question_beginnings",)
+    pipeline_tag = "visual-question-answering"
+    SETTINGS = ("question_beginnings",)
     hop_names: tuple[str, ...] = ()
     """Names of the attention maps, in order; empty if the model has none."""
     question_beginnings: tuple[str, ...] = ()
@@ -104,6 +106,11 @@ class VQAModel(nn.Module, ABC):
                 )
             image_indices = torch.arange(len(images), device=questions.device)
         return self.answer(self.encoder(images), questions, image_indices)
+
+    def run_blank_image(self) -> None:
+        """Answer a question of one word about one blank image."""
+        features = self.encoder(torch.zeros(1, 3, *self.img_size))
+        self.answer(features, torch.ones(1, 1, dtype=torch.long))
 
     @abstractmethod
     def answer(

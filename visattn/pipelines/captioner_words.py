@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
-from visattn.models.captioner import Captioner
-from visattn.models.captioning.decoder_layer import CaptionDecoderLayer
-from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.models.captioner import Captioner, WordSite
 from visattn.results.kinds import START
 
 
@@ -42,24 +40,24 @@ def captioner_run(
     """
     if not len(words):
         raise ValueError("the caption must have at least one word, got none")
-    if not hasattr(model, "decoder"):
+    if not (sites := model.word_sites()):
         raise ValueError(
             f"{type(model).__name__} has no decoder of its own: use attention without layers and "
             "heads, or occlusion; of an ensemble, explain one of its members"
         )
-    if has_hard_attention(model) and cast("ShowAttendTell", model).places == "sample":
+    if model.places == "sample":
         raise ValueError(
             "methods for words need places that do not depend on chance, but this model samples "
             'them: set its places to "argmax" or "expectation"'
         )
+    recurrent = all(site.cross for site in sites)
     features = features.detach().requires_grad_()
-    with _stored_weights(model) as stored, _stored_projection(model) as projected:
+    with _stored_weights(sites) as stored, _stored_projection(model) as projected:
         log_probs = word_log_probs(model, features, words)[0]
     layers = tuple(
         WordLayer(site, tuple(steps), _columns(steps, features) if cross else None)
-        for site, cross, steps in _grouped(stored)
+        for site, cross, steps in _grouped(stored, recurrent=recurrent)
     )
-    recurrent = not any(isinstance(module, CaptionDecoderLayer) for module in model.modules())
     return WordRun(
         log_probs,
         layers,
@@ -142,12 +140,12 @@ Stored = list[tuple[str, bool, Tensor]]
 
 
 @contextmanager
-def _stored_weights(model: Captioner) -> Iterator[Stored]:
+def _stored_weights(sites: Sequence[WordSite]) -> Iterator[Stored]:
     """Store site, whether it attends to the image, and the weights of each attention call."""
     stored: Stored = []
     handles = [
-        module.register_forward_hook(_hook(stored, site, cross=cross))
-        for site, module, cross in _sites(model)
+        site.module.register_forward_hook(_hook(stored, site.name, cross=site.cross))
+        for site in sites
     ]
     try:
         yield stored
@@ -168,20 +166,6 @@ def _stored_projection(model: Captioner) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _sites(model: Captioner) -> Iterator[tuple[str, nn.Module, bool]]:
-    """Yield the modules through which the weights pass that the decoder uses."""
-    layers = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, CaptionDecoderLayer)
-    ]
-    for name, layer in layers:
-        yield f"{name}.self_attn", layer.self_attn.attn_drop, False
-        yield f"{name}.cross_attn", layer.cross_attn.attn_drop, True
-    if not layers:
-        yield model.attention_site, model.get_submodule(model.attention_site), True
-
-
 def _hook(stored: Stored, site: str, *, cross: bool) -> Any:
     def store(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         if not output.requires_grad:  # a place that was selected, without a gradient
@@ -194,8 +178,8 @@ def _hook(stored: Stored, site: str, *, cross: bool) -> Any:
     return store
 
 
-def _grouped(stored: Stored) -> list[tuple[str, bool, list[Tensor]]]:
+def _grouped(stored: Stored, *, recurrent: bool) -> list[tuple[str, bool, list[Tensor]]]:
     """Return the weights of each layer; a recurrent decoder calls its only one for each word."""
-    if all(cross for _, cross, _ in stored):
+    if recurrent:
         return [(stored[0][0], True, [weights for *_, weights in stored])]
     return [(site, cross, [weights]) for site, cross, weights in stored]

@@ -21,9 +21,7 @@ from visattn.images.reader import ImageLike, make_thumbnail, read_images
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.captioner import AttentionStep, Captioner
-from visattn.models.captioning.hard_attention import Places
-from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.models.captioner import AttentionStep, Captioner, Places
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
@@ -191,7 +189,7 @@ def _caption_with_transformers(
 @contextmanager
 def _selected_places(model: Captioner, places: Places | None) -> Iterator[Places | Literal[""]]:
     """Set how hard attention selects places, and give it; "" for other attention."""
-    if not isinstance(model, ShowAttendTell) or not has_hard_attention(model):
+    if model.places is None:
         if places is not None:
             raise ValueError(
                 f"places={places!r} needs a model with hard attention, which this "

@@ -14,22 +14,9 @@ from torch import nn
 from visattn.images.reader import ImageLike, read_image
 from visattn.io.run_directory import find_run, run_config
 from visattn.io.safe_text import read_json
-from visattn.models.captioner import Captioner
-from visattn.models.classifier import ImageClassifier
-from visattn.models.detection.detr import DETR
-from visattn.models.encoder import ImageEncoder
-from visattn.models.segmentation.unet import UNet
+from visattn.models.base import Configurable
 from visattn.models.serialization.config import model_config
-from visattn.models.vqa_model import VQAModel
 
-_PIPELINE_TAGS: tuple[tuple[type[nn.Module], str], ...] = (
-    (Captioner, "image-to-text"),
-    (DETR, "object-detection"),
-    (UNet, "image-segmentation"),
-    (VQAModel, "visual-question-answering"),
-    (ImageClassifier, "image-classification"),
-    (ImageEncoder, "image-feature-extraction"),
-)
 _IS_DEFAULT_OR_PATH = re.compile(r".*: null$|(run|ckpt_path):")  # lines of the config of a run
 _MAX_VALUES = 12  # longer lists of a config are counted, not printed
 
@@ -123,8 +110,8 @@ class ModelCard:
         return buffer.getvalue()
 
     def _front_matter(self, model: nn.Module) -> Iterator[str]:
-        tags = (tag for kind, tag in _PIPELINE_TAGS if isinstance(model, kind))
-        yield from ("---", "library_name: visattn", f"pipeline_tag: {next(tags)}")
+        tag = cast("Configurable", model).pipeline_tag
+        yield from ("---", "library_name: visattn", f"pipeline_tag: {tag}")
         yield from (f"license: {self.license}",) * bool(self.license)
         yield from ("tags:", "- visattn", "- attention", "---", "")
 

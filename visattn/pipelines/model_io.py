@@ -29,9 +29,10 @@ from visattn.models.backbones.user_code import is_user_code, load_user_model
 from visattn.models.serialization import safetensors_file
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import (
-    MODEL_CLASSES,
     build_with_weights,
     check_config_fits,
+    is_saved,
+    model_classes,
     model_config,
 )
 from visattn.models.serialization.finite_weights import check_weight_types
@@ -80,9 +81,9 @@ def save(
         >>> load(file).channels
         8
     """
-    if MODEL_CLASSES.get(type(model).__name__) is not type(model):
+    if not is_saved(model):
         raise ValueError(
-            f"only visattn models ({', '.join(MODEL_CLASSES)}) can be described and saved, got "
+            f"only visattn models ({', '.join(model_classes())}) can be described and saved, got "
             f"{type(model).__name__}; for other models save the weights, "
             "torch.save(model.state_dict(), 'weights.pth'), and name the code that builds the "
             "model: --model FILE.py:NAME --weights weights.pth"

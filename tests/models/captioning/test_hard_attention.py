@@ -172,7 +172,7 @@ def test_search_and_caption_follow_the_places(tmp_path: Path) -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(ValueError, match="attention must be soft or hard, got 'mean'"):
+    with pytest.raises(ValueError, match="attention must be one of soft, hard, got 'mean'"):
         captioner("mean")
     with pytest.raises(ValueError, match="places must be one of argmax, sample, expectation"):
         captioner(places="best")

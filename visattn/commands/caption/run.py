@@ -153,21 +153,19 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
         ValueError: If it is not a captioner, or `--places` or `--maps` does not apply to it.
     """
     from visattn.models.captioner import Captioner
-    from visattn.models.captioning.show_attend_tell import has_hard_attention
-    from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 
     model, weights = load_trained_model(args, Captioner, "a captioner")
-    if args.places is not None and not has_hard_attention(model):
+    if args.places is not None and model.places is None:
         raise ValueError(
             f"--places needs a captioner with hard attention; that of {weights} does not select "
             "places: leave out the option"
         )
-    if args.seed and (args.places or getattr(model, "places", "")) != "sample":
+    if args.seed and (args.places or model.places) != "sample":
         raise ValueError(
             f"--seed needs sampled places, which {weights} does not read: leave it out"
         )
     if args.maps is not None:
-        if not isinstance(model, TransformerCaptioner):
+        if model.maps is None:
             raise ValueError(
                 f"--maps needs a transformer captioner; that of {weights} has one map per word: "
                 "leave out the option"

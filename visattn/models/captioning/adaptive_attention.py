@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,8 +13,10 @@ from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.functional.attention.scores import context_vector
 from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers
-from visattn.models.captioner import AttentionStep, DecoderCaptioner, TeacherForcedOutput
+from visattn.models.base import ModelGraph, options_of
+from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
+from visattn.models.captioning.graphs import decoding_graphs
 from visattn.models.encoder import ImageEncoder
 
 Feedback = Literal["none", "context", "location"]
@@ -117,15 +119,7 @@ class AdaptiveDecoder(nn.Module):
     Args:
         num_words: Size of the vocabulary.
         in_channels: Number of channels of the encoder's features.
-        embed_dim: Dimension of the word embeddings and of the global feature.
-        hidden_size: Hidden size of the LSTM, to which the features are projected.
-        attention_dim: Dimension in which features and hidden state are compared.
-        dropout: Dropout rate on word embeddings and before the vocabulary.
-        feature_dropout: Dropout rate on features before the projection.
-        sentinel_dropout: Fraction of the captions that are trained without the sentinel.
-        feedback: What the LSTM reads besides: the `context` vector of the previous word; the
-            `location` of the attention, x and y, which stays while words rely on the sentinel; or
-            `none`, as in the paper.
+        embed_dim: For this and the other options see `KnowingWhenToLook`.
 
     Raises:
         ValueError: If `sentinel_dropout` is not in [0, 1], or there is no such feedback.
@@ -299,7 +293,7 @@ class AdaptiveDecoder(nn.Module):
         return self.output(self.dropout(self.output_hidden(context + hidden).tanh()))
 
 
-class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
+class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
     """Captioner with adaptive attention: a visual sentinel beside the places of the grid.
 
     The gate of each word is 1 - beta, the share of the image in its context vector: near 1 for
@@ -324,7 +318,8 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.captioning.graphs import decoding_graphs
+    from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "red", "blue")
         >>> model = KnowingWhenToLook(words, encoder, hidden_size=11).eval()
@@ -340,32 +335,11 @@ class KnowingWhenToLook(DecoderCaptioner[AdaptiveDecoderState]):
 
     gate_symbol = "1-β"
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        encoder: ImageEncoder,
-        *,
-        embed_dim: int = 128,
-        hidden_size: int = 256,
-        attention_dim: int = 128,
-        dropout: float = 0.1,
-        feature_dropout: float = 0.0,
-        sentinel_dropout: float = 0.0,
-        feedback: Feedback = "none",
-    ) -> None:
+    @options_of(AdaptiveDecoder)
+    def __init__(self, words: Sequence[str], encoder: ImageEncoder, **options: Any) -> None:
         super().__init__(words, encoder)
-        self.embed_dim, self.hidden_size, self.attention_dim = embed_dim, hidden_size, attention_dim
-        self.dropout, self.feature_dropout = dropout, feature_dropout
-        self.sentinel_dropout = sentinel_dropout
-        self.feedback: Feedback = feedback
-        self.decoder = AdaptiveDecoder(
-            len(words),
-            encoder.channels,
-            embed_dim=embed_dim,
-            hidden_size=hidden_size,
-            attention_dim=attention_dim,
-            dropout=dropout,
-            feature_dropout=feature_dropout,
-            sentinel_dropout=sentinel_dropout,
-            feedback=feedback,
-        )
+        self.decoder = AdaptiveDecoder(len(words), encoder.channels, **options)
+
+    def export_graphs(self) -> list[ModelGraph]:
+        """Return the graphs of the start and of one decoding step."""
+        return decoding_graphs(self)

@@ -158,20 +158,15 @@ class AttendingDecoder(nn.Module):
     Args:
         num_words: Size of the vocabulary.
         in_channels: Number of channels of the encoder's features.
-        attention: Builds the attention module from the feature dimension and the hidden size.
-        embed_dim: Dimension of the word embeddings.
-        hidden_size: Hidden size of the LSTM.
-        dropout: Dropout rate on word embeddings and before the vocabulary.
-        feature_proj_dim: Dimension to which features are projected, once per image; None for no
-            projection.
-        feature_dropout: Dropout rate on features before the projection.
+        attention: Builds the attention module from the feature dimension, the hidden size and
+            `attention_dim`.
+        embed_dim: For this and the other options see `ShowAttendTell`.
 
     Raises:
         ValueError: If there is feature dropout without a projection.
 
     Example:
-        >>> from functools import partial
-        >>> decoder = AttendingDecoder(11, 8, partial(SoftAttention, attention_dim=7))
+        >>> decoder = AttendingDecoder(11, 8, SoftAttention, attention_dim=7)
         >>> state = decoder.start(torch.zeros(2, 8, 3, 5))
         >>> logits, state, attention = decoder.step(state, torch.ones(2, 1, dtype=torch.long))
         >>> logits.shape, attention.weights.shape
@@ -186,10 +181,11 @@ class AttendingDecoder(nn.Module):
         self,
         num_words: int,
         in_channels: int,
-        attention: Callable[[int, int], CaptionAttention],
+        attention: Callable[..., CaptionAttention],
         *,
         embed_dim: int = 128,
         hidden_size: int = 256,
+        attention_dim: int = 128,
         dropout: float = 0.1,
         feature_proj_dim: int | None = None,
         feature_dropout: float = 0.0,
@@ -208,7 +204,7 @@ class AttendingDecoder(nn.Module):
             else nn.Identity()
         )
         self.embedding = nn.Embedding(num_words, embed_dim)
-        self.attention = attention(self.feature_dim, hidden_size)
+        self.attention = attention(self.feature_dim, hidden_size, attention_dim=attention_dim)
         self.lstm = nn.LSTMCell(embed_dim + self.feature_dim, hidden_size)
         self.init_hidden = init_mlp(self.feature_dim, hidden_size)
         self.init_cell = init_mlp(self.feature_dim, hidden_size)

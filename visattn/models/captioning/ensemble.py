@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.functional.captioning.packing import WordPacking, pack_words
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput, WordSite
 from visattn.models.encoder import ImageEncoder
 
 
@@ -78,14 +78,21 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
         Rennie et al. 2017, arXiv:1612.00563, section 6, for ensembles of captioners.
     """
 
-    attention_site = "members"
-
     def __init__(self, members: Sequence[Captioner[Any]]) -> None:
         _check_members(members)
         super().__init__(members[0].words, EnsembleEncoder([each.encoder for each in members]))
         self.members = nn.ModuleList(members)
         symbols = {each.gate_symbol for each in members}
         self.gate_symbol = symbols.pop() if len(symbols) == 1 else "of image"
+
+    @property
+    def attention_site(self) -> str:
+        """Name of the module whose attention the maps of words show."""
+        return "members"
+
+    def word_sites(self) -> list[WordSite]:
+        """Return no sites: the members can be explained one by one."""
+        return []
 
     def start(self, features: Float[Tensor, "b c y x"]) -> EnsembleState:
         """Return the state before the first word, with one hypothesis per image."""

@@ -1,7 +1,7 @@
 """Hard attention of a captioner: each word reads one place of the grid, chosen or sampled."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,10 +10,8 @@ from torch.nn.functional import one_hot
 
 from visattn.blocks.recurrent.additive import SelectWeights
 from visattn.functional.captioning.sampling import sample_categorical
-from visattn.models.captioner import TeacherForcedOutput
+from visattn.models.captioner import Places, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import AttendingDecoderState, SoftAttention
-
-Places = Literal["argmax", "sample", "expectation"]
 
 
 def select_places(weights: Float[Tensor, "*b n"], places: Places) -> Float[Tensor, "*b n"]:

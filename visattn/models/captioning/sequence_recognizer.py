@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from visattn.blocks.recurrent.luong import Alignment
-from visattn.models.captioner import DecoderCaptioner
+from visattn.models.captioner import Captioner
 from visattn.models.captioning.attending_decoder import AttendingDecoder, AttendingDecoderState
 from visattn.models.captioning.column_attention import AttentionScore, ColumnAttention
 from visattn.models.encoder import ImageEncoder
 
 
-class SequenceRecognizer(DecoderCaptioner[AttendingDecoderState]):
+class SequenceRecognizer(Captioner[AttendingDecoderState]):
     """Recurrent decoder that attends to the image for each symbol, and predicts an end token.
 
     It is a captioner whose words are symbols, so that beam search, panels, pages and
@@ -71,11 +71,6 @@ class SequenceRecognizer(DecoderCaptioner[AttendingDecoderState]):
                 f"score='dot' needs features of hidden_size={hidden_size} channels, got "
                 f"{feature_proj_dim or encoder.channels}; set feature_proj_dim to {hidden_size}"
             )
-        self.score: AttentionScore = score
-        self.alignment: Alignment = alignment
-        self.embed_dim, self.hidden_size, self.attention_dim = embed_dim, hidden_size, attention_dim
-        self.window_radius, self.window_step = window_radius, window_step
-        self.dropout, self.feature_proj_dim = dropout, feature_proj_dim
         self.decoder = AttendingDecoder(
             len(words),
             encoder.channels,
@@ -84,12 +79,12 @@ class SequenceRecognizer(DecoderCaptioner[AttendingDecoderState]):
                 grid_size=encoder.grid_size,
                 score=score,
                 alignment=alignment,
-                attention_dim=attention_dim,
                 window_radius=window_radius,
                 window_step=window_step,
             ),
             embed_dim=embed_dim,
             hidden_size=hidden_size,
+            attention_dim=attention_dim,
             dropout=dropout,
             feature_proj_dim=feature_proj_dim,
         )

@@ -1,34 +1,30 @@
 """Show, Attend and Tell: LSTM captioner with soft or hard attention over the feature grid."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from visattn.blocks.base import check_choice
 from visattn.functional.captioning.packing import WordPacking
-from visattn.models.captioner import DecoderCaptioner
+from visattn.models.base import ModelGraph, options_of
+from visattn.models.captioner import Captioner, Places
 from visattn.models.captioning.attending_decoder import (
     AttendingDecoder,
     AttendingDecoderState,
     SoftAttention,
 )
+from visattn.models.captioning.graphs import decoding_graphs
 from visattn.models.captioning.hard_attention import (
     HardAttention,
     PlaceRollouts,
-    Places,
     PlaceSampler,
 )
 from visattn.models.encoder import ImageEncoder
 
 
-def has_hard_attention(model: nn.Module) -> bool:
-    """Return whether a model is a captioner with hard attention."""
-    return isinstance(model, ShowAttendTell) and model.attention == "hard"
-
-
-class ShowAttendTell(DecoderCaptioner[AttendingDecoderState]):
+class ShowAttendTell(Captioner[AttendingDecoderState]):
     """Show, Attend and Tell with soft or hard attention.
 
     Before each word, additive attention scores every place of the grid against the hidden state of
@@ -72,52 +68,44 @@ class ShowAttendTell(DecoderCaptioner[AttendingDecoderState]):
         projection, with layer norm and ReLU, is not in the paper.
     """
 
+    hidden_size: int
+
+    @options_of(AttendingDecoder)
     def __init__(
         self,
         words: Sequence[str],
         encoder: ImageEncoder,
         *,
-        embed_dim: int = 128,
-        hidden_size: int = 256,
-        attention_dim: int = 128,
-        dropout: float = 0.1,
-        feature_proj_dim: int | None = None,
-        feature_dropout: float = 0.0,
         attention: Literal["soft", "hard"] = "soft",
         places: Places = "argmax",
+        **options: Any,
     ) -> None:
         super().__init__(words, encoder)
-        if attention not in ("soft", "hard"):
-            raise ValueError(f"attention must be soft or hard, got {attention!r}")
+        check_choice("attention", attention, ("soft", "hard"))
+        kind = HardAttention if attention == "hard" else SoftAttention
         self.attention = attention
-        build = HardAttention if attention == "hard" else SoftAttention
-        self.embed_dim, self.hidden_size, self.attention_dim = embed_dim, hidden_size, attention_dim
-        self.dropout, self.feature_dropout = dropout, feature_dropout
-        self.feature_proj_dim = feature_proj_dim
-        self.decoder = AttendingDecoder(
-            len(words),
-            encoder.channels,
-            partial(build, attention_dim=attention_dim),
-            embed_dim=embed_dim,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            feature_proj_dim=feature_proj_dim,
-            feature_dropout=feature_dropout,
-        )
+        self.decoder = AttendingDecoder(len(words), encoder.channels, kind, **options)
         self.places = places
 
     @property
-    def places(self) -> Places:
-        """How hard attention selects the place of a word; soft attention ignores it."""
-        return self._places
+    def places(self) -> Places | None:
+        """How hard attention selects the place of a word; None with soft attention."""
+        return self._places if self.attention == "hard" else None
 
     @places.setter
     def places(self, places: Places) -> None:
-        if places not in get_args(Places):
-            raise ValueError(f"places must be one of {', '.join(get_args(Places))}, got {places!r}")
+        check_choice("places", places, get_args(Places))
         self._places: Places = places
-        if isinstance(self.decoder.attention, HardAttention):
+        if self.attention == "hard":
             self.decoder.attention.places = places
+
+    def saved_arguments(self) -> dict[str, Any]:
+        """Return the arguments that build this model as it is now; soft attention keeps places."""
+        return super().saved_arguments() | {"places": self._places}
+
+    def export_graphs(self) -> list[ModelGraph]:
+        """Return the graphs of the start and of one decoding step."""
+        return decoding_graphs(self)
 
     def rollout(
         self,

@@ -1,18 +1,18 @@
 """Transformer captioner: pre-norm decoder with cross-attention to the feature grid."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from visattn.models.captioner import DecoderCaptioner
+from visattn.models.base import options_of
+from visattn.models.captioner import Captioner, MapChoice, WordSite
 from visattn.models.captioning.transformer_decoder import (
-    MapChoice,
     TransformerDecoder,
     TransformerDecoderState,
-    WordPositions,
 )
 from visattn.models.encoder import ImageEncoder
 
 
-class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
+class TransformerCaptioner(Captioner[TransformerDecoderState]):
     """Transformer decoder over the feature grid, with options of M2 and AoANet.
 
     Each layer attends to the words before, with cached keys and values, and to the projected
@@ -59,49 +59,12 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
         embeddings through a square linear layer; grid positions are learned.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        encoder: ImageEncoder,
-        *,
-        embed_dim: int = 256,
-        num_layers: int = 3,
-        num_heads: int = 4,
-        mlp_ratio: float = 4.0,
-        dropout: float = 0.1,
-        feature_dropout: float = 0.0,
-        pos_embed: WordPositions = "sincos",
-        max_length: int = 64,
-        encoder_layers: int = 0,
-        memory_slots: int = 0,
-        meshed: bool = False,
-        attention_on_attention: bool = False,
-        maps: MapChoice = "last",
-    ) -> None:
+    @options_of(TransformerDecoder)
+    def __init__(self, words: Sequence[str], encoder: ImageEncoder, **options: Any) -> None:
         super().__init__(words, encoder)
-        self.embed_dim, self.num_layers, self.num_heads = embed_dim, num_layers, num_heads
-        self.mlp_ratio, self.dropout, self.feature_dropout = mlp_ratio, dropout, feature_dropout
-        self.pos_embed, self.max_length = pos_embed, max_length
-        self.encoder_layers, self.memory_slots, self.meshed = encoder_layers, memory_slots, meshed
-        self.attention_on_attention = attention_on_attention
         self.decoder = TransformerDecoder(
-            len(words),
-            encoder.channels,
-            encoder.grid_size,
-            embed_dim=embed_dim,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            mlp_ratio=mlp_ratio,
-            dropout=dropout,
-            feature_dropout=feature_dropout,
-            pos_embed=pos_embed,
-            max_length=max_length,
-            encoder_layers=encoder_layers,
-            memory_slots=memory_slots,
-            meshed=meshed,
-            attention_on_attention=attention_on_attention,
+            len(words), encoder.channels, encoder.grid_size, **options
         )
-        self.maps = maps
 
     @property
     def maps(self) -> MapChoice:
@@ -111,6 +74,27 @@ class TransformerCaptioner(DecoderCaptioner[TransformerDecoderState]):
     @maps.setter
     def maps(self, maps: MapChoice) -> None:
         self.decoder.maps = maps
-        layer = self.num_layers - 1 if isinstance(maps, str) else maps[0]
-        site = f"decoder.layers.{layer}.cross_attn.tap"
-        self.attention_site = "decoder.layers" if maps in ("mean", "all") else site
+
+    @property
+    def attention_site(self) -> str:
+        """Name of the module whose attention the maps of words show."""
+        if self.maps in ("mean", "all"):
+            return "decoder.layers"
+        layer = self.decoder.num_layers - 1 if self.maps == "last" else self.maps[0]
+        return f"decoder.layers.{layer}.cross_attn.tap"
+
+    def word_sites(self) -> list[WordSite]:
+        """Return the attention to the words before and to the image, of each layer."""
+        return [
+            WordSite(f"decoder.layers.{index}.{name}", attention.attn_drop, cross=cross)
+            for index, layer in enumerate(self.decoder.layers)
+            for name, attention, cross in (
+                ("self_attn", layer.self_attn, False),
+                ("cross_attn", layer.cross_attn, True),
+            )
+        ]
+
+    def head_attention(self) -> tuple[int, int] | None:
+        """Return the number of layers and heads with `maps="all"`."""
+        decoder = self.decoder
+        return (decoder.num_layers, decoder.num_heads) if self.maps == "all" else None

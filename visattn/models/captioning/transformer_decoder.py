@@ -13,7 +13,7 @@ from visattn.blocks.base import check_choice
 from visattn.blocks.dropout import FastDropout
 from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.functional.positions.sincos import sincos_pos_embed
-from visattn.models.captioner import AttentionStep, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, MapChoice, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection
 from visattn.models.captioning.decoder_layer import (
     CaptionDecoderLayer,
@@ -24,7 +24,6 @@ from visattn.models.captioning.decoder_layer import (
 from visattn.models.captioning.grid_encoder import GridEncoder
 
 WordPositions = Literal["sincos", "learned"]
-MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
 _MAPS = ("last", "mean", "all")
 
 
@@ -70,21 +69,7 @@ class TransformerDecoder(nn.Module):
         num_words: Size of the vocabulary.
         in_channels: Number of channels of the encoder's features.
         grid_size: Rows and columns of the feature grid.
-        embed_dim: Dimension of words and places.
-        num_layers: Number of decoder layers.
-        num_heads: Number of heads; it divides `embed_dim`.
-        mlp_ratio: Hidden size of the feed-forward layers, as a multiple of `embed_dim`.
-        dropout: Dropout rate of word embeddings and of the output of each sublayer.
-        feature_dropout: Dropout rate on features before their projection.
-        pos_embed: Positions of words: `sincos` or `learned`.
-        max_length: Number of positions; longer captions are refused.
-        encoder_layers: Number of self-attention layers on the projected grid.
-        memory_slots: Learned keys and values beside those of the places, in these layers.
-        meshed: Whether the decoder attends to all of these layers, with gates, or to the last.
-        attention_on_attention: Whether the attended vector is gated by the query.
-        maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
-            and heads; `all` is the mean, with the weights of each head beside it; or those of one
-            head, `(layer, head)`, indices from 0.
+        embed_dim: For this and the other options see `TransformerCaptioner`.
 
     Raises:
         ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are

@@ -121,6 +121,8 @@ class DETR(DenseModel):
         level; the heads are shared by all decoder layers; encoder layers are pre-norm.
     """
 
+    pipeline_tag = "object-detection"
+
     def __init__(
         self,
         class_names: Sequence[str],

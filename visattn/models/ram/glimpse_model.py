@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
 from visattn.functional.glimpses.retina import glimpse_boxes
+from visattn.models.base import ModelGraph, example_images
 from visattn.models.classifier import ImageClassifier
 from visattn.models.normalization import MAX_PIXELS
 from visattn.models.ram.location_policy import Action, InitLocation, LocationPolicy
@@ -138,6 +139,34 @@ class GlimpseModel(ImageClassifier):
         self.rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
         self.classifier = nn.Linear(hidden_size, len(self.class_names))
         self.policy = LocationPolicy(hidden_size, init_location, policy_std, learn_std=learn_std)
+
+    def export_graphs(self) -> list[ModelGraph]:
+        """Return the graph of the logits and of the locations and boxes of greedy glimpses.
+
+        Raises:
+            ValueError: If the first location is random.
+        """
+        if self.init_location == "random":
+            raise ValueError(
+                "the first location must not be random, so that the file always gives the same; "
+                "train with --model.init_location center or learned"
+            )
+        metadata = {
+            "class_names": list(self.class_names),
+            "end_class": self.end_class,
+            "glimpses_per_label": self.num_glimpses_per_label,
+            "boxes": {
+                "output": "boxes",
+                "axes": ["image", "glimpse", "scale", "left top right bottom"],
+                "unit": "pixels of the input",
+            },
+        }
+        images = example_images(self.img_size)
+        outputs = ("logits", "locations", "boxes")
+        return [ModelGraph(_GreedyGlimpses(self), {"images": images}, outputs, metadata)]
+
+    def run_blank_image(self) -> None:
+        """Do nothing: glimpses depend on values, and the constructor limits their memory."""
 
     @property
     def num_glimpses_per_label(self) -> int:
@@ -352,3 +381,17 @@ def _check_rollout_inputs(
                 f"shape {list(values.shape)} for {len(images)} images, with a largest absolute "
                 f"value of {float(values.abs().max()) if values.numel() else None}"
             )
+
+
+class _GreedyGlimpses(nn.Module):
+    """A glimpse model with its locations and windows as further outputs."""
+
+    def __init__(self, model: GlimpseModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: UInt8[Tensor, "b c y x"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits `[b, t, k]`, locations `[b, t, 2]` and boxes `[b, t, scale, 4]`."""
+        rollout = self.model.rollout(self.model.normalize(images))
+        locations = rollout.locations[:, 0]
+        return rollout.logits[:, 0], locations, self.model.boxes(locations)

@@ -123,6 +123,8 @@ class UNet(DenseModel):
         here, and the finest skip connection is gated too; scSE Roy et al. 2018, arXiv:1803.02579.
     """
 
+    pipeline_tag = "image-segmentation"
+
     def __init__(
         self,
         class_names: Sequence[str],

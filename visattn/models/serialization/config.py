@@ -1,7 +1,7 @@
 """Model configs: the class and constructor arguments of a model as plain values, and back.
 
-A model keeps its constructor arguments as attributes of the same names. A config contains no code,
-and only the classes below can be built from one.
+`visattn.models.base` says what a model keeps of the arguments. A config contains no code, and only
+classes of models can be built from one.
 """
 
 import inspect
@@ -9,71 +9,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
+import visattn.models
 from visattn.blocks.registry import is_registered
-from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import Captioner
-from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
-from visattn.models.captioning.ensemble import CaptionerEnsemble
-from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.classifier import ImageClassifier
-from visattn.models.dense import DenseModel
-from visattn.models.detection.detr import DETR
-from visattn.models.encoder import ImageEncoder, SmallEncoder
-from visattn.models.ram.dram import DRAM
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.segmentation.unet import UNet
+from visattn.models.base import CLASSES, Configurable, is_sharded
 from visattn.models.serialization.finite_weights import check_weight_types
 from visattn.models.serialization.meta_shapes import check_forward_memory, weight_shapes
 from visattn.models.serialization.weight_files import Shapes
-from visattn.models.swin.swin_transformer import SwinTransformer
-from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.models.vqa.cnn_mlp import CNNMLP
-from visattn.models.vqa.cross_attention import CrossAttentionVQA
-from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
-from visattn.models.vqa.mac import MAC
-from visattn.models.vqa.relation_network import RelationNetwork
-from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
-from visattn.models.vqa_model import VQAModel
 
 ModelConfig = dict[str, Any]
 
 MAX_NUMBER = 2**20  # of any argument: no dimension, depth or size needs more
-
-MODEL_CLASSES: dict[str, type[nn.Module]] = {
-    model_class.__name__: model_class
-    for model_class in (
-        SmallEncoder,
-        TimmEncoder,
-        ShowAttendTell,
-        KnowingWhenToLook,
-        TransformerCaptioner,
-        SequenceRecognizer,
-        CaptionerEnsemble,
-        AttentionResNet,
-        TimmClassifier,
-        RecurrentAttentionModel,
-        DRAM,
-        VisionTransformer,
-        SwinTransformer,
-        DETR,
-        UNet,
-        StackedAttentionNetwork,
-        HierarchicalCoAttention,
-        CrossAttentionVQA,
-        MAC,
-        RelationNetwork,
-        CNNMLP,
-    )
-}
-
 
 # Errors of constructors that get arguments of a wrong type.
 _ARGUMENT_ERRORS = (
@@ -81,34 +28,68 @@ _ARGUMENT_ERRORS = (
 )  # fmt: skip
 
 
+def model_classes() -> dict[str, type[Configurable]]:
+    """Return the classes of visattn that a config may name.
+
+    Example:
+        >>> "DETR" in model_classes(), "ImageClassifier" in model_classes()
+        (True, False)
+    """
+    public = [getattr(visattn.models, name) for name in visattn.models.__all__]
+    return {each.__name__: each for each in public if _can_be_built(each)}
+
+
+def model_class(name: object) -> type[Configurable] | None:
+    """Return the class that a config names: one of visattn, or a subclass defined elsewhere.
+
+    Nothing is imported but modules of visattn.
+
+    Args:
+        name: Name of the class.
+
+    Example:
+        >>> model_class("SmallEncoder")
+        <class 'visattn.models.encoder.SmallEncoder'>
+        >>> model_class("os.system")
+    """
+    if not isinstance(name, str):
+        return None
+    public = getattr(visattn.models, name) if name in visattn.models.__all__ else None
+    return next(filter(_can_be_built, (public, CLASSES.get(name))), None)
+
+
+def _can_be_built(kind: Any) -> bool:
+    of_models = isinstance(kind, type) and issubclass(kind, Configurable)
+    return of_models and not inspect.isabstract(kind)
+
+
+def is_saved(model: nn.Module) -> bool:
+    """Return whether a model has a config: whether its class can be named in one."""
+    return model_class(type(model).__name__) is type(model)
+
+
 def model_config(model: nn.Module) -> ModelConfig:
     """Return the class name and the constructor arguments of a model as plain values.
 
     Raises:
-        ValueError: If the class of the model is not one of `MODEL_CLASSES`.
+        ValueError: If the class of the model is not one that a config may name.
 
     Example:
+        >>> from visattn.models import SmallEncoder
         >>> model_config(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
         8
     """
-    model_class = _class_of(model)
-    if MODEL_CLASSES.get(model_class.__name__) is not model_class:
+    known = type(model).__bases__[-1] if is_sharded(type(model)) else type(model)
+    if model_class(known.__name__) is not known:
         raise ValueError(
-            f"the model must be one of {', '.join(MODEL_CLASSES)}, got {model_class.__name__}"
+            f"the model must be one of {', '.join(model_classes())}, or of a class of your own "
+            f"that is derived from one of their bases, got {known.__name__}"
         )
-    names = list(inspect.signature(model_class.__init__).parameters)[1:]
-    names += [name for name in _attributes(model_class) if getattr(model, name)]
+    arguments = cast("Configurable", model).saved_arguments()
     return {
-        "class": model_class.__name__,
-        "arguments": {name: _to_plain(getattr(model, name)) for name in names},
+        "class": known.__name__,
+        "arguments": {name: _to_plain(value) for name, value in arguments.items()},
     }
-
-
-def _class_of(model: nn.Module) -> type[nn.Module]:
-    """Return the class of a model; FSDP2 derives a class from that of a model that it shards."""
-    bases = type(model).__bases__
-    sharded = any(base.__name__ == "FSDPModule" for base in bases)
-    return bases[-1] if sharded else type(model)
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
@@ -118,37 +99,34 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         ValueError: If the config is invalid.
 
     Example:
+        >>> from visattn.models import SmallEncoder
         >>> build_model(model_config(SmallEncoder((24, 24), channels=8))).img_size
         (24, 24)
     """
     name, arguments = config.get("class"), config.get("arguments")
-    if not isinstance(name, str) or name not in MODEL_CLASSES or not isinstance(arguments, Mapping):
+    kind = model_class(name)
+    if kind is None or not isinstance(arguments, Mapping):
         raise ValueError(
-            f"a config names one of {', '.join(MODEL_CLASSES)} and its arguments, got {name!r}"
+            f"a config names one of {', '.join(model_classes())}, or a class of your own that is "
+            f"imported before loading, and its arguments, got {name!r}"
         )
-    model_class = MODEL_CLASSES[name]
-    parameters = set(list(inspect.signature(model_class.__init__).parameters)[1:])
-    known = parameters | set(_attributes(model_class))
+    parameters = set(kind.argument_names())
+    known = parameters | {*kind.SETTINGS}
     if unknown := sorted(set(map(str, arguments)) - known):
         raise ValueError(f"{name} has no argument {', '.join(unknown)}; it has {sorted(known)}")
     if arguments.get("pretrained") or arguments.get("weights"):
         raise ValueError(
             "a config may not set pretrained or weights: its weights are stored beside it"
         )
-    _check_blocks(name, arguments)
+    _check_blocks(kind.__name__, arguments)
     built = {key: _from_plain(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
     try:
-        model = model_class(**{key: value for key, value in built.items() if key in parameters})
+        model = kind(**{key: value for key, value in built.items() if key in parameters})
     except _ARGUMENT_ERRORS as error:
         raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
     for key in built.keys() - parameters:
         setattr(model, key, built[key])
-    return model
-
-
-def _attributes(model_class: type[nn.Module]) -> tuple[str, ...]:
-    """Return the attributes that a config keeps beside the arguments of the constructor."""
-    return getattr(model_class, "CONFIG_ATTRIBUTES", ())
+    return cast("nn.Module", model)
 
 
 def check_config_fits(config: Mapping[str, Any], shapes: Shapes, *, source: object) -> None:
@@ -179,7 +157,7 @@ def check_config_fits(config: Mapping[str, Any], shapes: Shapes, *, source: obje
         ):
             expected = shapes
         if expected == shapes:
-            check_forward_memory(build, _forward_one_image)
+            check_forward_memory(build, lambda model: cast("Configurable", model).run_blank_image())
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
     if expected != shapes:
@@ -204,6 +182,7 @@ def restore_model(
         ValueError: If the config is invalid, or the weights do not fit.
 
     Example:
+        >>> from visattn.models import SmallEncoder
         >>> encoder = SmallEncoder((24, 24), channels=8)
         >>> restore_model(model_config(encoder), encoder.state_dict(), source="memory").training
         False
@@ -219,6 +198,7 @@ def build_with_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor])
         ValueError: If they do not fit.
 
     Example:
+        >>> from visattn.models import SmallEncoder
         >>> encoder = SmallEncoder((24, 24), channels=8)
         >>> build_with_weights(model_config(encoder), encoder.state_dict()).grid_size
         (3, 3)
@@ -240,26 +220,6 @@ def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
                 f"the {name} uses the block {block!r}, which is not registered: import its class "
                 "and call va.register_block(Class) with that name before loading"
             )
-
-
-def _forward_one_image(model: nn.Module) -> None:
-    """Run a model on one image.
-
-    Glimpse models depend on tensor values; their constructor limits their memory.
-    """
-    if isinstance(model, GlimpseModel):
-        return
-    if isinstance(model, Captioner):
-        size = model.encoder.img_size
-        state = model.start(model.encoder(torch.zeros(1, 3, *size)))
-        model.step(state, torch.zeros(1, 1, dtype=torch.long))
-    elif isinstance(model, VQAModel):
-        features = model.encoder(torch.zeros(1, 3, *model.img_size))
-        model.answer(features, torch.ones(1, 1, dtype=torch.long))
-    elif isinstance(model, ImageClassifier):
-        model.classify(torch.zeros(1, len(model.mean), *model.img_size))
-    elif isinstance(model, ImageEncoder | DenseModel):
-        model(torch.zeros(1, 3, *model.img_size))
 
 
 def _check_numbers(value: Any) -> None:

@@ -1,18 +1,21 @@
 """Vision Transformer with configurable attention, position embedding, stem and pooling."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from visattn.blocks.tap import RecordRequest, Tap
 from visattn.blocks.transformer.drop import PatchDropout
 from visattn.blocks.transformer.layer import EncoderLayer
 from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.functional.positions.sincos import ResampleRule, sincos_pos_embed
+from visattn.models.base import ModelGraph, example_images
 from visattn.models.classifier import ImageClassifier, ParameterGroup
 from visattn.models.serialization.state_dict_mapping import build_converted
 from visattn.models.vit.from_dinov2 import vit_from_dinov2
@@ -217,6 +220,31 @@ class VisionTransformer(ImageClassifier):
             if tokens is not None:
                 nn.init.trunc_normal_(tokens, std=std)
 
+    def export_graphs(self) -> list[ModelGraph]:
+        """Return the graph of the logits and of the attention of the class token.
+
+        Raises:
+            ValueError: If there is no class token, or the map would cover padding.
+        """
+        if not self.class_token:
+            raise ValueError(
+                "the model must have a class token, whose attention is exported; this one pools by "
+                f"{self.global_pool!r}: use visattn overlay --method rollout"
+            )
+        sides = zip(self.img_size, self.patch_embed.patch_size, strict=True)
+        if any(length % side for length, side in sides):
+            raise ValueError(
+                f"img_size must be a multiple of the patch size, got {self.img_size}: the map "
+                "would cover the padding, too"
+            )
+        axes = ["image", "layer", "head", "y", "x"]
+        metadata = {
+            "class_names": list(self.class_names),
+            "map": {"output": "attention", "axes": axes, "grid": list(self.grid_size)},
+        }
+        images = example_images(self.img_size)
+        return [ModelGraph(_ClassRows(self), {"images": images}, ("logits", "attention"), metadata)]
+
     @classmethod
     def from_timm(
         cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
@@ -356,3 +384,37 @@ class VisionTransformer(ImageClassifier):
         return padded_size(
             height, width, patch_size=self.patch_embed.patch_size, pad=self.dynamic_img_pad
         )
+
+
+class _ClassRows(nn.Module):
+    """A ViT with the attention of its class token as a second output."""
+
+    def __init__(self, model: VisionTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: UInt8[Tensor, "b c y x"]) -> tuple[Tensor, Tensor]:
+        """Return logits `[b, k]` and attention `[b, layer, head, y, x]`."""
+        with self._class_rows() as rows:
+            logits = self.model(images)
+        return logits, torch.stack(rows, 1).unflatten(-1, self.model.grid_size)
+
+    @contextmanager
+    def _class_rows(self) -> Iterator[list[Tensor]]:
+        """Yield a list that receives the rows of each layer; `record` cannot be traced."""
+        rows: list[Tensor] = []
+        num_prefix_tokens, request = len(self.model.prefix_roles), RecordRequest("class")
+
+        def collect(_: nn.Module, __: Any, weights: Tensor) -> None:
+            rows.append(weights[:, :, 0, num_prefix_tokens:])
+
+        taps = [cast("Tap", cast("Any", layer).attn.tap) for layer in self.model.blocks]
+        handles = [tap.register_forward_hook(collect) for tap in taps]
+        for tap in taps:
+            tap.requests.append(request)
+        try:
+            yield rows
+        finally:
+            for tap, handle in zip(taps, handles, strict=True):
+                handle.remove()
+                tap.requests.remove(request)

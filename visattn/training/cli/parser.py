@@ -21,7 +21,7 @@ from lightning.pytorch.trainer.connectors import checkpoint_connector
 from visattn.io.messages import did_you_mean
 from visattn.io.terminal import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
-from visattn.models.serialization.config import MODEL_CLASSES
+from visattn.models.serialization.config import model_classes
 from visattn.training.cli.arguments import option_values
 from visattn.training.cli.yaml_safety import check_yaml, read_config
 from visattn.training.data_module import DataModule
@@ -214,7 +214,7 @@ def _config_classes() -> list[type[Any]]:
     """Return the classes of visattn that a config may name without their module."""
     named = [known for base in (Task, DataModule, Callback) for known in _subclasses(base)]
     named = [known for known in named if known.__module__.startswith("visattn")]
-    return [*MODEL_CLASSES.values(), *(known for known in named if not inspect.isabstract(known))]
+    return [*model_classes().values(), *(known for known in named if not inspect.isabstract(known))]
 
 
 def _subclasses(base: type[Any]) -> list[type[Any]]:

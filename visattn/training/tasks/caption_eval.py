@@ -16,7 +16,6 @@ from visattn.data.phrases.grounding import phrases_to_cells
 from visattn.data.phrases.phrases import match_phrases
 from visattn.functional.captioning.losses import caption_loss
 from visattn.models.captioner import Captioner
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.serialization.config import build_model, model_config
 from visattn.results.captions import Phrase
 from visattn.training.data_module import InputSpec
@@ -300,11 +299,11 @@ class _HeadScores(nn.Module):
 
 def _head_scores(model: Captioner) -> dict[str, _HeadScores]:
     """Return the scores of heads by kind and split; none if the model gives no heads."""
-    if not (isinstance(model, TransformerCaptioner) and model.maps == "all"):
+    if (heads := model.head_attention()) is None:
         return {}
     splits = ("val", "test", "val_teacher_forced", "teacher_forced")
     return {
-        f"{kind}/{split}": _HeadScores(new_scores, model.num_layers, model.num_heads)
+        f"{kind}/{split}": _HeadScores(new_scores, *heads)
         for kind, new_scores in (("scenes", SceneScores), ("phrases", PhraseScores))
         for split in splits
     }

@@ -22,7 +22,7 @@ from visattn.functional.reinforce import (
 )
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.hard_attention import PlaceRollouts, PlaceSampler
-from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.training.distributed.reduce import all_reduce_max, all_reduce_mean, ddp_loss_scale
 from visattn.training.distributed.rng import StepGenerator, step_generator
 from visattn.training.optim import OptimizerGroup
@@ -161,7 +161,7 @@ class HardAttentionTask(CaptioningTask):
         self.register_buffer("average_reward", torch.zeros(()))
 
     def _check_options(self) -> None:
-        if not has_hard_attention(self.model):
+        if self.model.places is None:
             raise TypeError(
                 "HardAttentionTask needs a captioner with hard attention: set attention: hard of "
                 f"ShowAttendTell, got {type(self.model).__name__}; CaptioningTask trains others"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -30,9 +30,8 @@ from visattn.metrics.captioning.cider import (
     weighted_ngrams,
 )
 from visattn.models.captioner import Captioner
-from visattn.models.captioning.attending_decoder import AttendingDecoderState
 from visattn.models.captioning.hard_attention import PlaceSampler
-from visattn.models.captioning.show_attend_tell import ShowAttendTell, has_hard_attention
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.distributed.reduce import ddp_loss_scale
@@ -119,7 +118,7 @@ class SCSTTask(CaptioningTask):
         features = encode_images(self.model, batch)
         generator, size = step_generator(self), (len(features), self.num_samples)
         state, sampler = self.model.start(features), None
-        if isinstance(state, AttendingDecoderState) and has_hard_attention(self.model):
+        if self.model.places is not None:
             sampler = PlaceSampler(
                 lambda weights, _: sample_categorical(weights, generator.rand(*size))
             )
@@ -172,9 +171,10 @@ class SCSTTask(CaptioningTask):
         start = torch.full_like(tokens[:, :1], START)
         inputs = torch.cat((start, tokens[:, :-1]), 1)
         images, place_log_probs = order // self.num_samples, 0.0
-        if places is not None and isinstance(self.model, ShowAttendTell):
+        if places is not None:
             sampler = PlaceSampler.from_places(places.flatten(0, 1)[order])
-            rollouts = self.model.rollout(features, inputs, lengths, images, sampler)
+            model = cast("ShowAttendTell", self.model)
+            rollouts = model.rollout(features, inputs, lengths, images, sampler)
             output, place_log_probs = rollouts.output, rollouts.place_log_probs
         else:
             output = self.model.teacher_force(features, inputs, lengths, images)

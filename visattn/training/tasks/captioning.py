@@ -26,7 +26,6 @@ from visattn.functional.captioning.losses import (
     pack_targets,
 )
 from visattn.models.captioner import Captioner, TeacherForcedOutput
-from visattn.models.captioning.show_attend_tell import has_hard_attention
 from visattn.models.serialization.checkpoint import read_model
 from visattn.training.callbacks.monitor import monitor_with_mode
 from visattn.training.distributed.accumulation import GradientAccumulation
@@ -139,7 +138,7 @@ class CaptioningTask(CaptionEvalTask):
 
     def check_training(self) -> None:
         """Refuse hard attention: soft weights may be tested with it, but not trained."""
-        if has_hard_attention(self.model) and not self.samples_places:
+        if self.model.places is not None and not self.samples_places:
             raise ValueError(
                 "hard attention has no gradient without sampled places: train it with "
                 "HardAttentionTask, or set attention: soft"

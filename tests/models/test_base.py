@@ -1,0 +1,240 @@
+"""Laws of models that can be saved: each setting is saved as it is, whatever wraps the model."""
+
+import copy
+import inspect
+import json
+import pickle
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from model_examples import EXAMPLES
+from torch import Tensor, nn
+
+import visattn
+from visattn.models.base import Configurable, options_of
+from visattn.models.captioner import Captioner
+from visattn.models.captioning.attending_decoder import AttendingDecoder
+from visattn.models.captioning.ensemble import CaptionerEnsemble
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.models.classifier import ImageClassifier
+from visattn.models.encoder import SmallEncoder
+from visattn.models.serialization.config import build_model, model_config
+from visattn.models.vqa_model import VQAModel
+from visattn.results.kinds import SPECIAL_TOKENS
+
+WORDS = (*SPECIAL_TOKENS, "red", "blue")
+
+
+HARD = ShowAttendTell(WORDS, SmallEncoder((16, 24), channels=4), hidden_size=5, attention="hard")
+KINDS = EXAMPLES | {"hard attention": HARD}
+
+
+def example(name: str) -> Any:
+    return copy.deepcopy(KINDS[name]).eval()
+
+
+def output(model: Any) -> Any:
+    """What a model computes for fixed images."""
+    torch.manual_seed(0)
+    encoder = getattr(model, "encoder", model)
+    images = torch.rand(2, len(encoder.mean), *encoder.img_size).mul(255).byte()
+    with torch.no_grad():
+        if isinstance(model, Captioner):
+            found = model.search(model.encoder(images), beam_size=2, max_length=4)
+            return found.tokens, found.log_probs, found.attention_steps.weights
+        if isinstance(model, VQAModel):
+            return tuple(model(images, torch.tensor([[1, 4], [1, 5]])))
+        return model(images)
+
+
+def assert_equal(first: Any, second: Any) -> None:
+    torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_saved_models_compute_the_same(name: str, tmp_path: Path) -> None:
+    model = example(name)
+    visattn.save(model, tmp_path / "model.safetensors")
+    again = visattn.load(tmp_path / "model.safetensors")
+    assert model_config(again) == model_config(model)
+    assert_equal(output(again), output(model))
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type; numbers stay within what constructors accept."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return value * 2
+    return value
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_changed_attributes_are_saved(name: str) -> None:
+    """Whatever an attribute with the name of an argument is when a model is saved, is saved."""
+    model = example(name)
+    for argument in type(model).argument_names():
+        before = getattr(model, argument)
+        if isinstance(before, nn.Module) or isinstance(
+            inspect.getattr_static(type(model), argument, None), property
+        ):
+            continue
+        value = changed(before)
+        setattr(model, argument, value)
+        saved = model_config(model)["arguments"][argument]
+        assert saved == json.loads(json.dumps(value)), argument
+
+
+SETTINGS: dict[str, dict[str, Sequence[Any]]] = {
+    "hard attention": {"places": ("sample", "expectation", "argmax")},
+    "TransformerCaptioner": {"maps": ("mean", "all", (1, 2), "last")},
+    **{
+        name: {"question_beginnings": (("what is", "how many"),)}
+        for name, model in EXAMPLES.items()
+        if isinstance(model, VQAModel)
+    },
+    **{
+        name: {"class_names": (("cat", "dog"),)}
+        for name, model in EXAMPLES.items()
+        if isinstance(model, ImageClassifier) and len(model.class_names) == 2
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        (name, setting, value)
+        for name, settings in SETTINGS.items()
+        for setting, values in settings.items()
+        for value in values
+    ],
+)
+def test_settings_changed_after_construction_survive(
+    name: str, setting: str, value: Any, tmp_path: Path
+) -> None:
+    model = example(name)
+    setattr(model, setting, value)
+    visattn.save(model, tmp_path / "model.safetensors")
+    again: Any = visattn.load(tmp_path / "model.safetensors")
+    assert getattr(again, setting) == value
+    assert_equal(output(again), output(model))
+
+
+def test_settings_of_decoders_and_members_survive(tmp_path: Path) -> None:
+    """A setting is one, whether the captioner or its decoder is asked to change it."""
+    model = example("TransformerCaptioner")
+    model.decoder.maps = "mean"
+    hard = ShowAttendTell(model.words, copy.deepcopy(model.encoder), attention="hard")
+    ensemble = CaptionerEnsemble([model, hard]).eval()
+    hard.places = "expectation"
+    visattn.save(ensemble, tmp_path / "model.safetensors")
+    again: Any = visattn.load(tmp_path / "model.safetensors")
+    assert again.members[0].maps == "mean"
+    assert again.members[0].attention_site == "decoder.layers"
+    assert again.members[1].places == "expectation"
+    assert_equal(output(again), output(ensemble))
+
+
+def test_soft_attention_keeps_the_places_of_its_config() -> None:
+    """The weights of soft attention may be tested with hard attention, which needs them."""
+    model = ShowAttendTell(WORDS, SmallEncoder((16, 24), channels=4), places="sample")
+    assert model.places is None
+    assert model_config(model)["arguments"]["places"] == "sample"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_configs_survive_copies_and_wrappers(name: str) -> None:
+    model = example(name)
+    saved = model_config(model)
+    assert model_config(copy.deepcopy(model)) == saved
+    assert model_config(pickle.loads(pickle.dumps(model))) == saved
+    model.compile(backend="eager")
+    assert model_config(model) == saved
+    if name == "TimmEncoder":  # its constructor runs timm's network
+        return
+    with torch.device("meta"):  # as FSDP2 builds it
+        assert model_config(build_model(saved)) == saved
+
+
+class Tinted(SmallEncoder):
+    """An encoder of a user: its own argument, set before the constructor of the base."""
+
+    def __init__(self, img_size: tuple[int, int], tint: float = 0.5, *, dropout: float = 0.1):
+        self.tint = tint
+        super().__init__(img_size, channels=8)
+        self.drop = nn.Dropout(dropout)
+
+    def forward_features(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.drop(each) + self.tint for each in super().forward_features(images))
+
+
+def test_classes_of_users_are_saved_and_loaded(tmp_path: Path) -> None:
+    model = Tinted((16, 24), tint=2.0).eval()
+    config = model_config(model)
+    assert config["class"] == "Tinted"
+    assert config["arguments"] == {"img_size": [16, 24], "tint": 2.0, "dropout": 0.1}
+    visattn.save(model, tmp_path / "model.safetensors")
+    again = visattn.load(tmp_path / "model.safetensors")
+    assert type(again) is Tinted
+    assert_equal(output(again), output(model))
+
+
+def test_classes_of_visattn_cannot_be_replaced() -> None:
+    namesake = type("SmallEncoder", (SmallEncoder,), {})
+    with pytest.raises(ValueError, match="the model must be one of .*, got SmallEncoder"):
+        model_config(namesake((16, 24)))
+    assert type(build_model(model_config(SmallEncoder((16, 24))))) is SmallEncoder
+
+
+def test_defaults_of_a_class_are_not_mistaken_for_arguments() -> None:
+    class Named(Configurable, nn.Module):
+        label = "class"
+
+        def __init__(self, label: str = "none") -> None:
+            super().__init__()
+
+    assert Named("mine").saved_arguments() == {"label": "mine"}
+    assert Named().saved_arguments() == {"label": "none"}
+
+
+def test_wrong_arguments_have_the_message_of_the_constructor() -> None:
+    with pytest.raises(TypeError, match=r"SmallEncoder.__init__\(\) got an unexpected keyword"):
+        SmallEncoder((16, 24), colour="red")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depht'"):
+        TransformerCaptioner(WORDS, SmallEncoder((16, 24)), depht=3)
+
+
+@pytest.mark.parametrize("kind", [ShowAttendTell, TransformerCaptioner])
+def test_options_of_decoders_are_those_of_captioners(kind: type[Captioner[Any]]) -> None:
+    """The command line reads names, types, defaults and help of every option."""
+    parameters = inspect.signature(kind).parameters
+    assert parameters["embed_dim"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert get_type_hints(kind.__init__)["feature_dropout"] is float
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, "model", skip={"encoder"})
+    text = " ".join(parser.format_help().split())
+    for name, parameter in list(parameters.items())[2:]:
+        assert f"--model.{name} " in text
+        default = "null" if parameter.default is None else parameter.default
+        assert re.search(rf"--model.{name} .*?default: {default}\)", text), name
+    assert "Dimension of" in text
+    parsed = parser.parse_args(["--model.words=[a]", "--model.embed_dim=9"])
+    assert (parsed.model.embed_dim, parsed.model.dropout) == (9, 0.1)
+
+
+def test_options_stand_before_own_ones() -> None:
+    class Own:
+        @options_of(AttendingDecoder)
+        def __init__(self, words: int, *, own: bool = True, **options: Any) -> None: ...
+
+    names = list(inspect.signature(Own).parameters)
+    assert names[0] == "words"
+    assert names[-1] == "own"
+    assert "embed_dim" in names

@@ -1,0 +1,97 @@
+"""Graphs of captioners whose state has a fixed size: the start and one decoding step."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
+
+from visattn.models.base import ModelGraph, example_images
+from visattn.models.captioner import Captioner
+from visattn.results.kinds import END, PAD, START, UNKNOWN
+
+
+class _CaptionStart(nn.Module):
+    """The encoder of a captioner, up to the state before the first word."""
+
+    def __init__(self, model: Captioner[Any]) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: UInt8[Tensor, "b c y x"]) -> tuple[Tensor, ...]:
+        """Return the tensors of the state, in the order of its fields."""
+        return tuple(_tensors(self.model.start(self.model.encoder(images))).values())
+
+
+class _CaptionStep(nn.Module):
+    """One decoding step of a captioner, with the attention of the word that it predicts."""
+
+    def __init__(self, model: Captioner[Any], state: Any, changing: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.changing = model, changing
+        self.state_class, self.names = type(state), tuple(_tensors(state))
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return logits `[b, v]`, attention `[b, y, x]`, gate `[b]` and what changes of the state.
+
+        Args:
+            inputs: Tensors of the state, and the token `[b]`.
+        """
+        state = self.state_class(**dict(zip(self.names, inputs[:-1], strict=True)))
+        logits, state, attention = self.model.step(state, inputs[-1][:, None])
+        weights = attention.weights[:, 0].unflatten(-1, self.model.encoder.grid_size)
+        changed = (getattr(state, name) for name in self.changing)
+        return logits[:, 0], weights, attention.gate[:, 0], *changed
+
+
+def _tensors(state: Any) -> dict[str, Tensor]:
+    """Return the tensors of a decoder state, by the name of their field."""
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
+    """Return the graph up to the state before the first word, and that of one decoding step.
+
+    Args:
+        model: Captioner whose state is a dataclass; its tensors keep their shapes, and other fields
+            do not matter.
+
+    Raises:
+        ValueError: If the model samples places.
+
+    Example:
+        >>> from visattn.models import ShowAttendTell, SmallEncoder
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
+        >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 40), channels=8))
+        >>> start, step = decoding_graphs(model)
+        >>> step.outputs
+        ('logits', 'attention', 'gate', 'next_hidden', 'next_cell')
+    """
+    if model.places == "sample":
+        raise ValueError("sampled places cannot be exported: set model.places to argmax")
+    images = example_images(model.encoder.img_size)
+    token = torch.full((len(images),), START)
+    state: Any = model.start(model.encoder(images))
+    values, after = _tensors(state), _tensors(model.step(state, token[:, None])[1])
+    changing = [name for name in values if after[name] is not values[name]]
+    metadata = {
+        "words": list(model.words),
+        "tokens": {"pad": PAD, "start": START, "end": END, "unknown": UNKNOWN},
+        "state": changing,
+        "map": {
+            "output": "attention",
+            "axes": ["image", "y", "x"],
+            "grid": list(model.encoder.grid_size),
+        },
+    }
+    start, step = _CaptionStart(model), _CaptionStep(model, state, changing)
+    outputs = ("logits", "attention", "gate", *(f"next_{name}" for name in changing))
+    # Before the first word some tensors are one and the same, which the exporter would merge.
+    inputs = {**{name: value.clone() for name, value in after.items()}, "token": token}
+    return [
+        ModelGraph(start, {"images": images}, tuple(values), {**metadata, "graph": "start"}),
+        ModelGraph(step, inputs, outputs, {**metadata, "graph": "step"}, ".step"),
+    ]
