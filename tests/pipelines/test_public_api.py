@@ -382,7 +382,7 @@ def test_weights_must_match_the_stored_config(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         load(path)
     write_safetensors(path, {}, {"class": "os.system", "arguments": {"command": "true"}})
-    with pytest.raises(ValueError, match="names one of SmallEncoder"):
+    with pytest.raises(ValueError, match="names one of .*SmallEncoder"):
         load(path)
 
 
