@@ -13,7 +13,7 @@ from torch import nn
 import visattn as va
 from visattn.attribution import METHODS
 from visattn.attribution.explained_model import analyze_model
-from visattn.functional.attention.deformable import deformable_splat
+from visattn.blocks.transformer.deformable import deformable_splat
 from visattn.models import AttentionResNet, VisionTransformer
 
 CLASSES = ("ant", "bee", "cat")

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import visattn as va
 from visattn.blocks import registry as catalogs
 from visattn.blocks.base import BlockInfo
-from visattn.blocks.external import check_block_class
-from visattn.blocks.registry import block_name
+from visattn.blocks.registry import block_name, check_block_class
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.testing.block_under_test import registered_block
 from visattn.testing.suite import run_check
@@ -169,8 +168,8 @@ def test_attributes_imported_by_a_trusted_module_are_refused() -> None:
         "os.system": "may not be imported",
         "visattn.models.serialization.safetensors_file.os.system": "cannot be imported",
         "torch.nn.Conv2d": "is a layer of torch itself",
-        "visattn.blocks.external.nn.ReLU": "cannot be imported",
-        "visattn.blocks.external.ModuleType": "may not be imported",
+        "visattn.blocks.registry.nn.ReLU": "cannot be imported",
+        "visattn.blocks.registry.ModuleType": "may not be imported",
         "visattn..Block": "package.module.Class",
     }.items():
         with pytest.raises((ValueError, TypeError), match=said):

@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from visattn.functional.glimpses.rewards import RewardType, classification_rewards
 from visattn.functional.reinforce import (
     categorical_entropy,
     categorical_log_prob,
@@ -26,6 +25,7 @@ from visattn.functional.reinforce import (
     update_moving_average,
     value_baseline_loss,
 )
+from visattn.training.tasks.glimpse_rewards import RewardType, classification_rewards
 
 REWARDS = st.lists(st.floats(-9, 9), min_size=2, max_size=7)
 

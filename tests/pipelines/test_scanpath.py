@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.functional.glimpses.paths import raster_scanpaths
 from visattn.images.reader import ImageError, LoadedImage
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.models.encoder import SmallEncoder
+from visattn.models.ram.paths import raster_scanpaths
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from tests.helpers.image_text_models import tiny_detector, tiny_rt_detr
-from visattn.functional.attention.deformable import deformable_splat
+from visattn.blocks.transformer.deformable import deformable_splat
 from visattn.recording.query_attention import overlaps, record_queries
 
 DENSE = ("Detr", "ConditionalDetr", "TableTransformer", "DabDetr")

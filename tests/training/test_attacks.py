@@ -138,7 +138,7 @@ def test_untrusted_blocks_are_not_imported(
     place = "--model.classifier.init_args"
     for key, block in (
         *(("block", "evilmod.Evil"), ("stem_block", "evilmod.Evil"), ("block", "os.system")),
-        ("block", "visattn.blocks.external.ModuleType"),
+        ("block", "visattn.blocks.registry.ModuleType"),
     ):
         assert main([*words, f"{place}.{key}", block]) == 1
         lines = capsys.readouterr().err.splitlines()

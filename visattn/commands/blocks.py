@@ -73,7 +73,7 @@ def _import_trusted_modules() -> None:
 
     A module that cannot be imported is reported on stderr; the other blocks are shown.
     """
-    from visattn.blocks.external import import_module
+    from visattn.blocks.registry import import_module
     from visattn.io.trusted_modules import user_trusted_modules
 
     for module in user_trusted_modules():

@@ -11,13 +11,13 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
 from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.models.ram.paths import random_scanpaths, raster_scanpaths
 from visattn.recording.frozen_model import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.functional.attention.deformable import deformable_splat
+from visattn.blocks.transformer.deformable import deformable_splat
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.frozen_model import eval_mode
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.combined.bam import BAM
-from visattn.functional.gates.combined import CombineMode
+from visattn.blocks.combined.bam import BAM, CombineMode
 from visattn.recording.recorder import record
 
 

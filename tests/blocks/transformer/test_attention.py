@@ -8,9 +8,8 @@ import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.attention import TokenAttention
+from visattn.blocks.transformer.attention import TokenAttention, linear_attention
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.linear import linear_attention
 from visattn.functional.positions.rotary import apply_rotary, rotary_cos_sin
 from visattn.recording.recorder import record
 

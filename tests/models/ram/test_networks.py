@@ -4,8 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.glimpses.retina import crop_glimpses, glimpse_pyramid, sample_glimpses
-from visattn.models.ram.networks import Backend, Retina
+from visattn.models.ram.retina import (
+    Backend,
+    Retina,
+    crop_glimpses,
+    glimpse_pyramid,
+    sample_glimpses,
+)
 
 
 def noise(*shape: int) -> Tensor:

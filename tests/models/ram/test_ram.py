@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
 from visattn.models.ram.networks import GlimpseNet, GlimpseRNN, RNNType
 from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.ram.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.models.serialization.config import build_model, model_config
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.paths import raster_scanpaths
 from visattn.models.ram.location_policy import InitLocation
+from visattn.models.ram.paths import raster_scanpaths
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.training.tasks.glimpse_eval import ErrorPerGlimpse, GlimpseEvaluator

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from visattn.functional.glimpses.rewards import RewardType
 from visattn.models.ram.location_policy import InitLocation
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.ram.rollout import GlimpseRollout
@@ -20,6 +19,7 @@ from visattn.training.tasks.glimpse_losses import (
     ValueBaseline,
     compute_glimpse_losses,
 )
+from visattn.training.tasks.glimpse_rewards import RewardType
 
 POLICY_STD = torch.tensor(0.4, dtype=torch.float64)
 LABELS = torch.tensor([5, 2])

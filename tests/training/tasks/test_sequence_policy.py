@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.rewards import RewardType
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.tasks import glimpse_losses
@@ -22,6 +21,7 @@ from visattn.training.tasks.glimpse_losses import (
     ValueBaseline,
     compute_glimpse_losses,
 )
+from visattn.training.tasks.glimpse_rewards import RewardType
 
 PATHS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # [81 4]
 

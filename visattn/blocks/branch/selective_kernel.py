@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.branch import branch_softmax, merge_branches
+from visattn.functional.gates import branch_softmax, merge_branches
 from visattn.functional.pooling import channel_means
 
 

@@ -9,7 +9,33 @@ from visattn.blocks.base import Block, BlockInfo, check_odd, reduced_channels
 from visattn.blocks.branch.selective_kernel import resolve_groups
 from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.branch import merge_branches, radix_softmax
+from visattn.functional.gates import branch_softmax, merge_branches
+
+
+def radix_softmax(
+    scores: Float[Tensor, "b mc"], *, radix: int, groups: int = 1
+) -> Float[Tensor, "b m c"]:
+    """Return the radix softmax: weights of the m = `radix` splits, per channel.
+
+    A single split has a sigmoid gate instead.
+
+    Args:
+        scores: Logits ordered by group, split and channel.
+        radix: Number of splits.
+        groups: Number of groups of channels.
+
+    Example:
+        >>> radix_softmax(torch.zeros(1, 4), radix=2)
+        tensor([[[0.5000, 0.5000],
+                 [0.5000, 0.5000]]])
+
+    Source:
+        Zhang et al. 2020, arXiv:2004.08955, equation 3.
+    """
+    if radix == 1:
+        return scores.sigmoid().unsqueeze(1)
+    by_group = scores.reshape(scores.shape[0], groups, radix, -1)
+    return branch_softmax(by_group.transpose(1, 2).flatten(2))
 
 
 class SplitAttention(Block):

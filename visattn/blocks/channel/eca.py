@@ -1,14 +1,57 @@
 """Efficient channel attention (ECA)."""
 
+import math
 from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import conv1d
 
 from visattn.blocks.base import Block, BlockInfo, check_odd
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import eca_gate, eca_kernel_size
 from visattn.functional.pooling import channel_means
+
+
+def eca_kernel_size(channels: int) -> int:
+    """Return the odd kernel size of ECA for a number of channels.
+
+    Raises:
+        ValueError: If channels are below 1.
+
+    Example:
+        >>> [eca_kernel_size(channels) for channels in (64, 256, 2048)]
+        [3, 5, 7]
+
+    Source:
+        Wang et al. 2020, arXiv:1910.03151, equation 12, with gamma = 2 and b = 1.
+    """
+    if channels < 1:
+        raise ValueError(f"channels must be at least 1, got {channels}")
+    kernel = int(abs(math.log2(channels) / 2 + 1 / 2))
+    return kernel if kernel % 2 else kernel + 1
+
+
+def eca_gate(pooled: Float[Tensor, "b c"], weight: Float[Tensor, " k"]) -> Float[Tensor, "b c"]:
+    """Return the ECA gate of each channel, in (0, 1): a 1D convolution over channels.
+
+    Channels are zero-padded.
+
+    Raises:
+        ValueError: If the kernel size is even.
+
+    Example:
+        >>> import torch
+        >>> eca_gate(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0.0, 0.0, 1.0]))
+        tensor([[0.5000, 0.5000, 0.5000]])
+
+    Source:
+        Wang et al. 2020, arXiv:1910.03151, equation 9.
+    """
+    kernel = weight.shape[0]
+    if kernel % 2 == 0:
+        raise ValueError(f"the kernel size must be odd, got {kernel}")
+    mixed = conv1d(pooled.unsqueeze(1), weight[None, None], padding=kernel // 2)
+    return mixed.squeeze(1).sigmoid()
 
 
 class ECA(Block):

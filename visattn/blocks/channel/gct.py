@@ -8,8 +8,40 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import gct_gate
 from visattn.functional.pooling import channel_norms
+
+
+def gct_gate(
+    norms: Float[Tensor, "b c"],
+    alpha: Float[Tensor, " c"],
+    gamma: Float[Tensor, " c"],
+    beta: Float[Tensor, " c"],
+    *,
+    eps: float = 1e-5,
+) -> Float[Tensor, "b c"]:
+    """Return the gated channel transformation (GCT) gate of each channel, in (0, 2).
+
+    With gamma and beta 0 every gate is exactly 1.
+
+    Args:
+        norms: L2 norm of each channel.
+        alpha: Weight of the norm in the embedding.
+        gamma: Gating weight: positive for competition between channels, negative for cooperation.
+        beta: Gating bias.
+        eps: Added before square roots.
+
+    Example:
+        >>> import torch
+        >>> zeros, ones = torch.zeros(2), torch.ones(2)
+        >>> gct_gate(torch.tensor([[3.0, 4.0]]), ones, zeros, zeros)
+        tensor([[1., 1.]])
+
+    Source:
+        Yang et al. 2020, arXiv:1909.11519, equations 2 to 4.
+    """
+    embedded = alpha * (norms.square() + eps).sqrt()
+    across = embedded.square().mean(1, keepdim=True) + eps
+    return 1 + torch.tanh(gamma * embedded * across.rsqrt() + beta)
 
 
 class GCT(Block):

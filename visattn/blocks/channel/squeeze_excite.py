@@ -4,11 +4,30 @@ from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import hardsigmoid, linear
 
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import effective_se_gate, squeeze_excitation_gate
+from visattn.functional.gates import squeeze_excitation_gate
 from visattn.functional.pooling import channel_means
+
+
+def effective_se_gate(
+    pooled: Float[Tensor, "b c"],
+    weight: Float[Tensor, "c c"],
+    bias: Float[Tensor, " c"] | None = None,
+) -> Float[Tensor, "b c"]:
+    """Return the effective SE gate of each channel, in [0, 1]: one linear map and a hard sigmoid.
+
+    Example:
+        >>> import torch
+        >>> effective_se_gate(torch.tensor([[-9.0, 0.0, 9.0]]), torch.eye(3))
+        tensor([[0.0000, 0.5000, 1.0000]])
+
+    Source:
+        Lee and Park 2020, arXiv:1911.06667, section 3.3.
+    """
+    return hardsigmoid(linear(pooled, weight, bias))
 
 
 class SqueezeExcite(Block):

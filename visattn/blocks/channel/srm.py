@@ -9,7 +9,38 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.norm import CheckedBatchNorm1d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import style_pool, style_scores
+from visattn.functional.pooling import channel_means, channel_stds
+
+
+def style_pool(x: Float[Tensor, "b c y x"], *, eps: float = 1e-5) -> Float[Tensor, "b c 2"]:
+    """Return the style pooling of SRM: mean and standard deviation of each channel.
+
+    Example:
+        >>> import torch
+        >>> style_pool(torch.tensor([[[[1.0, 3.0]]]]))
+        tensor([[[2.0000, 1.0000]]])
+
+    Source:
+        Lee et al. 2019, arXiv:1903.10829, equations 1 to 3.
+    """
+    deviations = channel_stds(x, eps=eps).to(x.dtype)
+    return torch.stack((channel_means(x), deviations), dim=2)
+
+
+def style_scores(
+    styles: Float[Tensor, "b c s"], weight: Float[Tensor, "c s"]
+) -> Float[Tensor, "b c"]:
+    """Return the style integration of SRM, to be followed by batch norm and a sigmoid.
+
+    Example:
+        >>> import torch
+        >>> style_scores(torch.tensor([[[2.0, 1.0]]]), torch.tensor([[0.5, -1.0]]))
+        tensor([[0.]])
+
+    Source:
+        Lee et al. 2019, arXiv:1903.10829, equation 4.
+    """
+    return (styles * weight).sum(2)
 
 
 class SRM(Block):

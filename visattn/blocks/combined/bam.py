@@ -1,6 +1,6 @@
 """Bottleneck attention module (BAM)."""
 
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -9,8 +9,31 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, check_choice, reduced_channels
 from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import CombineMode, bam_gate
 from visattn.functional.pooling import channel_means
+
+CombineMode = Literal["add", "mul"]
+
+
+def bam_gate(
+    channel: Float[Tensor, "b c"], place: Float[Tensor, "b y x"], *, combine: CombineMode = "add"
+) -> Float[Tensor, "b c y x"]:
+    """Return the gate of BAM, in (0, 1), from channel and spatial logits.
+
+    Args:
+        channel: Logit of each channel.
+        place: Logit of each position.
+        combine: Whether the logits are added, as in the paper, or multiplied.
+
+    Example:
+        >>> bam_gate(torch.zeros(1, 1), torch.zeros(1, 1, 2))
+        tensor([[[[0.5000, 0.5000]]]])
+
+    Source:
+        Park et al. 2018, arXiv:1807.06514, equation 2.
+    """
+    by_channel, by_place = channel[:, :, None, None], place[:, None]
+    score = by_channel + by_place if combine == "add" else by_channel * by_place
+    return score.sigmoid()
 
 
 class BAM(Block):

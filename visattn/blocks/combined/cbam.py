@@ -2,14 +2,39 @@
 
 from typing import ClassVar, get_args
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd, reduced_channels
 from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import cbam_channel_gate
-from visattn.functional.gates.spatial import PoolOrder, cbam_spatial_gate
+from visattn.functional.gates import PoolOrder, cbam_spatial_gate
+from visattn.functional.pooling import channel_means, fast_amax
+
+
+def cbam_channel_gate(
+    x: Float[Tensor, "b c y x"],
+    squeeze: Float[Tensor, "r c"],
+    excite: Float[Tensor, "c r"],
+    squeeze_bias: Float[Tensor, " r"] | None = None,
+    excite_bias: Float[Tensor, " c"] | None = None,
+) -> Float[Tensor, "b c"]:
+    """Return the channel gate of CBAM, in (0, 1), from mean and max pooling.
+
+    Both pass the same bottleneck MLP; their logits are added.
+
+    Example:
+        >>> cbam_channel_gate(torch.ones(1, 3, 2, 2), torch.ones(2, 3), torch.zeros(3, 2))
+        tensor([[0.5000, 0.5000, 0.5000]])
+
+    Source:
+        Woo et al. 2018, arXiv:1807.06521, equation 2.
+    """
+    pools = torch.stack((channel_means(x), fast_amax(x.flatten(2), 2)), 1)
+    hidden = linear(pools, squeeze, squeeze_bias).relu()
+    return linear(hidden, excite, excite_bias).sum(1).sigmoid()
 
 
 class CBAM(Block):

@@ -9,7 +9,40 @@ from torch.nn.functional import hardswish
 
 from visattn.blocks.base import Block, BlockInfo, apply_gate, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import coordinate_gate, strip_pools
+from visattn.functional.pooling import fast_mean
+
+
+def strip_pools(
+    x: Float[Tensor, "b c y x"],
+) -> tuple[Float[Tensor, "b c y"], Float[Tensor, "b c x"]]:
+    """Return the mean of each row and of each column.
+
+    Example:
+        >>> import torch
+        >>> strip_pools(torch.tensor([[[[1.0, 3.0], [5.0, 7.0]]]]))
+        (tensor([[[2., 6.]]]), tensor([[[3., 5.]]]))
+
+    Source:
+        Hou et al. 2021, arXiv:2103.02907, equations 4 and 5.
+    """
+    return fast_mean(x, (3,)), fast_mean(x, (2,))
+
+
+def coordinate_gate(
+    rows: Float[Tensor, "b c y"], columns: Float[Tensor, "b c x"]
+) -> Float[Tensor, "b c y x"]:
+    """Return the coordinate-attention gate: row gate times column gate.
+
+    Example:
+        >>> import torch
+        >>> coordinate_gate(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[0.5, 1.0]]]))
+        tensor([[[[0.2500, 0.5000],
+                  [0.5000, 1.0000]]]])
+
+    Source:
+        Hou et al. 2021, arXiv:2103.02907, equation 9.
+    """
+    return rows.unsqueeze(3) * columns.unsqueeze(2)
 
 
 class CoordinateAttention(Block):

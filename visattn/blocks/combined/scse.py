@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, check_choice, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.channel import squeeze_excitation_gate
-from visattn.functional.gates.spatial import spatial_squeeze_gate
+from visattn.functional.gates import spatial_squeeze_gate, squeeze_excitation_gate
 from visattn.functional.pooling import channel_means
 
 Combination = Literal["add", "max", "mul", "concat"]

@@ -1,13 +1,59 @@
 """SimAM: parameter-free attention."""
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from visattn.blocks.base import Block, BlockInfo, apply_gate
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import simam_gate
+from visattn.functional.numerics import at_least_float32, can_write_inplace
+from visattn.functional.pooling import channel_means
+
+
+def simam_gate(x: Float[Tensor, "b c y x"], *, e_lambda: float = 1e-4) -> Float[Tensor, "b c y x"]:
+    """Return the SimAM gate of each position and channel, between sigmoid(1/2) = 0.6225 and 1.
+
+    A position far from the mean of its channel has low energy and a large gate; one at the mean has
+    the smallest gate. A channel of one position has the gate sigmoid(1/2). The computation runs in
+    float32 at least.
+
+    Args:
+        x: Features.
+        e_lambda: Regularization λ added to the variance; larger values flatten the gate.
+
+    Raises:
+        ValueError: If `e_lambda` is not above 0.
+
+    Example:
+        >>> import torch
+        >>> simam_gate(torch.tensor([[[[0.0, 0.0, 0.0, 4.0]]]]))
+        tensor([[[[0.6370, 0.6370, 0.6370, 0.7432]]]])
+
+    Source:
+        Yang et al. 2021, "SimAM: A Simple, Parameter-Free Attention Module for Convolutional Neural
+        Networks", equations 5 and 6; the variance is unbiased, as in the authors' code.
+    """
+    if not e_lambda > 0:
+        raise ValueError(f"e_lambda must be above 0, got {e_lambda}")
+    exact = at_least_float32(x)
+    centered = exact - channel_means(exact)[:, :, None, None]
+    fresh = not can_write_inplace(centered)
+    # Every intermediate is as large as x: without a backward pass its memory is reused.
+    squares = centered.square() if fresh else centered.square_()
+    factor = 0.25 / (squares.sum((2, 3), keepdim=True) / _degrees(x) + e_lambda)
+    if fresh:
+        return (squares * factor + 0.5).sigmoid().to(x.dtype)
+    return squares.mul_(factor).add_(0.5).sigmoid_().to(x.dtype)
+
+
+def _degrees(x: Float[Tensor, "b c y x"]) -> int | Tensor:
+    """Return the number of positions minus 1, but at least 1."""
+    degrees: int | Tensor = x.shape[2] * x.shape[3] - 1  # a tensor under torch.jit.trace
+    if isinstance(degrees, Tensor):
+        return degrees.clamp_min(1)
+    return cast("int", torch.sym_max(degrees, 1))
 
 
 class SimAM(Block):

@@ -2,13 +2,56 @@
 
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, apply_gate, check_odd
 from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.combined import triplet_gate, z_pool
+from visattn.functional.pooling import fast_amax, fast_mean
+
+
+def z_pool(x: Float[Tensor, "b c y x"], dim: int) -> Float[Tensor, "b 2 p q"]:
+    """Return the Z-pool: maximum and mean over a dimension, stacked.
+
+    Args:
+        x: Features.
+        dim: Pooled dimension. 1 leaves rows and columns, 2 channels and columns, 3 channels and
+            rows.
+
+    Example:
+        >>> import torch
+        >>> z_pool(torch.tensor([[[[1.0]], [[3.0]]]]), 1)
+        tensor([[[[3.]],
+                 [[2.]]]])
+
+    Source:
+        Misra et al. 2021, arXiv:2010.03045, equation 1 (the Z-pool).
+    """
+    return torch.stack((fast_amax(x, dim), fast_mean(x, (dim,))), dim=1)
+
+
+def triplet_gate(
+    places: Float[Tensor, "b y x"],
+    rows: Float[Tensor, "b c y"],
+    columns: Float[Tensor, "b c x"],
+) -> Float[Tensor, "b c y x"]:
+    """Return the triplet-attention gate: the mean of three gates over two dimensions each.
+
+    The mean of the gates has the same effect as the mean of three gated copies of the features.
+
+    Example:
+        >>> import torch
+        >>> triplet_gate(torch.tensor([[[0.3]]]), torch.tensor([[[0.6]]]), torch.tensor([[[0.9]]]))
+        tensor([[[[0.6000]]]])
+
+    Source:
+        Misra et al. 2021, arXiv:2010.03045, equation 3.
+    """
+    crossed = (rows / 3).unsqueeze(3) + (columns / 3).unsqueeze(2)
+    # In place: the backward pass of a sum does not need its operands.
+    return crossed.add_((places / 3).unsqueeze(1))
 
 
 class TripletAttention(Block):

@@ -8,7 +8,68 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.cnn import criss_cross_attention
+from visattn.functional.numerics import at_least_float32, without_autocast
+
+
+def criss_cross_attention(
+    queries: Float[Tensor, "b d y x"],
+    keys: Float[Tensor, "b d y x"],
+    values: Float[Tensor, "b e y x"],
+    *,
+    need_weights: bool = False,
+) -> tuple[Float[Tensor, "b e y x"], Float[Tensor, "b y*x y*x"] | None]:
+    """Return criss-cross attention: each position attends to its row and its column.
+
+    One softmax runs over row and column; the position itself counts once, with its row. Products
+    are not scaled and computed in float32 at least. For n = y x positions this takes
+    n (y + x) (d + e) multiplications and n (y + x) weights.
+
+    Args:
+        queries: Query of each position.
+        keys: Key of each position.
+        values: Value of each position.
+        need_weights: Whether to return dense weights over all pairs of positions, n² numbers that
+            are zero off the cross. The values are the same either way.
+
+    Example:
+        >>> flat = torch.zeros(1, 1, 2, 3)
+        >>> criss_cross_attention(flat, flat, flat, need_weights=True)[1][0, 0]
+        tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.0000, 0.0000])
+
+    Source:
+        Huang et al. 2019, arXiv:1811.11721, equations 1 and 2.
+    """
+    height = queries.shape[2]
+    float_values = at_least_float32(values)
+    with without_autocast(values.device):
+        down, across = _cross_scores(at_least_float32(queries), at_least_float32(keys))
+        weights = torch.cat((down, across), -1).softmax(-1)
+        down, across = weights[..., :height], weights[..., height:]
+        output = torch.einsum("byxu,beux->beyx", down, float_values)
+        output = output + torch.einsum("byxw,beyw->beyx", across, float_values)
+        dense = _dense_weights(down, across).to(values.dtype) if need_weights else None
+    return output.to(values.dtype), dense
+
+
+def _cross_scores(
+    queries: Float[Tensor, "b d y x"], keys: Float[Tensor, "b d y x"]
+) -> tuple[Float[Tensor, "b y x y"], Float[Tensor, "b y x x"]]:
+    """Return scores for the keys of the column, without the position itself, and of the row."""
+    down = torch.einsum("bdyx,bdux->byxu", queries, keys)
+    across = torch.einsum("bdyx,bdyw->byxw", queries, keys)
+    diagonal = torch.eye(queries.shape[2], dtype=torch.bool, device=queries.device)
+    return down.masked_fill(diagonal[:, None, :], -torch.inf), across
+
+
+def _dense_weights(
+    down: Float[Tensor, "b y x y"], across: Float[Tensor, "b y x x"]
+) -> Float[Tensor, "b y*x y*x"]:
+    """Return the weights over columns and rows as weights over the whole grid."""
+    same_row = torch.eye(down.shape[1], dtype=down.dtype, device=down.device)
+    same_column = torch.eye(down.shape[2], dtype=down.dtype, device=down.device)
+    dense = torch.einsum("byxu,xw->byxuw", down, same_column)
+    dense = dense + torch.einsum("byxw,yu->byxuw", across, same_row)
+    return dense.flatten(3).flatten(1, 2)
 
 
 class CrissCrossAttention(Block):

@@ -8,8 +8,36 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.cnn import channel_affinity
 from visattn.functional.attention.softmax import dot_product_attention
+from visattn.functional.numerics import at_least_float32, without_autocast
+
+
+def channel_affinity(
+    features: Float[Tensor, "b c n"], *, inverted: bool = False
+) -> Float[Tensor, "b c c"]:
+    """Return channel attention: weights of each channel (dim 1) over all channels (dim 2).
+
+    The scores are dot products over all positions, not scaled, in float32 at least. This takes
+    n c² multiplications and c² weights.
+
+    Args:
+        features: Features of n positions.
+        inverted: Whether the least similar channels get the largest weights, as in the authors'
+            code.
+
+    Example:
+        >>> pair = torch.tensor([[[2.0, 0.0], [0.0, 2.0]]])
+        >>> channel_affinity(pair)[0, 0], channel_affinity(pair, inverted=True)[0, 0]
+        (tensor([0.9820, 0.0180]), tensor([0.0180, 0.9820]))
+
+    Source:
+        Fu et al. 2019, arXiv:1809.02983, equation 3.
+    """
+    x = at_least_float32(features)
+    with without_autocast(features.device):
+        scores = x @ x.mT
+    # The authors' code subtracts the scores from their row maximum: softmax ignores the constant.
+    return (-scores if inverted else scores).softmax(-1).to(features.dtype)
 
 
 class DANet(Block):

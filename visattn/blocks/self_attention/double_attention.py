@@ -7,7 +7,42 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.cnn import double_attention
+from visattn.functional.numerics import at_least_float32, without_autocast
+
+
+def double_attention(
+    features: Float[Tensor, "b c n"],
+    gather: Float[Tensor, "b k n"],
+    distribute: Float[Tensor, "b k n"],
+) -> tuple[Float[Tensor, "b c n"], tuple[Float[Tensor, "b k n"], Float[Tensor, "b k n"]]]:
+    """Return double attention: features gathered into k descriptors and distributed again.
+
+    Each descriptor is a weighted mean over all positions; each position receives a weighted mean of
+    the descriptors. This takes 2 n k c multiplications and 2 n k weights.
+
+    Args:
+        features: Features of n positions.
+        gather: Logits of the positions for each descriptor; a softmax over positions follows.
+        distribute: Logits of the descriptors at each position; a softmax over descriptors follows.
+
+    Returns:
+        The output features and both attention weights: the first sum to 1 over positions, the
+        second over descriptors.
+
+    Example:
+        >>> features = torch.tensor([[[1.0, 3.0]]])
+        >>> double_attention(features, torch.zeros(1, 5, 2), torch.zeros(1, 5, 2))[0]
+        tensor([[[2., 2.]]])
+
+    Source:
+        Chen et al. 2018, arXiv:1810.11579, equations 3 to 6.
+    """
+    gather_weights = at_least_float32(gather).softmax(-1)
+    distribute_weights = at_least_float32(distribute).softmax(-2)
+    with without_autocast(features.device):
+        output = at_least_float32(features) @ gather_weights.mT @ distribute_weights
+    weights = gather_weights.to(features.dtype), distribute_weights.to(features.dtype)
+    return output.to(features.dtype), weights
 
 
 class DoubleAttention(Block):

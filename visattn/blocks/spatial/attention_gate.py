@@ -7,7 +7,33 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.spatial import additive_gate, resize_bilinear
+from visattn.functional.gates import resize_bilinear, spatial_squeeze_gate
+
+
+def additive_gate(
+    features: Float[Tensor, "b h y x"],
+    signal: Float[Tensor, "b h #y #x"],
+    weight: Float[Tensor, " h"],
+    bias: Float[Tensor, " 1"] | None = None,
+) -> Float[Tensor, "b y x"]:
+    """Return the additive attention gate of each position, in (0, 1), from features and signal.
+
+    Both are already projected to the same number of channels, the signal with its bias.
+
+    Args:
+        features: What is gated, projected.
+        signal: What it is gated by, projected and on the same grid; or one place for all.
+        weight: What a place that fits looks like after the ReLU.
+        bias: Of the score.
+
+    Example:
+        >>> additive_gate(torch.zeros(1, 3, 1, 2), torch.zeros(1, 3, 1, 1), torch.ones(3))
+        tensor([[[0.5000, 0.5000]]])
+
+    Source:
+        Oktay et al. 2018, arXiv:1804.03999, equations 1 and 2.
+    """
+    return spatial_squeeze_gate((features + signal).relu(), weight, bias)
 
 
 class AttentionGate(Block):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd
 from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.gates.spatial import PoolOrder, cbam_spatial_gate, spatial_squeeze_gate
+from visattn.functional.gates import PoolOrder, cbam_spatial_gate, spatial_squeeze_gate
 
 
 class SpatialGate(Block):

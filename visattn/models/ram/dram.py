@@ -9,13 +9,13 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from visattn.models.ram.glimpse_model import GlimpseModel, GlimpseState
 from visattn.models.ram.networks import (
-    Backend,
     GlimpseEncoderType,
     GlimpseRNN,
     RNNState,
     RNNType,
     conv_encoder,
 )
+from visattn.models.ram.retina import Backend
 
 
 class DRAM(GlimpseModel):

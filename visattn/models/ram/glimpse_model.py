@@ -9,21 +9,19 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
-from visattn.functional.glimpses.retina import glimpse_boxes
 from visattn.models.base import ModelGraph, example_images
 from visattn.models.classifier import ImageClassifier
 from visattn.models.normalization import MAX_PIXELS
 from visattn.models.ram.location_policy import Action, InitLocation, LocationPolicy
 from visattn.models.ram.networks import (
-    Backend,
     GlimpseEncoderType,
     GlimpseFusion,
     GlimpseNet,
     GlimpseRNN,
-    Retina,
     RNNState,
     RNNType,
 )
+from visattn.models.ram.retina import Backend, Retina, glimpse_boxes
 from visattn.models.ram.rollout import Glimpse, GlimpseRollout, stack_glimpses
 
 _MAX_GLIMPSES = 4096  # the state and the patches of each glimpse stay in memory

@@ -3,75 +3,13 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.functional.glimpses.retina import (
-    GlimpsePyramid,
-    crop_glimpses,
-    glimpse_pyramid,
-    sample_glimpses,
-)
-
-Backend = Literal["crop", "bilinear"]
 RNNType = Literal["rnn", "lstm", "gru"]
 GlimpseEncoderType = Literal["linear", "conv"]
 GlimpseFusion = Literal["sum", "product"]
 RNNState = tuple[Tensor, ...]
-
-
-class Retina(nn.Module):
-    """Extracts multi-resolution glimpses: sharp in the center and coarser around it.
-
-    Args:
-        glimpse_size: Side of a glimpse, in cells.
-        num_scales: Number of windows per glimpse, each twice as wide as the one before.
-        pad_value: Value outside the image, one per channel, in the units of the images.
-        backend: `crop` snaps windows to pixels; `bilinear` interpolates, and is differentiable in
-            the locations.
-
-    Example:
-        >>> retina = Retina(8, 2, torch.zeros(1))
-        >>> pyramid = retina.build_pyramid(torch.rand(3, 1, 28, 60))
-        >>> retina(pyramid, torch.zeros(3, 2)).shape
-        torch.Size([3, 2, 1, 8, 8])
-    """
-
-    pad_value: Tensor
-
-    def __init__(
-        self,
-        glimpse_size: int,
-        num_scales: int,
-        pad_value: Float[Tensor, " c"],
-        backend: Backend = "crop",
-    ) -> None:
-        super().__init__()
-        self.glimpse_size, self.num_scales = glimpse_size, num_scales
-        self.backend: Backend = backend
-        self.register_buffer("pad_value", pad_value, persistent=False)
-
-    def build_pyramid(self, images: Float[Tensor, "b c y x"]) -> GlimpsePyramid:
-        """Return the image pyramid from which all glimpses of the images are taken."""
-        return glimpse_pyramid(images, num_scales=self.num_scales, pad_value=self.pad_value)
-
-    def forward(
-        self,
-        pyramid: GlimpsePyramid,
-        locations: Float[Tensor, "r 2"],
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> Float[Tensor, "r s c g g"]:
-        """Return the glimpses at some locations.
-
-        Args:
-            pyramid: Image pyramid.
-            locations: x and y of each glimpse, in [-1, 1].
-            image_indices: Index of the image of each glimpse; by default glimpse n is of image n.
-        """
-        extract = crop_glimpses if self.backend == "crop" else sample_glimpses
-        return extract(
-            pyramid, locations, glimpse_size=self.glimpse_size, image_indices=image_indices
-        )
 
 
 class GlimpseNet(nn.Module):

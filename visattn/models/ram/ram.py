@@ -8,7 +8,8 @@ from torch import Tensor
 from visattn.blocks.base import check_choice
 from visattn.models.ram.glimpse_model import GlimpseModel, GlimpseState
 from visattn.models.ram.location_policy import InitLocation
-from visattn.models.ram.networks import Backend, GlimpseEncoderType, RNNType
+from visattn.models.ram.networks import GlimpseEncoderType, RNNType
+from visattn.models.ram.retina import Backend
 
 _INIT_LOCATIONS = ("random", "center", "learned")
 

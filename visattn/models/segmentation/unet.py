@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from visattn.blocks.registry import block_class, create_block
 from visattn.blocks.spatial.attention_gate import AttentionGate
-from visattn.functional.gates.spatial import resize_bilinear
+from visattn.functional.gates import resize_bilinear
 from visattn.geometry.placement import GridPlacement
 from visattn.models.classifier import parse_block_name
 from visattn.models.dense import DenseModel

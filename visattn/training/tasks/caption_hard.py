@@ -9,12 +9,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.functional.captioning.hard_attention import (
-    HardAttentionLosses,
-    PlaceReward,
-    hard_attention_losses,
-    place_rewards,
-)
 from visattn.functional.reinforce import (
     categorical_entropy,
     categorical_log_prob,
@@ -27,6 +21,12 @@ from visattn.training.distributed.reduce import all_reduce_max, all_reduce_mean,
 from visattn.training.distributed.rng import StepGenerator, step_generator
 from visattn.training.optim import OptimizerGroup
 from visattn.training.tasks.caption_generation import encode_images
+from visattn.training.tasks.caption_hard_losses import (
+    HardAttentionLosses,
+    PlaceReward,
+    hard_attention_losses,
+    place_rewards,
+)
 from visattn.training.tasks.captioning import CaptioningTask
 from visattn.training.tasks.glimpse_losses import ValueBaseline
 

@@ -13,7 +13,6 @@ from torch.optim import Adam, Optimizer
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.functional.glimpses.rewards import RewardType
 from visattn.functional.reinforce import update_moving_average
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.rollout import GlimpseRollout
@@ -48,6 +47,7 @@ from visattn.training.tasks.glimpse_losses import (
     label_targets,
     total_cross_entropy,
 )
+from visattn.training.tasks.glimpse_rewards import RewardType
 from visattn.training.tasks.glimpse_supervision import supervised_policy_loss, supervised_rollout
 
 Baseline = Literal["none", "moving_average", "learned", "informed", "leave_one_out"]

@@ -14,12 +14,12 @@ from torchmetrics import Metric
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading.sample_seed import per_sample_uniforms
-from visattn.functional.glimpses.paths import raster_scanpaths
-from visattn.functional.glimpses.rewards import label_per_glimpse, label_sequences
 from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.models.ram.paths import raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.digit_sequences import DigitSequenceDataModule
+from visattn.training.tasks.glimpse_rewards import label_per_glimpse, label_sequences
 from visattn.training.tasks.glimpse_supervision import digit_scanpaths
 
 

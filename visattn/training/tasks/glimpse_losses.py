@@ -7,14 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from visattn.functional.glimpses.rewards import (
-    RewardType,
-    classification_rewards,
-    label_per_glimpse,
-    label_sequences,
-    log_prob_before_glimpses,
-    rewarded_actions,
-)
 from visattn.functional.reinforce import (
     gaussian_entropy,
     gaussian_log_prob,
@@ -26,6 +18,14 @@ from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.rollout import GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.distributed.reduce import all_reduce_std
+from visattn.training.tasks.glimpse_rewards import (
+    RewardType,
+    classification_rewards,
+    label_per_glimpse,
+    label_sequences,
+    log_prob_before_glimpses,
+    rewarded_actions,
+)
 
 
 class ValueBaseline(nn.Module):
@@ -103,7 +103,7 @@ class GlimpseLossOptions:
 
     Args:
         leave_one_out_baseline: Also subtract the mean over the other rollouts of the image.
-        reward: As in `visattn.functional.glimpses.rewards.classification_rewards`.
+        reward: As in `visattn.training.tasks.glimpse_rewards.classification_rewards`.
         normalize_advantages: Divide the advantages by their standard deviation over all processes.
         policy_loss_weight: Weight of the policy loss.
         aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of

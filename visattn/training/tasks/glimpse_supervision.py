@@ -4,9 +4,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.functional.glimpses.paths import object_scanpaths
 from visattn.functional.reinforce import gaussian_log_prob
 from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.models.ram.paths import object_scanpaths
 from visattn.models.ram.rollout import GlimpseRollout
 
 

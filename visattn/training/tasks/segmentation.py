@@ -10,12 +10,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from visattn.data.regions.segmentation import SegmentationBatch
-from visattn.functional.segmentation import (
-    dice_loss,
-    focal_loss,
-    gate_supervision_loss,
-    pixel_cross_entropy,
-)
 from visattn.models.segmentation.unet import UNet, UNetOutput
 from visattn.results.kinds import BACKGROUND
 from visattn.training.callbacks.monitor import monitor_with_mode
@@ -35,6 +29,12 @@ from visattn.training.optim import (
     weight_decay_groups,
 )
 from visattn.training.task import Task, check_class_names
+from visattn.training.tasks.segmentation_losses import (
+    dice_loss,
+    focal_loss,
+    gate_supervision_loss,
+    pixel_cross_entropy,
+)
 from visattn.training.tasks.segmentation_panels import batch_panels
 
 _ADAMW = partial(AdamW, lr=2e-3, weight_decay=1e-2)

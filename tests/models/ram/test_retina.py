@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from visattn.functional.glimpses.retina import (
+from visattn.models.ram.retina import (
     crop_glimpses,
     glimpse_boxes,
     glimpse_pyramid,

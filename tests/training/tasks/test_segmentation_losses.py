@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from torch.autograd import gradcheck
 from torch.nn.functional import cross_entropy
 
-from visattn.functional.segmentation import (
+from visattn.training.tasks.segmentation_losses import (
     dice_loss,
     focal_loss,
     gate_supervision_loss,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.functional.attention.statistics import (
+from visattn.metrics.maps.attention_stats import (
     attention_entropy,
     head_diversity,
     mean_attention_distance,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from visattn.functional.attention.linear import linear_attention
+from visattn.blocks.transformer.attention import linear_attention
 from visattn.functional.attention.masks import causal_mask, length_mask
 
 

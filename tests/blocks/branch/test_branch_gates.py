@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from visattn.functional.gates.branch import branch_softmax, merge_branches, radix_softmax
+from visattn.blocks.branch.split_attention import radix_softmax
+from visattn.functional.gates import branch_softmax, merge_branches
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

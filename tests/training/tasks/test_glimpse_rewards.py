@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 import torch
 
-from visattn.functional.glimpses.rewards import (
+from visattn.results.kinds import IGNORE_LABEL
+from visattn.training.tasks.glimpse_rewards import (
     RewardType,
     classification_rewards,
     label_per_glimpse,
@@ -15,7 +16,6 @@ from visattn.functional.glimpses.rewards import (
     rewarded_actions,
     true_class_log_prob,
 )
-from visattn.results.kinds import IGNORE_LABEL
 
 LABELS = torch.tensor([[3, 1, 4], [2, 0, IGNORE_LABEL]])  # two glimpses at each label
 

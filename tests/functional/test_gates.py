@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from visattn.functional.gates.spatial import (
+from visattn.blocks.spatial.attention_gate import additive_gate
+from visattn.functional.gates import (
     PoolOrder,
-    additive_gate,
     cbam_spatial_gate,
     channel_pool,
     resize_bilinear,

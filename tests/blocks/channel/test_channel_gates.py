@@ -8,17 +8,12 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.functional.gates.channel import (
-    eca_gate,
-    eca_kernel_size,
-    effective_se_gate,
-    gct_gate,
-    global_context_pool,
-    global_context_transform,
-    squeeze_excitation_gate,
-    style_pool,
-    style_scores,
-)
+from visattn.blocks.channel.eca import eca_gate, eca_kernel_size
+from visattn.blocks.channel.gct import gct_gate
+from visattn.blocks.channel.global_context import global_context_pool, global_context_transform
+from visattn.blocks.channel.squeeze_excite import effective_se_gate
+from visattn.blocks.channel.srm import style_pool, style_scores
+from visattn.functional.gates import squeeze_excitation_gate
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

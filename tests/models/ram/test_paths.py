@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from visattn.functional.glimpses.paths import random_scanpaths, raster_scanpaths
+from visattn.models.ram.paths import random_scanpaths, raster_scanpaths
 
 
 def test_random_locations_are_uniform() -> None:

@@ -4,18 +4,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.attention.neighborhood import neighborhood_attention
-from visattn.functional.attention.softmax import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
-from visattn.functional.attention.token_groups import (
+from visattn.blocks.transformer.attention import (
     TokenGroups,
     dense_mask_and_bias,
     exclude_self,
     grouped_attention,
     neighborhood_groups,
     window_groups,
+)
+from visattn.functional.attention.neighborhood import neighborhood_attention
+from visattn.functional.attention.softmax import (
+    dot_product_attention,
+    dot_product_attention_weights,
 )
 from visattn.functional.attention.window import window_attention
 from visattn.functional.positions.relative import relative_position_bias

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from visattn.functional.attention.deformable import deformable_attention, deformable_splat
+from visattn.blocks.transformer.deformable import deformable_attention, deformable_splat
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor]:

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.captioning.hard_attention import (
+from visattn.functional.reinforce import categorical_entropy, categorical_log_prob
+from visattn.training.tasks.caption_hard_losses import (
     HardAttentionLosses,
     PlaceReward,
     hard_attention_losses,
     multi_sample_bound,
     place_rewards,
 )
-from visattn.functional.reinforce import categorical_entropy, categorical_log_prob
 
 PATHS = torch.tensor(list(itertools.product(range(3), repeat=3)))  # the places of three words
 PAIRS = torch.tensor(list(itertools.product(range(len(PATHS)), repeat=2)))  # two rollouts

@@ -1,1 +1,0 @@
-"""Gates of channel, spatial, combined and branch attention."""

@@ -1,1 +1,0 @@
-"""Retina-like glimpses and scan paths."""
