@@ -22,8 +22,15 @@ ROOMS = [
     for path in sorted(PACKAGE.rglob("__init__.pyi"))
 ]
 MOST_NAMES = 285
-ALLOWED = {"many_gpus.md: visattn.cli.main"}
-"""What pages import by a module path: for notebooks on several GPUs, the command line."""
+ALLOWED = {
+    "many_gpus.md: visattn.cli.main",
+    "add_a_block.md: visattn.blocks.base.Block",
+    "add_a_block.md: visattn.blocks.base.BlockInfo",
+    "add_a_block.md: visattn.blocks.tap.Tap",
+    "add_a_block.md: visattn.functional.pooling.channel_means",
+}
+"""What pages import by a module path: for notebooks on several GPUs, the command line; and what a
+file of this package imports."""
 
 NO_SMALL_EXAMPLE = {"explain_queries"}
 """Takes a detector of Hugging Face; guides/explain_my_model.md shows it."""

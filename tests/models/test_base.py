@@ -46,8 +46,8 @@ def output(model: Any) -> Any:
     images = torch.rand(2, len(encoder.mean), *encoder.img_size).mul(255).byte()
     with torch.no_grad():
         if isinstance(model, Captioner):
-            found = model.search(model.encoder(images), beam_size=2, max_length=4)
-            return found.tokens, found.log_probs, found.attention_steps.weights
+            beams = model.search(model.encoder(images), beam_size=2, max_length=4)
+            return beams.tokens, beams.log_probs, beams.attention_steps.weights
         if isinstance(model, VQAModel):
             return tuple(model(images, torch.tensor([[1, 4], [1, 5]])))
         return model(images)
@@ -128,7 +128,7 @@ def test_settings_changed_after_construction_survive(
 
 
 def test_settings_of_decoders_and_members_survive(tmp_path: Path) -> None:
-    """A setting is one, whether the captioner or its decoder is asked to change it."""
+    """The captioner and its decoder have the setting in common."""
     model = example("TransformerCaptioner")
     model.decoder.maps = "mean"
     hard = ShowAttendTell(model.words, copy.deepcopy(model.encoder), attention="hard")
@@ -206,7 +206,7 @@ def test_defaults_of_a_class_are_not_mistaken_for_arguments() -> None:
 
 def test_wrong_arguments_have_the_message_of_the_constructor() -> None:
     with pytest.raises(TypeError, match=r"SmallEncoder.__init__\(\) got an unexpected keyword"):
-        SmallEncoder((16, 24), colour="red")  # type: ignore[call-arg]
+        SmallEncoder((16, 24), tone="red")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'depht'"):
         TransformerCaptioner(WORDS, SmallEncoder((16, 24)), depht=3)
 

@@ -16,7 +16,6 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 # Classes that are imported can be named by their class name alone in a config.
-import visattn.models.serialization.config
 import visattn.training.callbacks.attention_logging
 import visattn.training.callbacks.ema
 import visattn.training.callbacks.image_logging

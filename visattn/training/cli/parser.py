@@ -59,6 +59,7 @@ def configure_jsonargparse() -> None:
         >>> getfixture("monkeypatch").setenv("VISATTN_TRUST_MODULES", "my_blocks, my_tasks")
         >>> configure_jsonargparse()
     """
+    model_classes()  # are imported: jsonargparse finds short names among subclasses that exist
     trusted = user_trusted_modules()
     revoked = sorted(_trusted_before - set(trusted))  # jsonargparse only adds to its lists
     _trusted_before.update(trusted)
