@@ -84,9 +84,8 @@ class TimmClassifier(ImageClassifier):
             if not (freeze_bn or freeze_backbone) and _batch_norms(model):
                 _check_not_folded(model, weights)
         cast("Any", model).reset_classifier(len(self.class_names))
-        self.name, self.block, self.position = name, parse_block_name(block), position
+        self.name, self.block = name, parse_block_name(block)
         self.stages = None if stages is None else tuple(stages)
-        self.init: Init = init
         self.block_kwargs, self.timm_kwargs = dict(block_kwargs or {}), dict(timm_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
         self.pretrained, self.weights = False, None

@@ -126,7 +126,7 @@ class DRAM(GlimpseModel):
             backend=backend,
             dropout=dropout,
         )
-        self.max_objects, self.num_labels, self.end_class = max_objects, num_labels, end_class
+        self.num_labels, self.end_class = num_labels, end_class
         self.num_glimpses_per_object, self.context_size = num_glimpses_per_object, context_size
         self.upper_rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
         num_states = len(self.upper_rnn.initial_state(1, torch.zeros(1)))

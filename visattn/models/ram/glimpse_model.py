@@ -115,13 +115,9 @@ class GlimpseModel(ImageClassifier):
         check_choice("backend", backend, get_args(Backend))
         self.glimpse_size, self.num_scales = glimpse_size, num_scales
         self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
-        self.rnn_type: RNNType = rnn_type
-        self.glimpse_encoder: GlimpseEncoderType = glimpse_encoder
         self.init_location: InitLocation = init_location
-        self.what_dim, self.where_dim = what_dim, where_dim
-        self.policy_std, self.learn_std = policy_std, learn_std
+        self.policy_std = policy_std
         self.pad_value, self.dropout = pad_value, dropout
-        self.backend: Backend = backend
         padding = (pad_value - torch.tensor(self.mean)) / torch.tensor(self.std)
         self.retina = Retina(glimpse_size, num_scales, padding, backend)
         self.glimpse_net = GlimpseNet(

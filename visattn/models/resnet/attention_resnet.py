@@ -109,7 +109,7 @@ class AttentionResNet(ImageClassifier):
         if pool_size < 1:
             raise ValueError(f"pool_size must be at least 1, got {pool_size}")
         self.pool_size = pool_size
-        self.depth, self.block = depth, parse_block_name(block)
+        self.block = parse_block_name(block)
         self.block_kwargs = dict(block_kwargs or {})
         self.stem_block = parse_block_name(stem_block)
         self.stem_block_kwargs = dict(stem_block_kwargs or {})

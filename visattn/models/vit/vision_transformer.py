@@ -148,14 +148,14 @@ class VisionTransformer(ImageClassifier):
         self.window_size = to_2tuple(window_size, "window_size")
         self.stem: Stem = stem
         self.stem_kwargs = dict(stem_kwargs or {})
-        self.embed_dim, self.depth, self.num_heads = embed_dim, depth, num_heads
+        self.embed_dim, self.num_heads = embed_dim, num_heads
         self.mlp_ratio = mlp_ratio
         self.ffn_layer: FFNLayer = ffn_layer
-        self.attn_type, self.pos_embed_prefix = attn_type, pos_embed_prefix
+        self.pos_embed_prefix = pos_embed_prefix
         self.pos_embed_type: PosEmbedType = pos_embed_type
         self.pos_interpolation: ResampleRule = pos_interpolation
         self.global_pool: GlobalPool = global_pool
-        self.distilled, self.num_registers = distilled, num_registers
+        self.distilled = distilled
         self.qkv_bias, self.qk_norm, self.lsa = qkv_bias, qk_norm, lsa
         self.layer_scale, self.drop_path_rate = layer_scale, drop_path_rate
         self.patch_drop_rate, self.dynamic_img_pad = patch_drop_rate, dynamic_img_pad

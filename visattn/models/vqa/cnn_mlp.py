@@ -55,8 +55,7 @@ class CNNMLP(VQAModel):
         super().__init__(words, answers, encoder)
         if min(num_layers, pool) < 1:
             raise ValueError(f"num_layers and pool must be at least 1, got {num_layers} and {pool}")
-        self.dim, self.num_layers, self.pool, self.dropout = dim, num_layers, pool, dropout
-        self.question_encoder: QuestionEncoderType = question_encoder
+        self.pool = pool
         self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
         rows, columns = (-(-size // pool) for size in encoder.grid_size)
         self.image = nn.Linear(encoder.channels * rows * columns, dim)

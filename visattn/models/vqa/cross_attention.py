@@ -89,12 +89,9 @@ class CrossAttentionVQA(VQAModel):
                 "with read_words the words are tokens, to which the answer token attends anyway: "
                 "set only one of read_words and word_attention"
             )
-        self.dim, self.num_heads, self.grid_layers = dim, num_heads, grid_layers
-        self.reading_layers = reading_layers
-        self.read_words, self.word_attention = read_words, word_attention
+        self.num_heads = num_heads
+        self.read_words = read_words
         self.read_positions = read_positions
-        self.question_encoder: QuestionEncoderType = question_encoder
-        self.hidden_size = hidden_size
         self.hop_names = tuple(f"layer {index}" for index in range(1, reading_layers + 1))
         self.tokens = GridTokens(
             encoder.channels, dim, encoder.grid_size, num_layers=grid_layers, num_heads=num_heads

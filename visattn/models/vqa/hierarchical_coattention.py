@@ -180,9 +180,6 @@ class HierarchicalCoAttention(VQAModel):
     ) -> None:
         super().__init__(words, answers, encoder)
         check_choice("mode", mode, get_args(CoattentionMode))
-        self.mode: CoattentionMode = mode
-        self.dim, self.dropout = dim, dropout
-        self.positions, self.grid_layers = positions, grid_layers
         self.tokens = GridTokens(
             encoder.channels,
             dim,

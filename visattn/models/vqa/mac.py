@@ -81,9 +81,6 @@ class MAC(VQAModel):
         super().__init__(words, answers, encoder)
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
-        self.dim, self.steps, self.dropout = dim, steps, dropout
-        self.question_encoder: QuestionEncoderType = question_encoder
-        self.positions, self.grid_layers = positions, grid_layers
         self.hop_names = tuple(f"step {index}" for index in range(1, steps + 1))
         self.tokens = GridTokens(
             encoder.channels, dim, encoder.grid_size, positions=positions, num_layers=grid_layers

@@ -110,9 +110,8 @@ class RelationNetwork(VQAModel):
         check_choice("reduce", reduce, get_args(Literal["mean", "sum"]))
         if min(num_layers, pool) < 1:
             raise ValueError(f"num_layers and pool must be at least 1, got {num_layers} and {pool}")
-        self.dim, self.num_layers, self.pool, self.dropout = dim, num_layers, pool, dropout
+        self.pool = pool
         self.reduce: Literal["mean", "sum"] = reduce
-        self.question_encoder: QuestionEncoderType = question_encoder
         self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
         self.first = nn.Linear(2 * (encoder.channels + 2) + dim, dim)
         self.pair_mlp = nn.Sequential(

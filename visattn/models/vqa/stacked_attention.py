@@ -73,10 +73,6 @@ class StackedAttentionNetwork(VQAModel):
         super().__init__(words, answers, encoder)
         if hops < 1:
             raise ValueError(f"hops must be at least 1, got {hops}")
-        self.dim, self.attention_dim, self.hops = dim, attention_dim, hops
-        self.question_encoder: QuestionEncoderType = question_encoder
-        self.tanh_scores, self.positions, self.grid_layers = tanh_scores, positions, grid_layers
-        self.hidden_size, self.dropout = hidden_size, dropout
         self.hop_names = tuple(f"hop {index}" for index in range(1, hops + 1))
         self.tokens = GridTokens(
             encoder.channels,
