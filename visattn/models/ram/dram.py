@@ -73,6 +73,8 @@ class DRAM(GlimpseModel):
         layer.
     """
 
+    glimpse_fusion = "product"
+
     def __init__(
         self,
         class_names: Sequence[str],
@@ -116,7 +118,6 @@ class DRAM(GlimpseModel):
             rnn_type=rnn_type,
             hidden_size=hidden_size,
             glimpse_encoder=glimpse_encoder,
-            glimpse_fusion="product",
             what_dim=what_dim,
             where_dim=where_dim,
             init_location="context",

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -51,25 +51,15 @@ class GlimpseModel(ImageClassifier):
         img_size: Height and width of the input images, in pixels.
         mean: Mean of each color channel, in [0, 1].
         std: Standard deviation of each color channel, in [0, 1].
-        glimpse_size: Side of a glimpse, in cells.
-        num_scales: Number of windows per glimpse, each twice as wide as the one before.
-        num_glimpses: Number of glimpses per image.
-        rnn_type: Recurrent core: `rnn`, `lstm` or `gru`.
-        hidden_size: Hidden size of the core.
-        glimpse_encoder: Encoder of a glimpse: `linear` or `conv`.
-        glimpse_fusion: How content and location of a glimpse are combined: `sum` or `product`.
-        what_dim: Dimension of the encoded content of a glimpse.
-        where_dim: Dimension of the encoded location of a glimpse.
-        init_location: First location: `random`, `center`, `learned` or from the `context`.
-        policy_std: Standard deviation of the location policy; the side of the image has length 2.
-        learn_std: Whether the standard deviation is trained.
-        pad_value: Value outside the image, in [0, 1].
-        backend: `crop` snaps windows to pixels; `bilinear` interpolates.
-        dropout: Dropout rate on the encoded content of a glimpse.
+        glimpse_size: For this and the other options see `RecurrentAttentionModel`, which has these
+            defaults; `init_location` may also be `context`.
 
     Raises:
         ValueError: If an argument is out of range or an option is unknown.
     """
+
+    glimpse_fusion: ClassVar[GlimpseFusion] = "sum"
+    """How content and location of a glimpse are combined."""
 
     num_labels: int = 1
     """Number of labels that the model reads per image."""
@@ -84,21 +74,20 @@ class GlimpseModel(ImageClassifier):
         mean: Sequence[float],
         std: Sequence[float],
         *,
-        glimpse_size: int,
-        num_scales: int,
-        num_glimpses: int,
-        rnn_type: RNNType,
-        hidden_size: int,
-        glimpse_encoder: GlimpseEncoderType,
-        glimpse_fusion: GlimpseFusion,
-        what_dim: int,
-        where_dim: int,
-        init_location: InitLocation,
-        policy_std: float,
-        learn_std: bool,
-        pad_value: float,
-        backend: Backend,
-        dropout: float,
+        glimpse_size: int = 8,
+        num_scales: int = 1,
+        num_glimpses: int = 6,
+        rnn_type: RNNType = "rnn",
+        hidden_size: int = 256,
+        glimpse_encoder: GlimpseEncoderType = "linear",
+        what_dim: int = 128,
+        where_dim: int = 128,
+        init_location: InitLocation = "random",
+        policy_std: float = 0.1,
+        learn_std: bool = False,
+        pad_value: float = 0.0,
+        backend: Backend = "crop",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(class_names, img_size, mean, std)
         counts = (glimpse_size, num_scales, num_glimpses, hidden_size, what_dim, where_dim)
@@ -124,7 +113,7 @@ class GlimpseModel(ImageClassifier):
             len(self.mean) * num_scales,
             glimpse_size,
             encoder_type=glimpse_encoder,
-            fusion=glimpse_fusion,
+            fusion=self.glimpse_fusion,
             what_dim=what_dim,
             where_dim=where_dim,
             out_dim=hidden_size,

@@ -1,15 +1,14 @@
 """Recurrent attention model (RAM): classifies an image from a sequence of glimpses."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.blocks.base import check_choice
+from visattn.models.base import options_of
 from visattn.models.ram.glimpse_model import GlimpseModel, GlimpseState
-from visattn.models.ram.location_policy import InitLocation
-from visattn.models.ram.networks import GlimpseEncoderType, RNNType
-from visattn.models.ram.retina import Backend
 
 _INIT_LOCATIONS = ("random", "center", "learned")
 
@@ -58,50 +57,17 @@ class RecurrentAttentionModel(GlimpseModel):
         Mnih et al. 2014, arXiv:1406.6247. Deviation: the `rnn` is initialized near the identity.
     """
 
+    @options_of(GlimpseModel)
     def __init__(
         self,
         class_names: Sequence[str],
         img_size: tuple[int, int],
         mean: Sequence[float],
         std: Sequence[float],
-        *,
-        glimpse_size: int = 8,
-        num_scales: int = 1,
-        num_glimpses: int = 6,
-        rnn_type: RNNType = "rnn",
-        hidden_size: int = 256,
-        glimpse_encoder: GlimpseEncoderType = "linear",
-        what_dim: int = 128,
-        where_dim: int = 128,
-        init_location: InitLocation = "random",
-        policy_std: float = 0.1,
-        learn_std: bool = False,
-        pad_value: float = 0.0,
-        backend: Backend = "crop",
-        dropout: float = 0.0,
+        **options: Any,
     ) -> None:
-        check_choice("init_location", init_location, _INIT_LOCATIONS)
-        super().__init__(
-            class_names,
-            img_size,
-            mean,
-            std,
-            glimpse_size=glimpse_size,
-            num_scales=num_scales,
-            num_glimpses=num_glimpses,
-            rnn_type=rnn_type,
-            hidden_size=hidden_size,
-            glimpse_encoder=glimpse_encoder,
-            glimpse_fusion="sum",
-            what_dim=what_dim,
-            where_dim=where_dim,
-            init_location=init_location,
-            policy_std=policy_std,
-            learn_std=learn_std,
-            pad_value=pad_value,
-            backend=backend,
-            dropout=dropout,
-        )
+        super().__init__(class_names, img_size, mean, std, **options)
+        check_choice("init_location", self.init_location, _INIT_LOCATIONS)
 
     def initial_state(
         self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
