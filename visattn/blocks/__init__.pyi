@@ -17,9 +17,6 @@ from .channel.gct import (
 from .channel.global_context import (
     GlobalContext as GlobalContext,
 )
-from .channel.mean_gate import (
-    MeanGate as MeanGate,
-)
 from .channel.squeeze_excite import (
     EffectiveSE as EffectiveSE,
     SqueezeExcite as SqueezeExcite,

@@ -23,7 +23,6 @@ MODULES = (
     "channel.srm",
     "channel.gct",
     "channel.global_context",
-    "channel.mean_gate",
     "spatial.spatial_gate",
     "spatial.attention_gate",
     "spatial.spatial_transformer",

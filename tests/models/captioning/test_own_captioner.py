@@ -1,0 +1,125 @@
+"""A captioner of a user: what it takes, and that captions, maps, files and graphs come from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import visattn
+from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.models.base import ModelGraph, options_of
+from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioning.graphs import decoding_graphs
+from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.pipelines.explain_words import explain_words
+from visattn.pipelines.graph_export import export_graph, read_graph_metadata
+from visattn.results.kinds import SPECIAL_TOKENS
+
+WORDS = (*SPECIAL_TOKENS, "red", "blue", "disc")
+PHOTO = np.random.default_rng(3).integers(0, 256, (60, 80, 3), np.uint8)
+
+
+@dataclass(frozen=True)
+class GRUState:
+    annotations: Tensor
+    keys: Tensor
+    hidden: Tensor
+
+    def reorder_beams(self, parents: Tensor) -> Self:
+        index = parents.unsqueeze(-1).expand(-1, -1, self.hidden.shape[-1])
+        return replace(self, hidden=self.hidden.gather(1, index))
+
+    def select_images(self, index: Tensor | slice) -> Self:
+        return type(self)(self.annotations[index], self.keys[index], self.hidden[index])
+
+
+class GRUDecoder(nn.Module):
+    def __init__(self, num_words: int, channels: int, *, hidden_size: int = 9, drop: float = 0.0):
+        super().__init__()
+        self.feature_proj = nn.Linear(channels, hidden_size)
+        self.attention = nn.Module()
+        self.attention.scorer = AdditiveAttention(hidden_size, query_dim=hidden_size)
+        self.embedding = nn.Embedding(num_words, hidden_size)
+        self.gru = nn.GRUCell(2 * hidden_size, hidden_size)
+        self.output = nn.Linear(hidden_size, num_words)
+        self.drop = nn.Dropout(drop)
+
+    def start(self, features: Tensor) -> GRUState:
+        annotations = self.feature_proj(features.flatten(2).transpose(1, 2))
+        scorer: Any = self.attention.scorer
+        scorer.tap.grid = tuple(features.shape[-2:])
+        return GRUState(annotations, scorer.project_keys(annotations), annotations.mean(1)[:, None])
+
+    def step(self, state: GRUState, token: Tensor) -> tuple[Tensor, GRUState, AttentionStep]:
+        scorer: Any = self.attention.scorer
+        context, weights = scorer(state.hidden, state.annotations, state.keys)
+        inputs = torch.cat((self.drop(self.embedding(token)), context), -1).flatten(0, 1)
+        hidden = self.gru(inputs, state.hidden.flatten(0, 1)).view(*token.shape, -1)
+        step = AttentionStep(weights, torch.ones_like(weights[..., 0]))
+        return self.output(hidden), replace(state, hidden=hidden), step
+
+    def teacher_force(
+        self,
+        features: Tensor,
+        captions: Tensor,
+        lengths: Tensor | WordPacking,
+        image_indices: Tensor | None = None,
+    ) -> TeacherForcedOutput:
+        packing = pack_words(lengths, image_indices)
+        state = self.start(features)
+        state = state if image_indices is None else state.select_images(image_indices)
+        logits, weights = list[Tensor](), list[Tensor]()
+        for step, count in enumerate(packing.counts):
+            state = state.select_images(slice(count))
+            out, state, attention = self.step(state, captions[:count, step, None])
+            logits.append(out[:, 0])
+            weights.append(attention.weights[:, 0])
+        packed = torch.cat(weights)
+        attention = AttentionStep(packed, torch.ones_like(packed[:, 0]))
+        return TeacherForcedOutput(torch.cat(logits), attention, packing.rows, packing.steps)
+
+
+class GRUCaptioner(Captioner[GRUState]):
+    """A captioner with a GRU."""
+
+    @options_of(GRUDecoder)
+    def __init__(self, words: Sequence[str], encoder: ImageEncoder, **options: Any) -> None:
+        super().__init__(words, encoder)
+        self.decoder = GRUDecoder(len(words), encoder.channels, **options)
+
+    def export_graphs(self) -> list[ModelGraph]:
+        return decoding_graphs(self)
+
+
+@pytest.fixture(scope="module")
+def model() -> GRUCaptioner:
+    torch.manual_seed(5)
+    return GRUCaptioner(WORDS, SmallEncoder((24, 40), channels=8), hidden_size=7).eval()
+
+
+def test_it_captions_and_its_words_are_explained(model: GRUCaptioner) -> None:
+    [caption] = visattn.caption(model, [PHOTO], max_length=3, min_length=2, beam_size=2)
+    assert caption.maps.values.shape[1:] == (3, 5)
+    for method in ("gradient_attention", "relevance", "gradcam", "gradient_embedding", "occlusion"):
+        [maps] = explain_words(model, [PHOTO], method, max_length=3, min_length=2)  # type: ignore[arg-type]
+        assert maps.values.shape[1:] == (3, 5), method
+
+
+def test_it_is_saved_and_loaded(model: GRUCaptioner, tmp_path: Path) -> None:
+    visattn.save(model, tmp_path / "own.safetensors")
+    again: Any = visattn.load(tmp_path / "own.safetensors")
+    features = model.encoder(torch.rand(2, 3, 24, 40))
+    ours, theirs = (each.search(features, max_length=3) for each in (model, again))
+    assert torch.equal(ours.log_probs, theirs.log_probs)
+
+
+def test_its_graphs_are_exported(model: GRUCaptioner, tmp_path: Path) -> None:
+    files = export_graph(model, tmp_path / "own.pt2")
+    assert [file.name for file in files] == ["own.pt2", "own.step.pt2"]
+    assert read_graph_metadata(files[1])["state"] == ["hidden"]
