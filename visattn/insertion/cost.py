@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import CHILD_NAME, InsertedBlock, named_modules
-from visattn.insertion.tracer import Example, check_example, eval_mode, run_model
+from visattn.insertion.tracer import Example, check_example, modes_restored, run_model
 from visattn.io.argument_checks import checked_arguments
 
 
@@ -56,7 +57,7 @@ def count_macs(
     """
     counter = _MACCounter(model)
     counted = {"": counter.macs}
-    with eval_mode(model), _count_by_site(sites, counter, counted), counter:
+    with torch.no_grad(), modes_restored(model), _count_by_site(sites, counter, counted), counter:
         run_model(model, example)
     return counted
 

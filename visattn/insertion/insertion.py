@@ -21,7 +21,7 @@ from visattn.insertion.signal_source import (
     find_signal_source,
 )
 from visattn.insertion.sites import Position, Site, select_sites
-from visattn.insertion.tracer import Example, eval_mode, run_model, trace_model
+from visattn.insertion.tracer import Example, modes_restored, run_model, trace_model
 from visattn.io.argument_checks import checked_arguments
 
 BlockFactory = Callable[..., nn.Module]
@@ -349,7 +349,8 @@ def _check_forward(model: nn.Module, inserted: dict[Site, InsertedBlock], exampl
 
             stack.callback(inserted_block.register_forward_hook(count_call).remove)
             stack.callback(inserted_block.register_forward_pre_hook(check_signal_source).remove)
-        stack.enter_context(eval_mode(model))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(modes_restored(model))
         run_model(model, example)
     for site, count in calls.items():
         if count != site.num_calls:

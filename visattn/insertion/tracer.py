@@ -128,16 +128,15 @@ _JOINS = _ADDITIONS | {"cat", "concat", "concatenate"}
 
 
 @contextmanager
-def eval_mode(model: nn.Module) -> Generator[None]:
-    """Run a model in evaluation mode without gradients; restore its mode afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
+def modes_restored(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode; restore the mode of each of its modules afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        with torch.no_grad():
-            yield
+        yield
     finally:
-        for module, flag in flags:
-            module.training = flag
+        for module, mode in modes:
+            module.training = mode
 
 
 def run_model(model: nn.Module, example: Example) -> None:
@@ -170,7 +169,8 @@ def trace_model(model: nn.Module, example: Example) -> Trace:
     image = next(((x.shape[2], x.shape[3]) for x in inputs if x.ndim == 4), None)
     mode = _TraceMode(Trace(image), example)
     with ExitStack() as stack:
-        stack.enter_context(eval_mode(model))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(modes_restored(model))
         for name, module in named_modules(model, include_inserted=False).items():
             enter, leave = mode.hooks(name)
             stack.enter_context(_hooks(module, enter, leave))

@@ -1,7 +1,6 @@
 """The bottleneck of a dense model: the last features of its encoder on the coarsest grid."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,6 +14,7 @@ from visattn.recording.feature_layers import (
 )
 from visattn.recording.frozen_model import frozen, unrounded, with_grad
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.model_outputs import output_tensors
 from visattn.recording.token_grid import fits
 
 _MAX_TESTED = 8  # modules whose position on the image is measured
@@ -102,20 +102,11 @@ def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:
     try:
         with frozen(explained.model):
             output = explained.forward(with_grad(image.to(next(weights, image))))
-            return outputs, torch.stack([part.square().sum() for part in _tensors(output)]).sum()
+            parts = [part for part in output_tensors(output) if part.requires_grad]
+            return outputs, torch.stack([part.square().sum() for part in parts]).sum()
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    """Return the tensors of an output that have a gradient."""
-    if isinstance(output, Tensor):
-        return [output] if output.requires_grad else []
-    parts = output.values() if isinstance(output, Mapping) else output
-    if not isinstance(output, (Mapping, list, tuple)):
-        return []
-    return [tensor for part in cast("Iterable[Any]", parts) for tensor in _tensors(part)]
 
 
 def _is_candidate(module: nn.Module, tensor: Tensor, size: tuple[int, int]) -> bool:

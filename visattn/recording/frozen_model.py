@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.functional.numerics import without_autocast
+from visattn.insertion.tracer import modes_restored
 from visattn.recording.checkpointing import without_checkpointing
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -29,14 +30,8 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         >>> model.training
         True
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with without_checkpointing(model):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with modes_restored(model), without_checkpointing(model):
+        yield
 
 
 @contextmanager

@@ -188,6 +188,26 @@ def output_tensors(output: Any) -> Iterator[Tensor]:
             yield from output_tensors(part)
 
 
+def argument_tensors(args: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors among the arguments of an operation, also of those that take a list.
+
+    Args:
+        args: Positional arguments.
+
+    Example:
+        >>> import torch
+        >>> len(argument_tensors(([torch.zeros(2), torch.zeros(3)], 1)))
+        2
+    """
+    tensors: list[Tensor] = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            tensors.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            tensors += [part for part in arg if isinstance(part, Tensor)]
+    return tensors
+
+
 def describe_output(output: Any) -> str:
     """Return a short description of the output of a model.
 

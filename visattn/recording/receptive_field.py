@@ -27,6 +27,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from visattn.geometry.placement import GridPlacement
 from visattn.recording.frozen_model import eval_mode
+from visattn.recording.model_outputs import argument_tensors, output_tensors
 from visattn.recording.module_calls import probing
 from visattn.recording.position_rules import (
     RULES,
@@ -55,17 +56,6 @@ _NORMS = frozenset(
     {"native_batch_norm", "_native_batch_norm_legit_no_training", "native_layer_norm",
      "native_group_norm"}
 )  # fmt: skip
-
-
-def _tensors_of(args: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among the arguments of an operation, also of those that take a list."""
-    tensors: list[Tensor] = []
-    for arg in args:
-        if isinstance(arg, Tensor):
-            tensors.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            tensors += [part for part in arg if isinstance(part, Tensor)]
-    return tensors
 
 
 def _shape_only(name: str, args: Sequence[Any]) -> Any:
@@ -179,7 +169,7 @@ class PositionTracer(TorchDispatchMode):
         """Run an operation, and note the centers of its outputs."""
         kwargs = kwargs or {}
         name = str(func.overloadpacket.__name__)
-        tensors = _tensors_of(args)
+        tensors = argument_tensors(args)
         output = None
         if self.meta and any(tensor.is_meta for tensor in tensors):
             output = _shape_only(name, args)
@@ -256,7 +246,7 @@ class PositionTracer(TorchDispatchMode):
 
     def _on_meta(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs = {name: part for name, part in kwargs.items() if name != "device"}
-        if all(tensor.is_meta for tensor in _tensors_of((*args, *kwargs.values()))):
+        if all(tensor.is_meta for tensor in argument_tensors((*args, *kwargs.values()))):
             return args, kwargs
         return tree_map_only(Tensor, self._twin, (args, kwargs))
 
@@ -426,7 +416,7 @@ def trace_grids(
             except Exception as error:  # noqa: BLE001 - whatever the user's model raises
                 errors.append(f"{type(error).__name__}: {error}")
                 continue
-        outputs = [tracer.of(tensor) for tensor in _tensors(output)]
+        outputs = [tracer.of(tensor) for tensor in output_tensors(output)]
         calls.setdefault(
             "", [_ModuleTrace([], outputs, tracer.keys)]
         )  # `forward` need not call the model
@@ -444,26 +434,14 @@ def _noting_calls(
         for site, module in model.named_modules():
 
             def enter(_: nn.Module, args: Any) -> None:
-                begun.append((len(tracer.keys), [tracer.of(part) for part in _tensors(args)]))
+                begun.append((len(tracer.keys), [tracer.of(part) for part in output_tensors(args)]))
 
             def leave(_: nn.Module, __: Any, output: Any, site: str = site) -> None:
                 first, inputs = begun.pop() if begun else (len(tracer.keys), [])
-                outputs = [tracer.of(tensor) for tensor in _tensors(output)]
+                outputs = [tracer.of(tensor) for tensor in output_tensors(output)]
                 call = _ModuleTrace(inputs, outputs, tracer.keys[first:])
                 calls.setdefault(site, []).append(call)
 
             stack.callback(module.register_forward_pre_hook(enter).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         yield
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an output, as far as they can be distinguished."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for part in output.values():
-            yield from _tensors(part)
-    elif isinstance(output, (list, tuple)):
-        for part in output:
-            yield from _tensors(part)

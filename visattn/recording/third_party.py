@@ -28,6 +28,7 @@ from visattn.recording.module_calls import (
 from visattn.recording.probe import ObservedTokens, ProbeResult
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.recording.torch_function import AttentionInterceptor, sums_to_one
+from visattn.recording.word_rows import row_tolerance
 from visattn.results.info import MapInfo
 
 _NO_IMAGE = "no image was passed in before it ran, so its grid is unknown; record the whole model"
@@ -179,7 +180,7 @@ class ThirdPartyRecorder:
         if not self._is_normalized(call, weights):
             return
         deviation = attention.deviation(weights, heads, queries)
-        if deviation > _tolerance(weights):
+        if deviation > row_tolerance(weights):
             raise ValueError(
                 f"the recorded weights of {call.site} times its values must equal its output, but "
                 f"they differ by {deviation:.1e}; please report this model"
@@ -283,9 +284,3 @@ def _split_windows(weights: Tensor, windows: Tensor) -> Tensor:
 def _num_tokens(layout: ObservedTokens) -> int:
     rows, columns = layout.layer.grid
     return len(layout.layer.prefix_tokens) + rows * columns
-
-
-def _tolerance(weights: Tensor) -> float:
-    if weights.dtype not in (torch.float32, torch.float64):
-        return 2e-2
-    return 2e-6 if weights.device.type == "cpu" else 2e-3  # accelerators may use TF32

@@ -1,6 +1,6 @@
 """Interception of attention in unmodified models, with a `TorchFunctionMode`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -15,6 +15,7 @@ from visattn.recording.attention_call import (
     multihead_output,
     sdpa_call,
 )
+from visattn.recording.model_outputs import argument_tensors
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, TrackedWeights
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
@@ -147,7 +148,7 @@ class AttentionInterceptor(TorchFunctionMode):
     def _track(
         self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        candidates = (call.tracked.get(id(tensor)) for tensor in _tensors(args))
+        candidates = (call.tracked.get(id(tensor)) for tensor in argument_tensors(args))
         tracked = next((weights for weights in candidates if weights is not None), None)
         if tracked is not None and func in _MATMUL:
             call.tracked.clear()
@@ -214,14 +215,6 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
     tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
     error = torch.minimum((sums - 1).abs(), wide.abs().amax(-1))
     return bool((error.nan_to_num(0.0) <= tolerance).all())
-
-
-def _tensors(args: tuple[Any, ...]) -> Iterator[Tensor]:
-    for arg in args:
-        if isinstance(arg, Tensor):
-            yield arg
-        elif isinstance(arg, (list, tuple)):
-            yield from (part for part in arg if isinstance(part, Tensor))
 
 
 def _store_projection_input(calls: ModuleCallStack, args: tuple[Any, ...]) -> None:

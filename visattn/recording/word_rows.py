@@ -135,7 +135,7 @@ def largest_score(attention: AttentionCall, queries: slice) -> float:
     return float((rows @ attention.keys.float().mT).abs().max()) * abs(scale)
 
 
-def row_tolerance(weights: Tensor, score: float) -> float:
+def row_tolerance(weights: Tensor, score: float = 0.0) -> float:
     """Return by how much weights times values may differ from the output of the layer.
 
     A score is rounded in proportion to its size, and its weight changes by as much.
