@@ -138,7 +138,7 @@ def test_settings_of_decoders_and_members_survive(tmp_path: Path) -> None:
     again: Any = visattn.load(tmp_path / "model.safetensors")
     assert again.members[0].maps == "mean"
     assert again.members[0].attention_site == "decoder.layers"
-    assert again.members[1].places == "expectation"
+    assert again.members[1].decoder.attention.places == "expectation"
     assert_equal(output(again), output(ensemble))
 
 
