@@ -93,7 +93,7 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         return self._places if self.attention == "hard" else None
 
     @places.setter
-    def places(self, places: Places) -> None:
+    def places(self, places: Places) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         check_choice("places", places, get_args(Places))
         self._places: Places = places
         if self.attention == "hard":

@@ -72,7 +72,7 @@ class TransformerCaptioner(Captioner[TransformerDecoderState]):
         return self.decoder.maps
 
     @maps.setter
-    def maps(self, maps: MapChoice) -> None:
+    def maps(self, maps: MapChoice) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.decoder.maps = maps
 
     @property

@@ -35,7 +35,7 @@ def model_classes() -> dict[str, type[Configurable]]:
         >>> "DETR" in model_classes(), "ImageClassifier" in model_classes()
         (True, False)
     """
-    public = [getattr(visattn.models, name) for name in visattn.models.__all__]
+    public = [getattr(visattn.models, name) for name in dir(visattn.models)]
     return {each.__name__: each for each in public if _can_be_built(each)}
 
 
@@ -54,7 +54,7 @@ def model_class(name: object) -> type[Configurable] | None:
     """
     if not isinstance(name, str):
         return None
-    public = getattr(visattn.models, name) if name in visattn.models.__all__ else None
+    public = getattr(visattn.models, name) if name in dir(visattn.models) else None
     return next(filter(_can_be_built, (public, CLASSES.get(name))), None)
 
 
