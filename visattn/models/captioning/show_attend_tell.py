@@ -85,7 +85,7 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         kind = HardAttention if attention == "hard" else SoftAttention
         self.attention = attention
         self.decoder = AttendingDecoder(len(words), encoder.channels, kind, **options)
-        self.places = places
+        self.places = places  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def places(self) -> Places | None:
@@ -93,7 +93,7 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         return self._places if self.attention == "hard" else None
 
     @places.setter
-    def places(self, places: Places) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def places(self, places: Places) -> None:
         check_choice("places", places, get_args(Places))
         self._places: Places = places
         if self.attention == "hard":
