@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +23,40 @@ from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 StateT = TypeVar("StateT", bound=BeamSearchState)
 Places = Literal["argmax", "sample", "expectation"]
 MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """State of a recurrent decoder: tensors of each image, and those of each of its hypotheses.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Sums(RecurrentState):
+        ...     features: Tensor
+        ...     hidden: Tensor
+        >>> state = Sums(torch.zeros(1, 7), torch.tensor([[[1.0], [2.0]]]))
+        >>> state.reorder_beams(torch.tensor([[1, 1]])).hidden.flatten()
+        tensor([2., 2.])
+    """
+
+    OF_BEAMS: ClassVar[tuple[str, ...]] = ("hidden", "cell")
+    """Fields with a tensor `b k h` for k hypotheses; all other tensors are those of images."""
+
+    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
+        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
+        index = parents.unsqueeze(-1)
+        beams = {name: value for name, value in self.tensors().items() if name in self.OF_BEAMS}
+        return replace(
+            self, **{name: each.take_along_dim(index, 1) for name, each in beams.items()}
+        )
+
+    def select_images(self, index: Tensor | slice) -> Self:
+        """Return the state of the images chosen by index, boolean mask or slice."""
+        return replace(self, **{name: value[index] for name, value in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the state, by the name of their field."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
 
 class AttentionStep(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jaxtyping
 import numpy as np
@@ -15,7 +15,7 @@ import visattn
 from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.models.base import ModelGraph, options_of
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput
 from visattn.models.captioning.graphs import decoding_graphs
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.pipelines.explain_words import explain_words
@@ -27,17 +27,10 @@ PHOTO = np.random.default_rng(3).integers(0, 256, (60, 80, 3), np.uint8)
 
 
 @dataclass(frozen=True)
-class GRUState:
+class GRUState(RecurrentState):
     annotations: Tensor
     keys: Tensor
     hidden: Tensor
-
-    def reorder_beams(self, parents: Tensor) -> Self:
-        index = parents.unsqueeze(-1).expand(-1, -1, self.hidden.shape[-1])
-        return replace(self, hidden=self.hidden.gather(1, index))
-
-    def select_images(self, index: Tensor | slice) -> Self:
-        return type(self)(self.annotations[index], self.keys[index], self.hidden[index])
 
 
 class GRUDecoder(nn.Module):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ from visattn.functional.attention.scores import context_vector
 from visattn.functional.captioning.packing import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers
 from visattn.models.base import ModelGraph, options_of
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.captioning.graphs import decoding_graphs
 from visattn.models.encoder import ImageEncoder
@@ -76,8 +76,10 @@ class AdaptiveAttention(nn.Module):
 
 
 @dataclass(frozen=True)
-class AdaptiveDecoderState:
+class AdaptiveDecoderState(RecurrentState):
     """Features of an image, and the LSTM state of each of its hypotheses."""
+
+    OF_BEAMS = (*RecurrentState.OF_BEAMS, "feedback")
 
     annotations: Float[Tensor, "b n h"]
     keys: Float[Tensor, "b n d"]
@@ -86,27 +88,6 @@ class AdaptiveDecoderState:
     cell: Float[Tensor, "b *k h"]
     feedback: Float[Tensor, "b *k f"] | None = None
     """What the LSTM reads of the attention of the words before, if it does."""
-
-    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
-        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
-        index, feedback = parents.unsqueeze(-1), self.feedback
-        return replace(
-            self,
-            hidden=self.hidden.take_along_dim(index, 1),
-            cell=self.cell.take_along_dim(index, 1),
-            feedback=None if feedback is None else feedback.take_along_dim(index, 1),
-        )
-
-    def select_images(self, index: Tensor | slice) -> Self:
-        """Return the state of the images chosen by index, boolean mask or slice."""
-        return type(self)(
-            self.annotations[index],
-            self.keys[index],
-            self.global_feature[index],
-            self.hidden[index],
-            self.cell[index],
-            None if self.feedback is None else self.feedback[index],
-        )
 
 
 class AdaptiveDecoder(nn.Module):

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -13,11 +12,11 @@ from torch.nn.functional import linear
 from visattn.blocks.dropout import FastDropout
 from visattn.blocks.recurrent.additive import AdditiveAttention, SelectWeights
 from visattn.functional.captioning.packing import WordPacking, pack_words
-from visattn.models.captioner import AttentionStep, TeacherForcedOutput
+from visattn.models.captioner import AttentionStep, RecurrentState, TeacherForcedOutput
 
 
 @dataclass(frozen=True)
-class AttendingDecoderState:
+class AttendingDecoderState(RecurrentState):
     """Annotations and keys of an image, and the LSTM state of each of its hypotheses."""
 
     annotations: Float[Tensor, "b n c"]
@@ -28,21 +27,6 @@ class AttendingDecoderState:
     """Selects the places that are read; None leaves it to the attention module."""
     num_words: int = 0
     """Number of words read so far, the start token included."""
-
-    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
-        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
-        index = parents.unsqueeze(-1).expand(-1, -1, self.hidden.shape[-1])
-        return replace(self, hidden=self.hidden.gather(1, index), cell=self.cell.gather(1, index))
-
-    def select_images(self, index: Tensor | slice) -> Self:
-        """Return the state of the images chosen by index, boolean mask or slice."""
-        return replace(
-            self,
-            annotations=self.annotations[index],
-            keys=self.keys[index],
-            hidden=self.hidden[index],
-            cell=self.cell[index],
-        )
 
 
 PlaceSelection = Callable[[Float[Tensor, "*b n"], AttendingDecoderState], Float[Tensor, "*b n"]]

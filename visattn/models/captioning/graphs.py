@@ -1,7 +1,6 @@
 """Graphs of captioners whose state has a fixed size: the start and one decoding step."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ class _CaptionStart(nn.Module):
 
     def forward(self, images: UInt8[Tensor, "b c y x"]) -> tuple[Tensor, ...]:
         """Return the tensors of the state, in the order of its fields."""
-        return tuple(_tensors(self.model.start(self.model.encoder(images))).values())
+        return tuple(self.model.start(self.model.encoder(images)).tensors().values())
 
 
 class _CaptionStep(nn.Module):
@@ -31,7 +30,7 @@ class _CaptionStep(nn.Module):
     def __init__(self, model: Captioner[Any], state: Any, changing: Sequence[str]) -> None:
         super().__init__()
         self.model, self.changing = model, changing
-        self.state_class, self.names = type(state), tuple(_tensors(state))
+        self.state_class, self.names = type(state), tuple(state.tensors())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return logits `[b, v]`, attention `[b, y, x]`, gate `[b]` and what changes of the state.
@@ -46,18 +45,11 @@ class _CaptionStep(nn.Module):
         return logits[:, 0], weights, attention.gate[:, 0], *changed
 
 
-def _tensors(state: Any) -> dict[str, Tensor]:
-    """Return the tensors of a decoder state, by the name of their field."""
-    values = {each.name: getattr(state, each.name) for each in fields(state)}
-    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
-
 def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
     """Return the graph up to the state before the first word, and that of one decoding step.
 
     Args:
-        model: Captioner whose state is a dataclass; its tensors keep their shapes, and other fields
-            do not matter.
+        model: Captioner with a `RecurrentState`, in which fields that are no tensors do not matter.
 
     Raises:
         ValueError: If the model samples places.
@@ -75,7 +67,7 @@ def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
     images = example_images(model.encoder.img_size)
     token = torch.full((len(images),), START)
     state: Any = model.start(model.encoder(images))
-    values, after = _tensors(state), _tensors(model.step(state, token[:, None])[1])
+    values, after = state.tensors(), model.step(state, token[:, None])[1].tensors()
     changing = [name for name in values if after[name] is not values[name]]
     metadata = {
         "words": list(model.words),
