@@ -7,8 +7,10 @@ from .backbones.timm_classifier import (
 from .backbones.timm_encoder import (
     TimmEncoder as TimmEncoder,
 )
-from .captioner import (
+from .base import (
     SPECIAL_TOKENS as SPECIAL_TOKENS,
+)
+from .captioner import (
     Captioner as Captioner,
 )
 from .captioning.adaptive_attention import (

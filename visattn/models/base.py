@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -10,6 +10,29 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor, nn
+
+from visattn.results.kinds import SPECIAL_TOKENS
+
+
+def checked_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a vocabulary as a tuple, if it begins with `SPECIAL_TOKENS`.
+
+    Args:
+        words: The vocabulary.
+
+    Raises:
+        ValueError: If it begins with other words.
+
+    Example:
+        >>> len(checked_words([*SPECIAL_TOKENS, "red"]))
+        5
+    """
+    if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        raise ValueError(
+            f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
+            "visattn.data.Vocabulary creates such a list"
+        )
+    return tuple(words)
 
 
 @dataclass(frozen=True, eq=False)

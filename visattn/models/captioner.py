@@ -16,9 +16,9 @@ from visattn.functional.captioning.beam_search import (
     beam_search,
 )
 from visattn.functional.captioning.packing import WordPacking
-from visattn.models.base import Configurable
+from visattn.models.base import Configurable, checked_words
 from visattn.models.encoder import ImageEncoder
-from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.results.kinds import END, PAD, START, UNKNOWN
 
 StateT = TypeVar("StateT", bound=BeamSearchState)
 Places = Literal["argmax", "sample", "expectation"]
@@ -116,12 +116,7 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
     @abstractmethod
     def __init__(self, words: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()
-        if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-            raise ValueError(
-                f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
-                "visattn.data.Vocabulary creates such a list"
-            )
-        self.words = tuple(words)
+        self.words = checked_words(words)
         self.encoder = encoder
 
     @property

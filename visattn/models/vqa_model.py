@@ -8,11 +8,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from visattn.models.base import Configurable
+from visattn.models.base import Configurable, checked_words
 from visattn.models.classifier import unregularized_parameters
 from visattn.models.dense import DensePart, encoder_decoder_parameters
 from visattn.models.encoder import ImageEncoder
-from visattn.results.kinds import SPECIAL_TOKENS
 
 
 class AnswerOutput(NamedTuple):
@@ -55,17 +54,12 @@ class VQAModel(Configurable, nn.Module, ABC):
 
     def __init__(self, words: Sequence[str], answers: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()
-        if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-            raise ValueError(
-                f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
-                "visattn.data.Vocabulary creates such a list"
-            )
         if len(answers) < 2 or len(set(answers)) < len(answers):
             raise ValueError(
                 f"answers must be distinct, at least two, got {len(answers)}, "
                 f"{len(set(answers))} of them distinct"
             )
-        self.words = tuple(words)
+        self.words = checked_words(words)
         self.answers = tuple(answers)
         self.encoder = encoder
 

@@ -299,8 +299,7 @@ class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.captioning.graphs import decoding_graphs
-    from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.encoder import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "red", "blue")
         >>> model = KnowingWhenToLook(words, encoder, hidden_size=11).eval()
