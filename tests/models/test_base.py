@@ -203,6 +203,22 @@ def test_defaults_of_a_class_are_not_mistaken_for_arguments() -> None:
     assert Named("mine").saved_arguments() == {"label": "mine"}
     assert Named().saved_arguments() == {"label": "none"}
 
+    class Fixed(Named):
+        def __init__(self, label: str) -> None:
+            super().__init__()
+            self.label = "class"  # whatever was passed
+
+    assert Fixed("mine").saved_arguments() == {"label": "class"}
+
+
+def test_unnamed_arguments_are_refused_when_saved() -> None:
+    class Unnamed(SmallEncoder):
+        def __init__(self, **options: Any) -> None:
+            super().__init__((16, 24), **options)
+
+    with pytest.raises(TypeError, match="constructor of Unnamed must name its arguments"):
+        model_config(Unnamed(channels=8))
+
 
 def test_wrong_arguments_have_the_message_of_the_constructor() -> None:
     with pytest.raises(TypeError, match=r"SmallEncoder.__init__\(\) got an unexpected keyword"):

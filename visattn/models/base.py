@@ -107,8 +107,18 @@ class Configurable:
 
     @classmethod
     def argument_names(cls) -> list[str]:
-        """Return the names of the constructor's arguments."""
-        return list(inspect.signature(cls.__init__).parameters)[1:]
+        """Return the names of the constructor's arguments.
+
+        Raises:
+            TypeError: If it takes arguments without a name, of which a config cannot tell.
+        """
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+            raise TypeError(
+                f"the constructor of {cls.__name__} must name its arguments, or take those of "
+                "another with @options_of, so that a config can be saved"
+            )
+        return [each.name for each in parameters]
 
     def saved_arguments(self) -> dict[str, Any]:
         """Return the arguments that build this model as it is now, without its weights."""
@@ -134,7 +144,7 @@ def is_sharded(model_class: type) -> bool:
 
 
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    signature, missing = inspect.signature(init), object()
+    signature = inspect.signature(init)
 
     @functools.wraps(init)  # inspect, the command line and the pages see the true signature
     def keep_arguments(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -142,12 +152,17 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         for name, value in list(bound.arguments.items())[1:]:
-            # What equals the attribute of the class was not set by the constructor.
-            kept = getattr(self, name, missing) is not getattr(type(self), name, missing)
-            if not kept and not isinstance(value, nn.Module):
+            if not _is_kept(self, name) and not isinstance(value, nn.Module):
                 setattr(self, name, value)
 
     return keep_arguments
+
+
+def _is_kept(model: Any, name: str) -> bool:
+    """Return whether a constructor set an attribute: a value, a property, a module or a tensor."""
+    parts = (vars(model).get(part, ()) for part in ("_modules", "_parameters", "_buffers"))
+    is_property = hasattr(getattr(type(model), name, None), "__set__")
+    return name in vars(model) or is_property or any(name in part for part in parts)
 
 
 def options_of(source: Callable[..., Any]) -> Callable[[ConstructorT], ConstructorT]:
