@@ -111,7 +111,8 @@ class ModelCard:
 
     def _front_matter(self, model: nn.Module) -> Iterator[str]:
         tag = cast("Configurable", model).pipeline_tag
-        yield from ("---", "library_name: visattn", f"pipeline_tag: {tag}")
+        yield from ("---", "library_name: visattn")
+        yield from (f"pipeline_tag: {tag}",) * bool(tag)
         yield from (f"license: {self.license}",) * bool(self.license)
         yield from ("tags:", "- visattn", "- attention", "---", "")
 
