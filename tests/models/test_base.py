@@ -133,7 +133,7 @@ def test_settings_of_decoders_and_members_survive(tmp_path: Path) -> None:
     model.decoder.maps = "mean"
     hard = ShowAttendTell(model.words, copy.deepcopy(model.encoder), attention="hard")
     ensemble = CaptionerEnsemble([model, hard]).eval()
-    hard.places = "expectation"
+    hard.decoder.attention.places = "expectation"
     visattn.save(ensemble, tmp_path / "model.safetensors")
     again: Any = visattn.load(tmp_path / "model.safetensors")
     assert again.members[0].maps == "mean"

@@ -90,7 +90,7 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
     @property
     def places(self) -> Places | None:
         """How hard attention selects the place of a word; None with soft attention."""
-        return self._places if self.attention == "hard" else None
+        return self.decoder.attention.places if self.attention == "hard" else None
 
     @places.setter
     def places(self, places: Places) -> None:
@@ -101,7 +101,7 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
 
     def saved_arguments(self) -> dict[str, Any]:
         """Return the arguments that build this model as it is now; soft attention keeps places."""
-        return super().saved_arguments() | {"places": self._places}
+        return super().saved_arguments() | {"places": self.places or self._places}
 
     def export_graphs(self) -> list[ModelGraph]:
         """Return the graphs of the start and of one decoding step."""
