@@ -95,6 +95,7 @@ class AttentionCall:
             heads: Indices of the heads.
             queries: Indices of the queries.
         """
+        # The projection mixes all heads: some of them alone do not give the output.
         partial = self.output_projection is not None and heads != slice(None)
         if self.output is None or self.values is None or self.dropout_p or partial:
             return torch.nan
@@ -138,8 +139,8 @@ def sdpa_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | 
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
     mask, bias = arguments.get("attn_mask"), None
     if mask is not None and mask.dtype != torch.bool:
-        mask, bias = None, mask
-    if arguments.get("is_causal"):
+        mask, bias = None, mask  # a mask of numbers is added to the scores
+    if arguments.get("is_causal"):  # torch refuses it beside a mask
         mask = causal_mask(
             query.shape[2], key.shape[2], alignment="upper_left", device=query.device
         )

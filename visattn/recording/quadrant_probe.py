@@ -1,4 +1,17 @@
-"""Locates activations on the image by changing one quadrant of the image at a time."""
+"""Locates activations on the image by changing one quadrant of the image at a time.
+
+Names of modules and shapes of tensors say little about where 1,536 tokens lie; pixels do. A model
+runs on four images that differ in one quadrant each (A is noise, B other noise):
+
+    image 0      image 1      image 2      image 3       what the top left cell of a grid shows
+    B A          A B          A A          A A           another value for image 0 alone
+    A A          A A          B A          A B
+
+Compared are cells with each other, never a cell with a threshold: in each column of a candidate
+grid an upper cell should respond more to the upper two quadrants than a lower cell does, in each
+row a left cell more to the left two. Tokens of another order, or of a grid of other sides, do so
+in half of the pairs.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -53,6 +66,7 @@ def quadrant_images(
         [[4, 13], [9, 6], [9, 13]]
     """
     random = torch.Generator().manual_seed(0)
+    # Pooling by a large stride averages fine noise away; coarse noise survives it.
     coarse_size = [min(_COARSE_CELLS, side) for side in image_size]
     coarse = torch.randn(2, channels, *coarse_size, generator=random)
     fine = torch.randn(2, channels, *image_size, generator=random)
@@ -136,6 +150,7 @@ def grid_alignment(activations: Float[Tensor, "4 c gy gx"]) -> GridAlignment:
     channels = activations.shape[1]
     activations = activations.detach()[:, :: -(-channels // _MAX_CHANNELS)].float()
     change = activations - activations.mean(0)
+    # Global pooling inside a model (a squeeze, a class token) adds the same change to all cells.
     local = change - change.mean((2, 3), keepdim=True)
     alignments = [_alignment(values.square().sum(1)) for values in (change, local)]
     return max(alignments, key=lambda alignment: alignment.score)
@@ -160,7 +175,7 @@ def is_grid(alignment: GridAlignment, grid: Grid, image_size: tuple[int, int]) -
 
 
 def _alignment(deviations: Float[Tensor, "4 gy gx"]) -> GridAlignment:
-    floor = _UNRESPONSIVE * deviations.max()
+    floor = _UNRESPONSIVE * deviations.max()  # keeps the ratios of silent cells at 1
     if not bool(deviations.isfinite().all()) or float(floor) == 0:
         return GridAlignment(0.5, 0.5, 0, aligned=False)
     top_left, top_right, bottom_left, bottom_right = deviations + floor
@@ -284,6 +299,7 @@ class QuadrantProbe:
         self.result.attention_modules.add(call.site)
         groups, _, _, keys = attention.shape
         values, queries = attention.values, attention.queries
+        # Values of other sizes than the keys say nothing of the keys; the weights, as columns, do.
         if values is None or values.shape[:1] + values.shape[2:3] != (groups, keys):
             values = attention.compute_weights(slice(None), slice(None)).transpose(-2, -1)
         if groups == QUADRANTS:
@@ -326,10 +342,12 @@ class QuadrantProbe:
                 if isinstance(argument, Tensor) and argument.ndim == 3:
                     self._count_prefix_tokens(argument)
             tensor = output[0] if isinstance(output, tuple) and output else output
+            # Layers that pass on what they get would hide the layer that computed it.
             if not isinstance(tensor, Tensor) or isinstance(module, _PASS_THROUGH):
                 return
             first_call = self.result.num_calls[site] == 1
             layer = self._feature_layer(site, tensor) if first_call else None
+            # A module that runs twice has two outputs: it is no layer by which a map can be named.
             self.result.feature_layers.pop(site, None)
             if layer is not None:
                 self.result.feature_layers[site] = layer

@@ -73,6 +73,13 @@ class AttentionInterceptor(TorchFunctionMode):
     ) -> Any:
         """Run a torch function, and intercept it if it is part of attention."""
         kwargs = kwargs or {}
+        # Three ways in which libraries compute attention, and where each can be seen whole:
+        #
+        #     F.scaled_dot_product_attention(q, k, v)        its arguments
+        #     nn.MultiheadAttention, and its functional      its arguments; it is fused inside
+        #     softmax(q @ k.T) -> dropout, reshape -> @ v    the softmax, followed to the product
+        #
+        # Blocks of visattn are recorded by their Tap: twice would be two maps.
         call = None if self.calls.inactive else self.calls.current
         if call is None or not call.third_party:
             return func(*args, **kwargs)
@@ -151,7 +158,7 @@ class AttentionInterceptor(TorchFunctionMode):
         candidates = (call.tracked.get(id(tensor)) for tensor in argument_tensors(args))
         tracked = next((weights for weights in candidates if weights is not None), None)
         if tracked is not None and func in _MATMUL:
-            call.tracked.clear()
+            call.tracked.clear()  # the product ends this attention; a module may compute another
             args = self._weighted_sum(call, args, tracked)
             return func(*args, **kwargs)
         result = func(*args, **kwargs)

@@ -89,6 +89,8 @@ class LengthBucketBatchSampler(Sampler[list[int]]):
         yield from self._iterate_batches(self.epoch, start_batch)
 
     def _iterate_batches(self, epoch: int, start_batch: int) -> Iterator[list[int]]:
+        # Everything follows from seed and epoch, also the parts that are skipped: a resumed run
+        # draws the same pools and the same order of batches, and begins within them.
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(self.num_samples, generator=generator)
         order = order[: len(self) * self.global_batch_size][self.rank :: self.num_replicas]

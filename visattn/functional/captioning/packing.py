@@ -59,9 +59,17 @@ def pack_words(
     on_host = lengths.cpu()
     if (on_host.diff() > 0).any() or (on_host < 1).any():
         raise ValueError(f"lengths must be in decreasing order and at least 1, got {lengths}")
+    # Captions of 3, 3 and 1 words: words are taken column by column, so that each step of a decoder
+    # reads one slice, and a caption that has ended leaves from the end of the batch.
+    #
+    #               step 0  step 1  step 2        packed  0 1 2 3 4 5 6
+    #     caption 0    0       3       5          rows    0 1 2 0 1 0 1
+    #     caption 1    1       4       6          steps   0 0 0 1 1 2 2
+    #     caption 2    2                          counts  3     2   2
     present = torch.arange(int(on_host[0]))[:, None] < on_host
     steps, rows = present.nonzero(as_tuple=True)
     images = rows if image_indices is None else image_indices.cpu()[rows]
+    # Rank of a word: its place in the stable order by image, less where its image begins there.
     counts = images.bincount()
     order = images.argsort(stable=True)
     ranks = torch.empty_like(order)

@@ -245,6 +245,12 @@ class AttendingDecoder(nn.Module):
         self, state: AttendingDecoderState, words: Float[Tensor, "r t e"], active: Sequence[int]
     ) -> tuple[Float[Tensor, "p h"], Float[Tensor, "p c"], AttentionStep]:
         """Run the recurrence; step t has `active[t]` rows. All results are packed."""
+        # The LSTM's input is [word, context], and four linear maps read the same hidden state. What
+        # does not wait for the previous step leaves the loop; what reads one thing is stacked:
+        #
+        #     before the loop   W_word [all words] + b            one product for all steps
+        #     in step t         [queries; gate; W_hh] hidden      one product, split afterwards
+        #                       W_context context                 waits for the attention of t
         from_word, from_context = self.lstm.weight_ih.split((self.embed_dim, self.feature_dim), 1)
         bias = self.lstm.bias_ih + self.lstm.bias_hh
         word_gates = linear(words.transpose(0, 1), from_word, bias).unbind()  # one backward for all
@@ -253,7 +259,7 @@ class AttendingDecoder(nn.Module):
         state = replace(state, hidden=state.hidden.squeeze(1), cell=state.cell.squeeze(1))
         hiddens, contexts, attentions = [], [], []
         for step, count in enumerate(active):
-            if count < len(state.hidden):
+            if count < len(state.hidden):  # captions that have ended stand last
                 state = state.select_images(slice(count))
             projected, recurrent = linear(state.hidden, from_hidden).split(
                 (len(queries), 4 * self.hidden_size), 1

@@ -139,7 +139,16 @@ class ControlUnit(nn.Module):
         question: EncodedQuestions,
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r t"]]:
         """Return the next control, and the weights of the words."""
+        # What the last step was about, and what this step may be about (its own linear map of the
+        # question), choose the words of this step together:
+        #
+        #     control of step 1 --+
+        #                         +-- join --> scores of the words --> softmax --> their mean:
+        #     query of step 2   --+                                                control of step 2
+        #
+        # A control is a mean of word vectors and nothing else, so that its weights say all of it.
         joined = self.join(torch.cat((control, query), -1))
+        # w . (joined * word), for all words: the weight is folded into the control, not the words
         scores = context_vector(joined * self.score.weight[0], question.words.mT)
         weights = masked_softmax(scores, question.mask)
         return context_vector(weights, question.words), weights

@@ -140,6 +140,15 @@ def token_owners(
         The token of each element, `NO_TOKEN`, or `SHARED` if several tokens depend on it; and the
         share of shared elements among those that a token depends on.
     """
+    # A backward pass per token would take minutes. Instead all tokens are followed at once, and
+    # their gradients are weighted so that the weight tells the token, as a number in base `base`.
+    # With 100 tokens, base 10 and two digits, for the three pixels p, q, r:
+    #
+    #     token 37 -> p    token 42 -> q    tokens 37 and 42 -> r
+    #     pass with weights 1             p: g1          q: g2          r: g3 + g4
+    #     pass with 1 + (last digit)/10   p: 1.7 g1      q: 1.2 g2      r: 1.7 g3 + 1.2 g4
+    #     pass with 1 + (first digit)/10  p: 1.3 g1      q: 1.4 g2      r: 1.3 g3 + 1.4 g4
+    #     quotients, less 1, times 10     7, 3 -> 37     2, 4 -> 42     no whole numbers: shared
     count = len(states)
     digits = 1 if count <= _ONE_DIGIT else 2 if count <= _TWO_DIGITS else 3
     base = max(2, math.ceil(count ** (1 / digits) - 1e-9))

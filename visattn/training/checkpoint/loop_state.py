@@ -20,6 +20,13 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
         loops: `loops.fit_loop` of a checkpoint.
         trainer: Trainer that writes the checkpoint.
     """
+    # Lightning's counts of one batch, and the hooks between them in which a checkpoint is written:
+    #
+    #     ready -> started -> [training step] -> processed -> [on_train_batch_end] -> completed
+    #                  ^ interrupted: the batch is repeated      ^ step counts, batch is done
+    #
+    # Two hooks are ambiguous. At the end of a batch the step is taken, though not yet "completed";
+    # at the end of an epoch all batches are completed, though the epoch is not yet.
     epoch, batch = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
     current = batch["current"]
     kind = "processed" if current["processed"] == current["ready"] else "completed"
