@@ -85,7 +85,9 @@ class _ChangedAttention:
             return None
         groups, _, queries, _ = attention.shape
         masks = [self._slots(change, call.site, layout, queries) for change in self.changes]
+        # Batches hold the unchanged image first, then one image per change: one run tests many.
         mask = torch.stack(masks).flatten(0, 1).view(groups, 1, queries, 1)
+        # Flipped and enlarged weights are no attention any more, and no symmetry hides the change.
         weights = attention.compute_weights(slice(None), slice(None))
         return torch.where(mask.to(weights.device), _FACTOR * weights.flip(-1), weights)
 

@@ -243,7 +243,7 @@ def find_pooled_features(
             def read(variant: Tensor) -> Reading | None:
                 return _read_attention(model, variant, forward, quadrants, layouts, num_classes)
 
-            # what is read without gradients is read, too
+            # What is read without gradients is read, too.
             first = None if detached.used else _reading(run, layouts, graph)
             result.reading = _confirmed(first or read(image), image, read)
     return result
@@ -324,11 +324,12 @@ def _confirmed(
     """
     if reading is None or reading.rows is None or not reading.ambiguous:
         return reading
+    # Mirrored and inverted images have their maxima elsewhere.
     others = [read(variant) for variant in (image.flip(-1), -image.flip(-2))]
     images = [other.rows for other in others if other is not None and other.rows is not None]
     if all(map(reading.rows.same_cells, images)):
         return reading
-    # a maximum: which tokens it takes depends on the image
+    # A maximum: which tokens it takes depends on the image.
     return replace(reading, rows=mean_of_images([reading.rows, *images]))
 
 
@@ -371,7 +372,7 @@ class _PoolingSearch:
     def search(self) -> PooledFeatures:
         """Return the features before pooling and those of earlier stages."""
         pooled = self._last_spatial_bottleneck()
-        if pooled is None:
+        if pooled is None:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
             self.graph.unblock_zero_gradients()
             pooled = self._last_spatial_bottleneck()
         if pooled is None:
@@ -399,6 +400,9 @@ class _PoolingSearch:
         return gradient is not None and num_positions(gradient) > self.vector_positions
 
     def _last_spatial_bottleneck(self) -> Edge | None:
+        # From the scores to the image, gradients are first those of a vector (the head) and then
+        # spread over a grid: where that begins, the model pools. 16 at a time, since most models
+        # pool within their last few tensors.
         edges = [edge for edge in self.graph.bottlenecks if edge not in self.inside_attention]
         if self.dense:  # dense scores are no features
             before_scores = (any(map(is_product, self.graph.downstream(edge))) for edge in edges)
@@ -412,6 +416,10 @@ class _PoolingSearch:
 
     def _last_carrier(self, pooled: Edge) -> RecordedOutput | None:
         """Return the last output that carries all positions where only few tokens continue."""
+        # A ViT with a class token: only its row continues from the last block to the head, so that
+        # the last spatial bottleneck lies many blocks before. But all patches reach the class token
+        # through the output of the block before the last attention: without that output, nothing
+        # spatial is left.
         downstream = self.graph.downstream(pooled)
         later = [out.edge for out in self.run.outputs if out.layer and out.edge in downstream]
         edges = [edge for edge in dict.fromkeys(later) if edge not in self.inside_attention]
@@ -440,10 +448,13 @@ class _PoolingSearch:
             for edge in self.graph.downstream(pooled)
             if is_product(edge) and edge not in self.inside_attention
         ]
+        # Layers at several places at once behind the last common tensor: branches of a network that
+        # meet after pooling, so that no single layer stands for what is pooled.
         streams = sum(self._is_spatial(gradient) for gradient in self.gradients(products))
         if alone and streams > self.dense:
             return "several feature streams run in parallel before they are pooled"
         for edge in self.graph.bottlenecks[self.graph.bottlenecks.index(pooled) :]:
+            # Norms and activations may lie between the layer and what is pooled, but no weights.
             if edge != pooled and any(map(is_product, self.graph.between([pooled], [edge]))):
                 break
             output = self._outermost_output(edge) or self._pooled_plane(edge)
@@ -512,6 +523,7 @@ class _PoolingSearch:
                 [gradient] = self.gradients([edge])
                 if gradient is None:
                     return ()
+                # A tensor behind the point where prefix tokens are dropped has fewer in front.
                 gradient = gradient[0] if batch_first else gradient[:, 0]
                 tokens = gradient.ne(0).any(-1).nonzero().flatten()
                 return tuple(int(token) + most - prefix for token in tokens)

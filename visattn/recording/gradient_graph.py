@@ -160,6 +160,13 @@ class GradientGraph:
         """Tensors that every path passes through (dominators), from the scores to the image."""
 
     def _find_bottlenecks(self, roots: Counter[Edge]) -> list[Edge]:
+        # Paths are followed from the scores down, as water that must pass through every pipe: a
+        # tensor is ready when all that use it are done, and where the front is one tensor alone,
+        # everything passes through it.
+        #
+        #     scores <- head <- pool <- add <- conv2 <- relu <- conv1 <- image
+        #                                ^-------------------- skip <----'
+        #     front: {scores} {head} {pool} {add} {conv2, skip} ... {conv1} {image}
         remaining = self._num_uses.copy()
         remaining.subtract(roots)
         frontier = set(roots)
@@ -212,6 +219,8 @@ class GradientGraph:
         Args:
             edges: The tensors.
         """
+        # Sets of indices are the bits of one integer: graphs have thousands of nodes, and unions of
+        # integers cost nothing. A stack instead of recursion, since graphs are deep.
         bits = {edge: 1 << index for index, edge in enumerate(edges)}
         upstream: dict[Any, int] = {}  # by node: the tensors that its inputs are computed from
         stack = [edge[0] for edge in edges]

@@ -106,6 +106,8 @@ class KeySources(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a torch function; without its attention, if it is one."""
+        # What is skipped is most of a language model: linear layers, whose outputs are zeros in shape
+        # only, products with such zeros, and activations of them.
         kwargs, call = kwargs or {}, self.calls.current
         if self._zeros and (zeros := self._product(func, args)) is not None:
             return zeros
@@ -172,7 +174,7 @@ class KeySources(TorchFunctionMode):
         self, call: ModuleCall, num_queries: int, num_keys: int, keys: Tensor, *,
         scores: bool = False,
     ) -> None:  # fmt: skip
-        if (site := call_site(call)) in self.sources:
+        if (site := call_site(call)) in self.sources:  # the first call has the prompt
             return
         rows, masked = _key_rows(keys, scores=scores)
         states = _key_states(self.calls.stack, num_queries, num_keys)
@@ -220,6 +222,8 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
         for each in (arguments.get(name, default) for name, default in
                      (("stride", 1), ("padding", 0), ("dilation", 1)))
     )  # fmt: skip
+    # [b, c, 4, 6] with a kernel of 2 x 3: axes [b, c, 2, 2, 2, 3], cells and what is inside a cell
+    # alternating; cells first, the inside joined with the channels, is one row per patch.
     whole = pixels.ndim == weight.ndim and not any(
         side % size for side, size in zip(pixels.shape[2:], kernel, strict=True)
     )
@@ -239,6 +243,8 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
 def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor, Tensor | None]:
     """Return a few random mixtures of each key, and which keys are masked."""
     masked = None
+    # Eight random mixtures tell as surely as all channels whether a key changed or depends on a
+    # pixel, and cost a fraction of the memory.
     if scores:  # `h q m`, or `g h q m`
         rows = keys[..., -1, :].unflatten(0, (-1, len(keys) if keys.ndim == 3 else 1))
         rows = rows.flatten(1, -2).transpose(1, 2).flatten(0, 1)
@@ -284,15 +290,16 @@ def _key_states(stack: list[ModuleCall], num_queries: int, num_keys: int) -> Ten
     the outermost module that has as many tokens, before any layer mixes them.
     """
     arguments = stack[-1].state["arguments"]
-    for name in _CROSS_ATTENTION:
+    for name in _CROSS_ATTENTION:  # their names say what they are; self-attention has no such
         if (states := _tokens(arguments.get(name), num_keys)) is not None:
             return states
     if num_queries != num_keys:
+        # Cross-attention: the nearest module that was called with as many tokens has them.
         for call in reversed(stack):
             for argument in call.state["arguments"].values():
                 if (states := _tokens(argument, num_keys)) is not None:
                     return states
-        # keys of image tokens and of the queries themselves, in either order
+        # Keys of image tokens and of the queries themselves, in either order.
         for argument in arguments.values():
             if (states := _tokens(argument, num_keys - num_queries)) is not None:
                 return states

@@ -161,6 +161,7 @@ class ModelProbe:
         call.state.setdefault("unsupported", reason)
 
     def _on_enter(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Methods explain what attention reads: the norm before it, not the residual stream.
         norm = _norm_of_same_block(self.grids.last_norm, call.site)
         call.state["input_layer"] = norm or self._parent_input()
         call.state["last_features"] = self.grids.last_features
@@ -168,7 +169,7 @@ class ModelProbe:
             call.projection_inputs.append(multihead_arguments(args, kwargs)["query"])
             disable_torch_function(call)
             return None
-        if len(self.calls.stack) == 1:
+        if len(self.calls.stack) == 1:  # the model itself gets images, which are no tokens
             return None
         for index, arg in enumerate(args):
             if isinstance(arg, Tensor) and (code := self.grids.encode(arg)) is not None:
@@ -226,6 +227,7 @@ class ModelProbe:
             return "the grid positions of the tokens of its groups could not be traced"
         elif self.grids.permuted:
             return "its tokens are not in the order of their grid"
+        # One window that holds all tokens in order is global attention.
         if windows is not None and not is_sequential(windows):
             layout = self._window_layout(call.site, windows, heads)
         else:
@@ -247,6 +249,7 @@ class ModelProbe:
         prefix, grid = split
         if prefix:
             return "its windows contain tokens that are not part of the grid"
+        # Shifted windows are rolled: the first window begins at the token that was moved there.
         start = int(windows[0, 0])
         shift = divmod(start, grid[1]) if start > 0 else (0, 0)
         window = rectangular_window_size(windows, grid[1])
@@ -273,7 +276,7 @@ class ModelProbe:
         def hook(tap: nn.Module, _: tuple[Any, ...], weights: Tensor) -> None:
             if not isinstance(tap, Tap) or tap.grid is None:
                 return
-            if tap.fulfilled is None and not tap.single_query:
+            if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
                 return
             heads = weights.shape[1] if weights.ndim > 2 else None
             window, shift = tap.notes.get("window"), tap.notes.get("shift", (0, 0))

@@ -193,6 +193,8 @@ class RowReader:
         gradients = self.gradients([call.edge for call in self.calls])
         sites, last = {call.site: False for call in self.calls}, None
         read: list[tuple[TracedCall, ObservedTokens, Tensor | None]] = []
+        # A layer is read if the scores have a gradient there, a token if its row of the last such
+        # layer has: a zero is exact, since nothing leads from the scores to it.
         for call, gradient in zip(self.calls, gradients, strict=True):
             if _is_nonzero(gradient):
                 sites[call.site], last = True, call
@@ -233,6 +235,8 @@ class RowReader:
         """Return the share of each row and whether these are linear weights."""
         num_prefix = len(rows) - grid[0] * grid[1]
         edges = list(dict.fromkeys(self.outputs[call.num_outputs :]))
+        # Of the outputs after the last attention, the last one that still has all tokens apart is
+        # where they are pooled: behind MLP and norm, which change the size of gradients.
         if int(rows.sum()) > 1 and edges:
             for gradient in reversed(self.gradients(edges)):
                 tokens = None if gradient is None else _as_tokens(gradient, grid, num_prefix)
@@ -280,6 +284,8 @@ def shares_of_rows(
         >>> shares_of_rows(torch.stack([8 * other, mean, mean, torch.zeros(3)]), 1)
         (tensor([0.9685, 0.0158, 0.0158, 0.0000]), True)
     """
+    # Scores that are a linear function of some tokens have gradients of one direction there, and
+    # their lengths are the weights. What is nearly equal is rounding, and becomes equal.
     gradients = gradients.detach().double().nan_to_num()
     norms = gradients.norm(dim=1)
     prefix, cells = norms[:num_prefix_tokens], norms[num_prefix_tokens:]

@@ -98,6 +98,7 @@ class ThirdPartyRecorder:
             self.ran = True
             images = first_image_batch(args, kwargs)
             if images is not None:
+                # Grids depend on the size of the image and on nothing else of it.
                 if self._images is None or self._images.shape != images.shape:
                     self._probe_result = None
                 self._images, self._outer_call = images.detach(), (call, args, kwargs)
@@ -159,6 +160,8 @@ class ThirdPartyRecorder:
             recorded = weights.squeeze(2) if layout.layer.single_query else weights
             self.on_weights(self._recorded(layout, attention, recorded, torch.nan))
             return recorded.unsqueeze(2) if layout.layer.single_query else recorded
+        # A method takes gradients of the dense map; the model must compute with that same tensor,
+        # so weights go from windows to the map and back.
         by_window = _split_windows(weights, layout.windows)
         dense = window_weights_to_dense(by_window, layout.windows, _num_tokens(layout))
         self.on_weights(self._recorded(layout, attention, dense, torch.nan))
@@ -175,6 +178,7 @@ class ThirdPartyRecorder:
         rows = slice(None)
         if not layer.single_query:
             rows = request.query_indices(layer.prefix_tokens, _num_tokens(layout))
+        # Tokens are spread over windows: all rows are computed, and the wanted ones taken after.
         queries = rows if layout.windows is None else slice(None)
         weights = attention.compute_weights(heads, queries).detach()
         if not self._is_normalized(call, weights):
@@ -247,6 +251,8 @@ class ThirdPartyRecorder:
         if not layouts:
             self.on_unsupported(call, result.error or "it did not run in the probe run")
             return None
+        # Several images may have run one after the other: call 3 of a module that runs twice per
+        # image is its second.
         layout = layouts[call.index % len(layouts)]
         if isinstance(layout, str):
             self.on_unsupported(call, layout)
@@ -261,6 +267,8 @@ class ThirdPartyRecorder:
         is_classifier = isinstance(model, NormalizingClassifier)
         if outer is None or (outer[0].module is model and is_classifier):
             return probe_model(model, size, len(getattr(model, "mean", ())) or channels)
+        # The module that was called may be a part of the model (`model.visual(images)`), or the whole
+        # with more arguments than an image: the probe repeats the same call with other images.
         call, args, kwargs = outer
 
         forward = with_images(call.module, args, kwargs, images)

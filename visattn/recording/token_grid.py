@@ -32,6 +32,7 @@ def fits(grid: Grid, image_size: tuple[int, int]) -> bool:
     pairs = list(zip(grid, image_size, strict=True))
     if not all(1 <= cells <= length for cells, length in pairs):
         return False
+    # A cell may be cut off at the border or stand half outside: one more or one less fits as well.
     smallest = max(length / (cells + 1) for cells, length in pairs)
     largest = min(length / (cells - 1) if cells > 1 else inf for cells, length in pairs)
     return smallest < largest
@@ -85,6 +86,7 @@ def infer_grid(
         for factor in range(2, 9)
         if prod(grid := (-(-rows // factor), -(-columns // factor))) == num_tokens
     }
+    # Where the finer cells are not square, coarser ones cannot be expected to be.
     matching = [grid for grid, square in coarser.items() if fits(grid, image_size) or not square]
     return min(matching, key=lambda grid: _anisotropy(grid, image_size), default=None)
 
@@ -121,6 +123,8 @@ def split_prefix_tokens(
         (),
         *(tuple(token for token in prefix_tokens if token == kind) for kind in kinds),
     ]
+    # 16 tokens may be a class token and 3 x 5 patches, or 4 x 4 patches: a grid that was seen in the
+    # network wins over one that could be.
     for allow_coarser in (False, True):
         for prefix in options:
             count = num_tokens - len(prefix)
@@ -145,6 +149,8 @@ def encode_indices(like: Tensor, num_tokens: int, *, channels_last: bool) -> Ten
         tensor([[ 0,  1,  2,  3,  4,  5],
                 [ 6,  7,  8,  9, 10, 11]])
     """
+    # Token 300 of image 2 in a tensor of 7 channels: 300 = 44 + 2 x 128 -> [44, 2, 0, 2, 0, 0, 0].
+    # Padding is all zeros, so that "image 0" is an empty slot of a window.
     indices = torch.arange(num_tokens, device=like.device)
     digits = [indices // _DIGIT**power % _DIGIT for power in range(_DIGITS)]
     code = torch.stack(digits, -1).expand(len(like), -1, -1)
@@ -177,6 +183,7 @@ def decode_indices(tokens: Tensor, groups: int, slots: int) -> Int[Tensor, "g n"
         exact = bool((codes[..., :_CODE] == codes[..., :_CODE].round()).all())
         if not exact or bool(codes[..., _CODE:].any()) or not bool(occupied.any()):
             continue
+        # Each token of each image exactly once: anything else was computed, not passed through.
         count, used_images = int(indices.max()) + 1, images[occupied]
         unique = indices[occupied] + (used_images - 1) * count
         expected = int(used_images.max()) * count
@@ -218,6 +225,8 @@ def windows_per_image(indices: Int[Tensor, "g n"], images: int) -> Int[Tensor, "
         images: Number of images.
     """
     count = (int(indices.max()) + 1) // images
+    # [image 1: all windows, image 2: all windows] is what torch's reshapes give; then the second
+    # half is the first one, `count` further on.
     by_image = indices.unflatten(0, (images, -1))
     offsets = torch.arange(images)[:, None, None].to(by_image) * count
     local = torch.where(by_image < 0, by_image, by_image - offsets)
