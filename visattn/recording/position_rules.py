@@ -317,6 +317,7 @@ def pointwise(op: Operation) -> list[Line | None]:
 
 def _convolution(op: Operation) -> list[Line | None]:
     image, weight, _, strides, paddings, dilations, transposed = op.args[:7]
+    # A bias has no place, so that `line` is that of the image; weights never have one.
     line, count = op.line_of(image), weight.ndim - 2
     if line is None:
         return [None]
@@ -354,6 +355,7 @@ def _adaptive_pooling(op: Operation) -> list[Line | None]:
     line = op.line_of(op.args[0])
     for axis in range(op.args[0].ndim - len(op.args[1]), op.args[0].ndim):
         size = op.outputs[0].shape[axis]
+        # From 7 to 3 the windows are 0-2, 2-4, 4-6: unequal in general, and evenly spaced on average.
         ratio = op.args[0].shape[axis] / size
         line = line and _resampled(line, axis, size, ratio, (ratio - 1) / 2)
     return [line, *[None] * (len(op.outputs) - 1)]
@@ -366,6 +368,7 @@ def _interpolation(op: Operation) -> list[Line | None]:
     )
     for axis in range(2, op.args[0].ndim):
         count, size = op.args[0].shape[axis], op.outputs[0].shape[axis]
+        # Half-pixel centers; with align_corners the outermost centers stay where they are.
         ratio, first = count / size, (count / size - 1) / 2
         if aligned is True and size > 1:
             ratio, first = (count - 1) / (size - 1), 0.0
@@ -425,6 +428,7 @@ def _repeat(op: Operation) -> list[Line | None]:
         return [None]
     axes = ((),) * (len(shape) - len(line.axes)) + line.axes
     sizes = (1,) * (len(shape) - op.args[0].ndim) + tuple(op.args[0].shape)
+    # Repeated positions would lie at one place twice: no line says that.
     repeated = [new != old for new, old in zip(shape, sizes, strict=True)]
     if any(moves(axis) and more for axis, more in zip(axes, repeated, strict=True)):
         return [None]
@@ -524,6 +528,8 @@ def _roll(op: Operation) -> list[Line | None]:
     line, dims = op.line_of(op.args[0]), op.args[2] if len(op.args) > 2 else ()
     for shift, dim in zip(op.args[1], dims, strict=False):
         runs = list(steps(line.axes[dim % op.args[0].ndim])) if line else []
+        # Windows are made of the rolled tensor, and a second roll brings all back: the line stays,
+        # with a note, and a map that is taken in between has no place.
         if line and any(run.step for run in runs):
             line = (
                 replace(line, rolled=line.rolled + shift * runs[0].step) if len(runs) == 1 else None

@@ -197,7 +197,7 @@ class PositionTracer(TorchDispatchMode):
         rule = RULES.get(name)
         if rule is None and in_place:
             rule = RULES.get(name.rstrip("_"))
-        if rule is None and torch.Tag.pointwise in func.tags:
+        if rule is None and torch.Tag.pointwise in func.tags:  # torch says so of its operations
             rule = pointwise
         if rule is None and name.startswith("_scaled_dot_product"):
             rule = pass_on
@@ -219,6 +219,8 @@ class PositionTracer(TorchDispatchMode):
         """Return the centers of a tensor that another was copied to, also into its whole buffer."""
         lines = [line and broadcast(line, target.shape) for line in self.of(source)]
         base = target._base  # noqa: SLF001 - the only way to know what a view is a view of
+        # `buffer[:, 1:] = tokens` writes into a part of a buffer whose rest lies nowhere; the
+        # offset in memory tells which part.
         if base is not None and base.ndim == target.ndim and base.stride() == target.stride():
             offset = int(target.storage_offset() - base.storage_offset())
             whole: list[Line | None] = list(lines)
@@ -315,7 +317,7 @@ class TracedGrids:
         name = site
         while True:
             for call in self.calls.get(name, [])[-1:]:
-                # weights of shifted windows are recorded at the places before the roll
+                # Weights of shifted windows are recorded at the places before the roll.
                 unrolled = (
                     [line and replace(line, rolled=0.0) for line in lines] for lines in call.keys
                 )
@@ -403,7 +405,7 @@ def trace_grids(
         tracer = PositionTracer(meta=meta)
         devices = [weight.device] if weight.device.type == "cuda" else []
         with (
-            # in inference mode operations arrive undivided, and views do not know their base
+            # In inference mode operations arrive undivided, and views do not know their base.
             torch.inference_mode(mode=False), torch.random.fork_rng(devices=devices),
             torch.no_grad(), eval_mode(model), probing(),
             _noting_calls(model, tracer, calls),

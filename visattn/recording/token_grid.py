@@ -123,8 +123,8 @@ def split_prefix_tokens(
         (),
         *(tuple(token for token in prefix_tokens if token == kind) for kind in kinds),
     ]
-    # 16 tokens may be a class token and 3 x 5 patches, or 4 x 4 patches: a grid that was seen in the
-    # network wins over one that could be.
+    # 16 tokens may be a class token and 3 x 5 patches, or 4 x 4 patches: a grid that was seen in
+    # the network wins over one that could be.
     for allow_coarser in (False, True):
         for prefix in options:
             count = num_tokens - len(prefix)
