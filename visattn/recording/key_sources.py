@@ -106,8 +106,8 @@ class KeySources(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a torch function; without its attention, if it is one."""
-        # What is skipped is most of a language model: linear layers, whose outputs are zeros without
-        # memory, products with such zeros, and activations of them.
+        # What is skipped is most of a language model: linear layers, whose outputs are zeros that
+        # take no memory, products with such zeros, and activations of them.
         kwargs, call = kwargs or {}, self.calls.current
         if self._zeros and (zeros := self._product(func, args)) is not None:
             return zeros

@@ -111,6 +111,9 @@ def joined(parts: Sequence[Run | Tokens]) -> Axis:
 
 def _reshaped(line: Line, shape: Sequence[int]) -> Line | None:
     """Return the centers after a reshape, which splits and joins parts of axes."""
+    # A reshape keeps the order of all elements, so that the parts of all axes, one after the other,
+    # are only cut and joined anew. [1536] = 32 x 48 as [4, 8, 48]: 32 rows are cut into 4 groups of
+    # 8, whose step is that of 8 rows. What would cut across a part (5 x 7 as 7 x 5) has no line.
     parts = [part for axis in line.axes for part in axis][::-1]  # the next one is the last
     axes: list[Axis] = []
     for size in shape:
@@ -189,6 +192,8 @@ def slid(
     runs = line.axes[axis]
     if not moves(runs):
         return line.with_axis(axis, still(size))
+    # The first window covers positions -before to kernel - 1 - before: its middle is where the
+    # first center moves. Padding moves centers, but pixels beyond the border are never seen.
     moved = (kernel - 1) / 2 - before
     if len(runs) == 1 and isinstance(run := runs[0], Run):
         axes = joined([Run(size, run.step * stride)])
@@ -227,6 +232,8 @@ def _sliced(line: Line, axis: int, first: int, stride: int, size: int) -> Line |
         runs = joined([Run(size, part.step * stride)])
         line = line.with_axis(axis, runs, line.start + part.step * first)
         return replace(line, visible=line.reach) if stride == 1 else line
+    # Tokens in front and behind may be cut off, or all of them; cells only where no tokens remain:
+    #     [class, 0 1 2 3 4 5]   [1:] -> 0 1 2 3 4 5   [3:5] -> 2 3   [:4] -> class 0 1 2: no line
     end = first + size
     inside = part.lead <= first and end <= total - part.tail
     if stride != 1 or ((first > part.lead or end < total - part.tail) and not inside):
@@ -355,7 +362,7 @@ def _adaptive_pooling(op: Operation) -> list[Line | None]:
     line = op.line_of(op.args[0])
     for axis in range(op.args[0].ndim - len(op.args[1]), op.args[0].ndim):
         size = op.outputs[0].shape[axis]
-        # From 7 to 3 the windows are 0-2, 2-4, 4-6: unequal in general, and evenly spaced on average.
+        # From 7 to 3 the windows are 0-2, 2-4, 4-6; in general unequal, on average evenly spaced.
         ratio = op.args[0].shape[axis] / size
         line = line and _resampled(line, axis, size, ratio, (ratio - 1) / 2)
     return [line, *[None] * (len(op.outputs) - 1)]

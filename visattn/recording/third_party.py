@@ -267,8 +267,8 @@ class ThirdPartyRecorder:
         is_classifier = isinstance(model, NormalizingClassifier)
         if outer is None or (outer[0].module is model and is_classifier):
             return probe_model(model, size, len(getattr(model, "mean", ())) or channels)
-        # What was called may be a part of the model (`model.visual(images)`), or all of it with more
-        # arguments than an image: the probe repeats the same call with other images.
+        # What was called may be a part of the model (`model.visual(images)`), or all of it with
+        # more arguments than an image: the probe repeats the same call with other images.
         call, args, kwargs = outer
 
         forward = with_images(call.module, args, kwargs, images)
