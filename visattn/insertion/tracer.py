@@ -265,6 +265,7 @@ class _TraceMode(TorchFunctionMode):
             self.clock += 1
             name = getattr(func, "__name__", "")
             line = tracked[0][1]
+            # Blocks that stand in the model already are no part of it: their sums are no residuals.
             if not self.paused:
                 self._record_addition(name, args[:2], {id(x): line for x, line in tracked})
                 self._record_resolution(name, (tracked[0][0], *args[1:]), line, results[0])
@@ -294,6 +295,14 @@ class _TraceMode(TorchFunctionMode):
         if name not in _ADDITIONS or len(lines) < 2 or lines[0] is None or lines[1] is None:
             return
         first, second = cast("tuple[Tensor, Tensor]", summands)
+        # What ends a residual branch is not its name but its shape in the run: x + f(x), where one
+        # summand was computed by more operations than the other. The longer one is the branch, and
+        # a block stands after the module that returned it:
+        #
+        #     x --+--> conv1 -> bn1 -> relu -> conv2 -> bn2 -[block]-> + -> relu
+        #         '----------------------------------------------------^
+        #
+        # Sums of equal depth are fusions (of two inputs, of a pyramid), which end no branch.
         if first.ndim == 4 and first.shape == second.shape and lines[0].depth != lines[1].depth:
             self.resolutions.additions.append(
                 (self.clock, self.running[-1] if self.running else "")
