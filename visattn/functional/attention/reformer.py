@@ -144,6 +144,11 @@ class LSHChunks:
 def _split_into_chunks(buckets: Int[Tensor, "b r n"], chunk: int) -> LSHChunks:
     if chunk < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk}")
+    # Tokens of one bucket stand together after sorting, and are cut into chunks of one size, since
+    # buckets are not. A bucket may go on in the next chunk: each chunk sees the one before as well.
+    #
+    #     token     0 1 2 3 4 5      order    1 4 | 0 3 | 2 5        chunks of 2
+    #     bucket    1 0 2 1 0 2      keys   - - 1 4 | 1 4 0 3 | 0 3 2 5
     count = buckets.shape[-1]
     order = buckets.argsort(stable=True, dim=-1)
     padding = order.new_full((*order.shape[:-1], -count % chunk), -1)

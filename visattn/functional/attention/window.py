@@ -202,6 +202,11 @@ def _window_axis(
     size: int, window: int, shift: int, device: torch.device | None
 ) -> tuple[Int[Tensor, "w p"], Int[Tensor, "w p"]]:
     """Return the positions of one axis by window, -1 for padding, and the region of each."""
+    # 7 positions in windows of 3, shifted by 1. Padding (-1) comes before the shift, so that it
+    # wraps around with the positions; the region tells the two sides of the border apart.
+    #
+    #     positions   1 2 3 | 4 5 6 | -1 -1 0
+    #     regions     1 1 1 | 2 2 2 |  3  3 0
     check_window(window, shift)
     if window >= size:
         window, shift = size, 0

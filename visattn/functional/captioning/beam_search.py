@@ -75,6 +75,8 @@ class BeamHistory(Generic[StepOutputT]):
             for part in self.outputs
         )
         image = torch.arange(len(lengths), device=lengths.device)[:, None]
+        # Nothing is moved while searching: each step stores the column that its words continue. A
+        # caption is read from its end, by following these columns back to the first word.
         for step in reversed(range(longest)):  # no boolean index, for which a GPU would wait
             inside = lengths > step
             parents = self.parents[step].gather(1, columns)
@@ -308,6 +310,8 @@ def beam_search(
         )
         history.record_output(length, active, output)
         log_probs = constraints.constrained_log_probs(logits, length)
+        # Twice the beam, since each hypothesis has one end token: at most `beam_size` candidates
+        # end here, and as many remain to go on with.
         candidates = _best_candidates(total, log_probs, 2 * beam_size)
         ends = candidates.ending(constraints.end_token, beam_size)
         finished.add(active, ends.totals / constraints.penalty(length + 1), ends.parents, length)
@@ -319,6 +323,8 @@ def beam_search(
         history.record_tokens(
             length, active, candidates.parents, candidates.tokens, candidates.log_probs
         )
+        # The best that a live hypothesis can still reach: words only lower its sum, and the longest
+        # caption has the largest penalty to divide a negative sum by.
         bound = candidates.totals.amax(1) / constraints.penalty(constraints.max_length + 1)
         unfinished = ~finished.is_final(active, num_captions, bound)
         check = (length + 1) % _steps_per_check(active.device) == 0

@@ -45,6 +45,8 @@ def box_coverage(
         tensor([[0.5000, 0.0000]])
     """
     rows, columns = grid
+    # Overlaps of boxes count once, so areas cannot be summed box by box. All edges of boxes and of
+    # cells together cut the image into tiles that are wholly inside or outside of each.
     x0, y0, x1, y1 = boxes.double().clamp(0, 1).unbind(-1)
     # A tile between consecutive edges lies in a single cell, and is either inside a box or outside.
     x, y = _edges(x0, x1, columns), _edges(y0, y1, rows)
