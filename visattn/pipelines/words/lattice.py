@@ -1,4 +1,15 @@
-"""Regular grids that image tokens form on a photo, and the grid on which they are drawn."""
+"""Regular grids that image tokens form on a photo, and the grid on which they are drawn.
+
+A vision-language model may see a photo as a whole and in tiles. What was measured of its tokens is
+a mean and an extent each; what is drawn are the cells of the grids behind them:
+
+    photo as a whole       its tiles, on one grid          drawn
+    +-----+-----+          +--+--+--+--+                   cells of the finer grid; a token of the
+    |     |     |          |  |  |  |  |                   whole spreads over those that it covers
+    +-----+-----+          +--+--+--+--+
+    |     |     |          |  |  |  |  |                   tiles that do not lie on one grid are a
+    +-----+-----+          +--+--+--+--+                   lattice each
+"""
 
 import math
 from dataclasses import dataclass
@@ -113,6 +124,8 @@ def _alike(moments: TokenMoments) -> list[Int[Tensor, " _m"]]:
     sizes = moments.extent.clamp(min=1e-6).log()
     rest, partial = (each.nonzero()[:, 0] for each in (moments.whole, ~moments.whole))
     groups: list[Tensor] = []
+    # Tokens of the median size and all alike make a group, then those of the rest. The median moves
+    # to the middle of its group, so that no group is cut in two at its edge.
     while len(rest):
         center = sizes[rest[sizes[rest].sum(1).argsort()[len(rest) // 2]]]
         for _ in range(2):
@@ -150,6 +163,8 @@ def _group_of_partial(
 
 def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor, " _m"]]:
     """Return tokens tile by tile: in a tile, rows follow downwards, and begin at the same x."""
+    # In the order of the keys: a row ends where x falls back or y goes on, and a tile ends where y
+    # goes up again, or where rows begin elsewhere.
     (x, y), (width, height) = moments.mean[members].T, moments.extent[members].T
     down = y.diff() / height[1:]
     begins = (x.diff() < 0) | (down.abs() > 0.5)  # of rows
@@ -189,6 +204,7 @@ def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> LatticeAxis | None:
     centers = torch.stack([part.mean() for part in ordered.tensor_split(starts.tolist())])
     if len(centers) == 1:
         return LatticeAxis(float(centers[0]) - pitch / 2, pitch, 1)
+    # Rows may be missing (padding): a gap of two pitches is two steps, not one that is too long.
     steps = (centers.diff() / pitch).round().clamp(min=1)
     index = torch.cat([steps.new_zeros(1), steps.cumsum(0)])
     inner = slice(1, -1) if len(centers) >= 5 else slice(None)
