@@ -120,6 +120,7 @@ def find_pixel_places(
         low, high = probe(probe.photos(none, none, none)), probe(probe.photos(full, full, full))
         change = high - low
         shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
+    # Green elements read zero of the magenta photo, red and blue ones of the green photo.
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
     numbers = _numbers(probe, zero, span, shown)
@@ -144,6 +145,9 @@ def find_pixel_places(
     sides = torch.tensor([float(side) for size in sizes for side in size[::-1]])
     cosines, sines = levels(*waves(0.0)), levels(*waves(0.25))
     for axis, ramp, cosine, sine in zip(axes, ramps, cosines, sines, strict=True):
+        # A side of 640 pixels with 4 periods: a ramp of 0.41 says about 262 pixels, give or take a
+        # few gray levels of 2.5 pixels each. The phase says 0.65 of a period, of any. In periods:
+        # round(4 x 0.41 - 0.65) + 0.65 = 1.65, which is pixel 264.0.
         turn = torch.atan2(2 * sine - 1, 2 * cosine - 1).div_(2 * math.pi)
         group = axis if len(sizes) == 1 else 2 * numbers.clamp(min=0) + axis
         n, length = (each.to(turn)[group] for each in (periods, sides / periods))
@@ -189,6 +193,7 @@ def _numbers(
     count = len(probe.sizes)
     if count == 1:
         return shown.long() - 1
+    # Image 5 of 8 is white, black, white in three runs: 5 = 4 + 1. So 64 photos take six runs.
     numbers = torch.zeros_like(zero)
     for digit in range((count - 1).bit_length()):
 
