@@ -11,18 +11,16 @@ from torch.nn.functional import avg_pool2d
 
 import visattn
 from visattn.attribution.words import word_attention, word_gradients
+from visattn.images.reader import LoadedImage
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.models.encoder import ImageEncoder, SmallEncoder
-from visattn.pipelines.captioner_words import captioner_run, word_log_probs
-from visattn.pipelines.explain_words import (
-    WORD_METHODS,
-    caption_maps,
-    explain_words,
-)
+from visattn.pipelines.captioner_words import CaptionerWords, captioner_run, word_log_probs
+from visattn.pipelines.explain_words import WORD_METHODS, explain_words
+from visattn.pipelines.word_source import word_grids
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")
@@ -126,15 +124,16 @@ def bias_free(model: Captioner[Any]) -> Captioner[Any]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_maps_vanish_outside_of_the_only_painted_block(family: str, cell: tuple[int, int]) -> None:
     model, (row, column) = bias_free(captioner(family, CellColors())), cell
-    image = torch.zeros(1, 3, 24, 40)
-    image[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 0.8
+    image = np.zeros((24, 40, 3), np.uint8)
+    image[8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 204
+    source = CaptionerWords(model, LoadedImage(image), tuple("abcdefg"))
     for method in METHODS:
-        maps = caption_maps(model, image, range(4, 11), [method], window_cells=1)[method]
+        [(maps, _)] = word_grids(source, [method], window_cells=1)[method]
         inside = maps[:, row, column].clone()
         maps[:, row, column] = 0
         assert inside.max() > 0, method
         assert maps.abs().max() <= 1e-5 * inside.max() + 2e-6, method  # rounding
-    [attention] = caption_maps(model, image, range(4, 11), ["attention"], layers=[-1]).values()
+    [[(attention, _)]] = word_grids(source, ["attention"], layers=[-1]).values()
     others = attention.flatten(1)[:, [i for i in range(15) if i != 5 * row + column]]
     torch.testing.assert_close(others, others[:, :1].expand_as(others))
     assert (attention[:, row, column] - others[:, 0]).abs().min() > 1e-6

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from visattn.attribution.words import word_attributions
 from visattn.functional.attribution.cam import grad_cam
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
-from visattn.pipelines.explain_words import WORD_METHODS, word_gradcam_maps
+from visattn.pipelines.captioner_words import captioner_run
+from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.explainer import explain
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
@@ -23,10 +25,15 @@ def captioner() -> Captioner[Any]:
     return model.double().eval()
 
 
+def gradcam_of_words(words: list[int], features: torch.Tensor) -> torch.Tensor:
+    run = captioner_run(captioner(), features, words)
+    return word_attributions(run, ["gradcam"])["gradcam"].unflatten(-1, (3, 5))
+
+
 def test_maps_match_grad_cam_of_each_log_probability() -> None:
     model, words = captioner(), [7, 4, 9, 4, 5]
     features = torch.rand(1, 8, 3, 5, dtype=torch.float64)
-    maps = word_gradcam_maps(model, features, words)
+    maps = gradcam_of_words(words, features)
     assert maps.shape == (5, 3, 5)
     for index, word in enumerate(words):
         leaf = features.clone().requires_grad_()
@@ -39,7 +46,7 @@ def test_maps_match_grad_cam_of_each_log_probability() -> None:
 
 
 def test_caption_of_one_word_has_one_map() -> None:
-    maps = word_gradcam_maps(captioner(), torch.rand(1, 8, 3, 5, dtype=torch.float64), [6])
+    maps = gradcam_of_words([6], torch.rand(1, 8, 3, 5, dtype=torch.float64))
     assert maps.shape == (1, 3, 5)
 
 

@@ -1,5 +1,6 @@
 """Training of small vision-language models on scenes, from the command line of a checkout."""
 
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from tool_modules import tool_module
 
-from visattn.pipelines.evaluate_words import ReplayExplainer, evaluate_words, mean_word_scores
+from visattn.pipelines.evaluate_words import WordModel, evaluate_words, mean_word_scores
 from visattn.pipelines.words.loading import load_word_model
 
 TINY = ["--num-scenes", "6", "--batch-size", "2", "--checkpoint-every", "1"]
@@ -62,10 +63,12 @@ def test_interrupted_run_continues_exactly_and_is_scored(
 
 def check_scores(tool: ModuleType, folder: Path) -> None:
     from visattn.data.phrases.samples import scene_photos
+    from visattn.pipelines.words.methods import ReplayedWords
 
-    explainer = ReplayExplainer(*load_word_model(folder)[:2])
+    model, processor, _ = load_word_model(folder)
+    words = WordModel(model, partial(ReplayedWords.read, processor=processor))
     photos = list(scene_photos(tool.scenes(3, "test")))
-    rows = list(evaluate_words(explainer, photos, ["attention", "relevance"]))
+    rows = list(evaluate_words(words, photos, ["attention", "relevance"]))
     means = mean_word_scores(rows)
     assert set(means) == {"attention", "relevance", "uniform", "center"}
     assert set(means["relevance"]) == {"none", "swapped", "untrained"}

@@ -2,16 +2,28 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.functional.attribution.masks import occlusion_windows, window_masks
+from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner, WordSite
-from visattn.results.kinds import START
+from visattn.pipelines.captioning import caption
+from visattn.pipelines.word_source import WordGrids
+from visattn.recording.frozen_model import frozen
+from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
+from visattn.results.kinds import START, TRANSFORMERS_WORD_METHODS, UNKNOWN, WordMethod
+
+_BATCH = 32  # images with a hidden window in one forward pass
 
 
 def captioner_run(
@@ -87,48 +99,149 @@ def word_log_probs(
     return log_probs[order].unflatten(0, (count, length))
 
 
-@torch.no_grad()
-def word_occlusion(
-    model: Captioner,
-    image: Float[Tensor, "1 3 y x"],
-    words: Sequence[int],
-    *,
-    window_cells: int = 2,
-    internal_batch_size: int = 32,
-) -> Float[Tensor, "t gy gx"]:
-    """Return the mean decrease of each word's log-probability over the windows that hide a cell.
-
-    The windows have the mean color and slide by one cell of the feature grid. Where hiding raises
-    the log-probability the map is 0.
+@dataclass(frozen=True, eq=False)
+class CaptionerWords:
+    """The words of a caption for a captioner of visattn.
 
     Args:
-        model: Captioner, in evaluation mode.
-        image: Normalized, of the size of the encoder's input.
-        words: Token ids of the caption, without start and end.
-        window_cells: Side of the window in cells.
-        internal_batch_size: Images in one forward pass.
-
-    Raises:
-        ValueError: If the window has no cell.
-
-    Source:
-        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each word.
+        model: The captioner.
+        image: The photo.
+        words: The words; those outside of the vocabulary are read as unknown.
+        resize_mode: How the photo gets the shape of the input.
     """
-    grid, size = model.encoder.grid_size, (image.shape[2], image.shape[3])
-    side = (window_cells, window_cells)
-    windows = occlusion_windows(grid, window_size=side, stride=(1, 1)).to(image.device)
-    cells = window_masks(windows, grid)
-    scale = torch.tensor([size[1] / grid[1], size[0] / grid[0]], device=image.device).repeat(2)
-    hidden = window_masks((windows * scale).round().long(), size)
-    original = word_log_probs(model, model.encoder(image), words)
-    decrease = torch.cat(
-        [
-            original - word_log_probs(model, model.encoder(image * ~part[:, None]), words)
-            for part in hidden.split(internal_batch_size)
-        ]
-    )
-    total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
-    return (total / cells.sum(0)).relu()
+
+    model: Captioner
+    image: LoadedImage
+    words: tuple[str, ...]
+    resize_mode: ResizeMode = "crop"
+    attention: None = None
+
+    @classmethod
+    def read(
+        cls,
+        model: Captioner,
+        image: LoadedImage,
+        words: Sequence[str] | None = None,
+        *,
+        resize_mode: ResizeMode = "crop",
+    ) -> "CaptionerWords":
+        """Return words for a photo.
+
+        Args:
+            model: The captioner.
+            image: The photo.
+            words: The words; None for those of the best caption by beam search.
+            resize_mode: How the photo gets the shape of the input.
+        """
+        if words is None:
+            [best] = caption(model, [image], resize_mode=resize_mode)
+            words = best.words
+        return cls(model, image, tuple(words), resize_mode)
+
+    def check(self, method: str) -> None:
+        """Refuse a method that is unknown, or for models of transformers.
+
+        Raises:
+            ValueError: With what would fit.
+        """
+        if method in TRANSFORMERS_WORD_METHODS:
+            raise ValueError(
+                f"{method} is for the words of models of transformers; for captioners of visattn, "
+                "gradcam reads the features of the encoder, and gradient_embedding their gradient"
+            )
+        if method not in get_args(WordMethod):
+            known = ", ".join(get_args(WordMethod))
+            raise ValueError(f"methods for words are {known}; got {method!r}")
+
+    @cached_property
+    def _tokens(self) -> list[int]:
+        ids = {word: token for token, word in enumerate(self.model.words)}
+        return [ids.get(word, UNKNOWN) for word in self.words]
+
+    @cached_property
+    def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
+        """The photo as the model gets it, and where features lie on the original."""
+        encoder = self.model.encoder
+        spec = ResizeSpec(size=encoder.img_size, mode=self.resize_mode)
+        pixels, geometry = resize_to_input(self.image, spec)
+        if encoder.placement is not None:
+            geometry = geometry.with_placement(encoder.placement)
+        return pixels[None].to(encoder.shift.device), geometry
+
+    def run(self) -> WordRun:
+        """Return a differentiable forward pass over the words.
+
+        Raises:
+            ValueError: As `captioner_run`.
+        """
+        return captioner_run(self.model, self.model.encoder(self._input[0]), self._tokens)
+
+    def place(self, rows: Float[Tensor, "t i"]) -> tuple[WordGrids]:
+        """Return values of features as maps: each token is a word."""
+        values = rows.unflatten(-1, self.model.encoder.grid_size).float().cpu()
+        return (WordGrids(values, self._input[1]),)
+
+    @torch.no_grad()
+    def occlude(self, window_cells: int | None) -> tuple[WordGrids]:
+        """Return the mean decrease of each word's log-probability over the windows on a cell.
+
+        The windows have the mean color and slide by one cell of the feature grid. Where hiding
+        raises the log-probability the map is 0.
+
+        Args:
+            window_cells: Side of the window in cells; by default 2.
+
+        Raises:
+            ValueError: If the window has no cell.
+
+        Source:
+            Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each
+            word.
+        """
+        pixels, geometry = self._input
+        model, grid, size = self.model, self.model.encoder.grid_size, pixels.shape[2:]
+        side = 2 if window_cells is None else window_cells
+        windows = occlusion_windows(grid, window_size=(side, side), stride=(1, 1))
+        windows = windows.to(pixels.device)
+        cells = window_masks(windows, grid)
+        scale = torch.tensor([size[1] / grid[1], size[0] / grid[0]], device=pixels.device)
+        hidden = window_masks((windows * scale.repeat(2)).round().long(), (size[0], size[1]))
+        with frozen(model):
+            image = model.encoder.normalize(pixels)
+            original = word_log_probs(model, model.encoder(image), self._tokens)
+            decrease = torch.cat(
+                [
+                    original
+                    - word_log_probs(model, model.encoder(image * ~part[:, None]), self._tokens)
+                    for part in hidden.split(_BATCH)
+                ]
+            )
+        total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
+        values = (total / cells.sum(0)).relu().float().cpu()
+        # the windows divide the image, wherever the features look
+        return (WordGrids(values, geometry.from_edges()),)
+
+    def further(self, methods: Sequence[str]) -> dict[str, tuple[WordGrids]]:
+        """Return nothing: captioners have no methods of their own."""
+        del methods
+        return {}
+
+    def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
+        """Return a caption with maps that can be compared.
+
+        Gradients of a sure word are small: each map of other methods than attention sums to 1, so
+        that all words share one scale.
+        """
+        del selected
+        maps = caption.maps
+        if maps.info.method == "occlusion":
+            maps = maps.aligned("edges")
+        if maps.info.method != "attention":
+            sums = maps.values.sum((-2, -1), keepdim=True)
+            values = maps.values / sums.masked_fill(sums <= 0, 1.0)
+            info = maps.info | MapInfo(more={"scale": "each map sums to 1"})
+            maps = replace(maps, values=values, site="encoder", info=info)
+        return replace(caption, maps=maps)
 
 
 def _columns(steps: Sequence[Tensor], features: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """Scores of word maps against the boxes of phrases, with swapped and untrained controls."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -16,162 +15,60 @@ from visattn.data.phrases.phrases import phrases_to_input
 from visattn.data.phrases.samples import PhrasedPhoto
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
-from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner
 from visattn.models.serialization.config import build_model, model_config
-from visattn.pipelines.captioning import caption
-from visattn.pipelines.explain_words import caption_maps, check_word_method
+from visattn.pipelines.word_source import WordGrids, WordSource, word_grids
 from visattn.results.captions import Phrase
-from visattn.results.kinds import UNKNOWN, WordMethod
 
 Control = Literal["none", "swapped", "untrained"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 WORD_BASELINES = ("uniform", "center")
 """Maps that do not depend on the model."""
-CONTRAST = "contrast"
-"""Name of the contrast with another prompt among the methods, for models of transformers."""
 _CENTER_SIGMA = 0.25  # of the side
 
 
-class WordExplainer(ABC):
-    """A model that can caption photos and map the words of any caption."""
-
-    @abstractmethod
-    def generate(self, image: LoadedImage) -> tuple[str, ...]:
-        """Return the words of the caption that the model generates."""
-
-    @abstractmethod
-    def check(self, method: str) -> None:
-        """Refuse a method that does not fit the model."""
-
-    @abstractmethod
-    def maps(
-        self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
-    ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
-        """Return a map per word of a given caption by several methods, each with its geometry."""
-
-    @abstractmethod
-    def untrained(self) -> "WordExplainer":
-        """Return the same with random weights, always the same ones."""
+ReadWords = Callable[[nn.Module, LoadedImage, Sequence[str] | None], WordSource]
+"""Returns the given words of a photo for a model; for None those that the model generates."""
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionerExplainer(WordExplainer):
-    """Word maps of a captioner of visattn.
-
-    Args:
-        model: The captioner.
-        resize_mode: How images get the shape of its input.
-    """
-
-    model: Captioner
-    resize_mode: ResizeMode = "crop"
-
-    def generate(self, image: LoadedImage) -> tuple[str, ...]:
-        """Return the words of the best caption by beam search."""
-        [result] = caption(self.model, [image], resize_mode=self.resize_mode)
-        return result.words
-
-    def check(self, method: str) -> None:
-        """Refuse an unknown method, and those for models of transformers."""
-        check_word_method(method)
-
-    def maps(
-        self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
-    ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
-        """Return a map per word; words outside of the vocabulary are read as unknown."""
-        ids = {word: token for token, word in enumerate(self.model.words)}
-        tokens = [ids.get(word, UNKNOWN) for word in words]
-        spec = ResizeSpec(size=self.model.encoder.img_size, mode=self.resize_mode)
-        pixels, geometry = resize_to_input(image, spec)
-        batch = pixels[None].to(self.model.encoder.shift.device)
-        maps = caption_maps(self.model, batch, tokens, cast("Sequence[WordMethod]", methods))
-        if (placement := self.model.encoder.placement) is not None:
-            geometry = geometry.with_placement(placement)
-        # windows of occlusion divide the image, wherever the features look
-        return {
-            name: (values.cpu(), geometry.from_edges() if name == "occlusion" else geometry)
-            for name, values in maps.items()
-        }
-
-    def untrained(self) -> "CaptionerExplainer":
-        """Return the same architecture with random weights."""
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = cast("Captioner", build_model(model_config(self.model)))
-        return CaptionerExplainer(model.eval(), self.resize_mode)
-
-
-@dataclass(frozen=True, eq=False)
-class ReplayExplainer(WordExplainer):
-    """Word maps of a model of transformers.
+class WordModel:
+    """A model that captions photos, whose words are scored.
 
     Args:
         model: The model.
-        processor: Its processor, as for `generate_and_replay`.
-        prompt: Text before the caption.
-        max_new_tokens: Maximum number of generated tokens.
-        contrast: Another prompt, for the method `contrast`.
+        read: `CaptionerWords.read` or `ReplayedWords.read`, with their options.
     """
 
     model: nn.Module
-    processor: Any
-    prompt: str | None = None
-    max_new_tokens: int = 40
-    contrast: str | None = None
+    read: ReadWords
 
-    def generate(self, image: LoadedImage) -> tuple[str, ...]:
-        """Return the words of the greedy caption."""
-        from visattn.pipelines.words.replay import generate_and_replay
-
-        [[replay]] = generate_and_replay(
-            self.model,
-            [image],
-            processor=self.processor,
-            prompt=self.prompt,
-            max_new_tokens=self.max_new_tokens,
-            do_sample=False,
-        )
-        return replay.words
-
-    def check(self, method: str) -> None:
-        """Refuse an unknown method."""
-        from visattn.pipelines.words.methods import check_replay_method
-
-        if method != CONTRAST:
-            check_replay_method(method)
-        elif self.contrast is None:
-            raise ValueError("contrast compares two prompts: pass the other one as contrast=")
+    def words(self, image: LoadedImage) -> tuple[str, ...]:
+        """Return the words of the caption that the model generates."""
+        return self.read(self.model, image, None).words
 
     def maps(
         self, image: LoadedImage, words: Sequence[str], methods: Sequence[str]
-    ) -> dict[str, tuple[Float[Tensor, "t gy gx"], Geometry]]:
-        """Return a map per word."""
-        from visattn.pipelines.words.contrast import contrast_maps
-        from visattn.pipelines.words.methods import placed_maps, replay_given
-        from visattn.pipelines.words.processing import PhotoProcessor
+    ) -> dict[str, WordGrids]:
+        """Return a map per word of a given caption by several methods."""
+        source = self.read(self.model, image, words)
+        return {name: grids for name, (grids,) in word_grids(source, methods).items()}
 
-        process = PhotoProcessor(self.model, self.processor, self.prompt)
-        replay = replay_given(self.model, image, words, process)
-        plain = [name for name in methods if name != CONTRAST]
-        maps = placed_maps(replay, plain, processor=self.processor, prompt=self.prompt)
-        if CONTRAST in methods:
-            other = PhotoProcessor(self.model, self.processor, self.contrast)
-            maps[CONTRAST] = contrast_maps(replay, other), replay.placement.geometry
-        return maps
-
-    def untrained(self) -> "ReplayExplainer":
-        """Return the same architecture with random weights."""
+    def untrained(self) -> "WordModel":
+        """Return the same with random weights, always the same ones."""
+        own: Any = self.model
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            model = type(self.model)(self.model.config)
-        own: Any = self.model
-        cast("Any", model).generation_config = own.generation_config
+            if isinstance(own, Captioner):
+                model: Any = build_model(model_config(own))
+            else:
+                model = type(own)(own.config)
+                model.generation_config = own.generation_config
         return replace(self, model=model.eval())
 
 
 def evaluate_words(
-    explainer: WordExplainer,
+    model: WordModel,
     photos: Iterable[PhrasedPhoto],
     methods: Sequence[str],
     *,
@@ -186,7 +83,7 @@ def evaluate_words(
     the uniform one.
 
     Args:
-        explainer: The model.
+        model: The model.
         photos: Photos with captions.
         methods: Methods for words.
         generated: Whether to score the captions that the model generates, by the phrases that
@@ -199,7 +96,7 @@ def evaluate_words(
         ValueError: If a method is unknown.
     """
     options = {"generated": generated, "controls": controls, "max_controls": max_controls}
-    for scored in evaluate_photos(explainer, photos, methods, **options):
+    for scored in evaluate_photos(model, photos, methods, **options):
         yield from scored.rows
 
 
@@ -223,7 +120,7 @@ Saved = Callable[[str, str], list[dict[str, Any]] | None]
 
 
 def evaluate_photos(
-    explainer: WordExplainer,
+    model: WordModel,
     photos: Iterable[PhrasedPhoto],
     methods: Sequence[str],
     *,
@@ -235,7 +132,7 @@ def evaluate_photos(
     """Yield the scores of each photo, as `evaluate_words` describes them.
 
     Args:
-        explainer: The model.
+        model: The model.
         photos: Photos with captions.
         methods: Methods for words.
         saved: Rows that are known and not computed again.
@@ -246,9 +143,7 @@ def evaluate_photos(
     Raises:
         ValueError: If a method is unknown.
     """
-    for method in methods:
-        explainer.check(method)
-    untrained = explainer.untrained() if "untrained" in controls else explainer
+    untrained = model.untrained() if "untrained" in controls else model
     before: LoadedImage | None = None
     digest, count = "", 0
     for photo in photos:
@@ -260,14 +155,14 @@ def evaluate_photos(
         content = _digest(own.encode(), digest.encode(), repr(used).encode())
         rows = saved(photo.name, content)
         if rows is None:
-            words, phrases = _caption_of(explainer, photo, image, generated=generated)
+            words, phrases = _caption_of(model, photo, image, generated=generated)
             rows = [{"kind": "caption", "image": photo.name, "caption": " ".join(words),
                      "phrases": len(phrases)}] if words and generated else []  # fmt: skip
             for control in used if phrases else ():
                 shown = before if control == "swapped" else image
                 if shown is None:
                     continue
-                source = untrained if control == "untrained" else explainer
+                source = untrained if control == "untrained" else model
                 maps = source.maps(shown, words, methods)
                 for name, (values, cells) in _with_baselines(maps, control).items():
                     own_rows = _phrase_rows(values, phrases, cells)
@@ -283,25 +178,23 @@ def _digest(*parts: bytes) -> str:
 
 
 def _caption_of(
-    explainer: WordExplainer, photo: PhrasedPhoto, image: LoadedImage, *, generated: bool
+    model: WordModel, photo: PhrasedPhoto, image: LoadedImage, *, generated: bool
 ) -> tuple[tuple[str, ...], tuple[Phrase, ...]]:
     if generated:
-        words = explainer.generate(image)
+        words = model.words(image)
         return words, photo.match(words)
     return next((pair for pair in photo.captions if pair[1]), ((), ()))
 
 
-Placed = dict[str, tuple[Tensor, Geometry]]
-
-
-def _with_baselines(maps: Placed, control: Control) -> Placed:
+def _with_baselines(maps: dict[str, WordGrids], control: Control) -> dict[str, WordGrids]:
     """Return the maps, with those that need no model beside the model's own."""
     if control != "none":
         return maps
     like, geometry = next(iter(maps.values()))
     y, x = (torch.linspace(-0.5, 0.5, side) for side in like.shape[-2:])
     center = (-(y[:, None] ** 2 + x**2) / (2 * _CENTER_SIGMA**2)).exp().expand_as(like)
-    return {**maps, "uniform": (torch.ones_like(like), geometry), "center": (center, geometry)}
+    baselines = {"uniform": torch.ones_like(like), "center": center}
+    return {**maps, **{name: WordGrids(each, geometry) for name, each in baselines.items()}}
 
 
 def _phrase_rows(

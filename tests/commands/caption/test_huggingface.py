@@ -344,10 +344,10 @@ def test_photos_that_a_model_cannot_process_are_skipped(
 
     original = replay.replay_text
 
-    def fails(model: Any, process: Any, photo: Any, *args: Any, **kwargs: Any) -> Any:
+    def fails(process: Any, photo: Any, *args: Any, **kwargs: Any) -> Any:
         if photo.name.endswith("portrait.png"):
             raise IndexError("index out of range in self")
-        return original(model, process, photo, *args, **kwargs)
+        return original(process, photo, *args, **kwargs)
 
     monkeypatch.setattr(replay, "replay_text", fails)
     assert run(llava, photos) == 1

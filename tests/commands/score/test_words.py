@@ -142,13 +142,13 @@ def test_an_interrupted_run_is_resumed(
     end = [index for index, line in enumerate(lines) if b'"kind": "photo"' in line][1]
     (cut / "rows.jsonl").write_bytes(b"".join(lines[: end + 3]))  # within the third photo
     computed: list[str] = []
-    maps = evaluate_words.CaptionerExplainer.maps
+    maps = evaluate_words.WordModel.maps
 
     def counted(self: Any, image: Any, *rest: Any) -> Any:
         computed.append(image.name)
         return maps(self, image, *rest)
 
-    monkeypatch.setattr(evaluate_words.CaptionerExplainer, "maps", counted)
+    monkeypatch.setattr(evaluate_words.WordModel, "maps", counted)
     assert main(["words", *scenes, "--out", str(cut)]) == 0
     assert "test-0" not in computed
     assert {"test-2", "test-3"} <= {*computed}

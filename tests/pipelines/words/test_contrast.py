@@ -11,9 +11,8 @@ from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 import visattn
 from visattn.pipelines.words.contrast import contrast_maps
 from visattn.pipelines.words.controls import Controls
-from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay
+from visattn.pipelines.words.replay import WordReplay, replay_tokens
 from visattn.viz.html.caption_page import caption_html
 
 OTHER = "w7 w8 w9"
@@ -54,7 +53,7 @@ def test_layers_and_heads_are_those_of_both() -> None:
     [replay] = replays("llava", keep_heads=True)
     chosen = Controls(layers=(1,), heads=(2,))
     maps = contrast_maps(replay, other_process("llava"), chosen)
-    other = replay_tokens(replay.model, replay.image, replay.token_ids, other_process("llava"),
+    other = replay_tokens(replay.image, replay.token_ids, other_process("llava"),
                           keep_heads=True)  # fmt: skip
     words: list[Tensor] = []
     for each in (replay, other):

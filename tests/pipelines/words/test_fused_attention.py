@@ -15,7 +15,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from vlm_runs import options, photo, sharp
 
-from visattn.pipelines.words.methods import replay_maps
+from visattn.pipelines.word_source import word_grids
+from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.attention_kernels import fused_kernels, recordable_attention
 from visattn.recording.recorder import check_supports_hooks
@@ -78,16 +79,18 @@ def test_rows_equal_those_of_sdpa(family: str) -> None:
     hidden = replay(family)
     assert hidden.kernel == "sdpa"
     methods = ["attention", "relevance"]
-    maps = replay_maps(hidden, methods)
+    maps = word_grids(ReplayedWords(hidden), methods)
     assert kernels(model) == before
     with recordable_attention(model):
         assert not fused_kernels(model)
         shown = replay(family)
-        expected = replay_maps(shown, methods)
+        expected = word_grids(ReplayedWords(shown), methods)
     assert hidden.token_ids.tolist() == shown.token_ids.tolist()
     torch.testing.assert_close(hidden.rows, shown.rows, atol=2e-6, rtol=0)
     for name in methods:
-        torch.testing.assert_close(maps[name], expected[name], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            maps[name][0].values, expected[name][0].values, atol=1e-5, rtol=1e-4
+        )
 
 
 def test_another_attention_is_refused(family: str) -> None:

@@ -1,22 +1,20 @@
 """Methods for words of vision-language models, on tiny random ones."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tiny_vlms import PROMPT, WORDS, build
+from torch import Tensor
 
 from visattn.attribution.words import word_gradients
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.words.methods import (
-    explain_replay,
-    replay_given,
-    replay_maps,
-    replay_run,
-)
+from visattn.pipelines.word_source import with_word_maps, word_grids
+from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_given
 
 GRADIENT = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")
 
@@ -28,14 +26,18 @@ def photo(seed: int = 0, size: tuple[int, int] = (37, 53)) -> LoadedImage:
 
 def replayed(family: str, image: LoadedImage, count: int = 4) -> tuple[WordReplay, Any]:
     model, processor = build(family)
-    return replay_given(model, image, WORDS[3 : 3 + count], PhotoProcessor(model, processor)), (
-        model, processor)  # fmt: skip
+    return replay_given(image, WORDS[3 : 3 + count], PhotoProcessor(model, processor)), model
+
+
+def maps_of(replay: WordReplay, methods: Sequence[str], **options: Any) -> dict[str, Tensor]:
+    grids = word_grids(ReplayedWords(replay), methods, **options)
+    return {name: values for name, [(values, _)] in grids.items()}
 
 
 @pytest.mark.parametrize("family", ["ved", "llava", "git"])
 def test_gradients_equal_those_of_eager_attention(family: str) -> None:
-    replay, (model, _) = replayed(family, photo())
-    run, word = replay_run(replay), 2
+    replay, model = replayed(family, photo())
+    run, word = ReplayedWords(replay).run(), 2
     gradients = word_gradients(run, word)
     model.set_attn_implementation("eager")
     for parameter in model.parameters():
@@ -65,14 +67,14 @@ def test_given_caption_equals_the_generated_one(family: str) -> None:
     )
     if not generated.words:
         pytest.skip("the random model generated special tokens only")
-    replay = replay_given(model, photo(), generated.words, PhotoProcessor(model, processor))
+    replay = replay_given(photo(), generated.words, PhotoProcessor(model, processor))
     count = generated.spans[-1][1]
     plain = all(stop - start == 1 for start, stop in generated.spans)
     if plain and count == len(generated.words):
         torch.testing.assert_close(
             replay.rows[:, :count], generated.rows[:, :count], atol=2e-6, rtol=0
         )
-    maps = replay_maps(replay, ["attention", *GRADIENT])
+    maps = maps_of(replay, ["attention", *GRADIENT])
     for values in maps.values():
         assert values.shape == (len(replay.words), *replay.placement.grid_size)
         assert bool(values.isfinite().all())
@@ -83,8 +85,8 @@ def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
     pixels = np.full((24, 40, 3), 128, np.uint8)
     block = np.indices((8, 8)).sum(0) % 2  # the mean color stays that of the ground
     pixels[8:16, 24:32] = np.where(block, 228, 28)[..., None]
-    replay, (_, processor) = replayed("ved", LoadedImage(pixels))
-    [maps] = replay_maps(replay, ["occlusion"], processor=processor, window_cells=1).values()
+    replay, _ = replayed("ved", LoadedImage(pixels))
+    [maps] = maps_of(replay, ["occlusion"], window_cells=1).values()
     assert maps.shape[1:] == (3, 5)
     inside = maps[:, 1, 3].clone()
     maps[:, 1, 3] = 0
@@ -95,10 +97,10 @@ def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
 def test_layers_and_heads_select_attention_weights() -> None:
     replay, _ = replayed("ved", photo(size=(24, 40)))
     run = replay.run(differentiable=True)
-    chosen = replay_maps(replay, ["attention"], layers=[1], heads=[0])["attention"]
+    chosen = maps_of(replay, ["attention"], layers=[1], heads=[0])["attention"]
     rows = run.weights[replay.sites[1]][0, :4][:, replay.placement.columns].detach()
     torch.testing.assert_close(chosen.flatten(1), rows, atol=2e-6, rtol=0)
-    caption = explain_replay(replay, "relevance")
+    caption = with_word_maps(replay.caption(), ReplayedWords(replay), "relevance")
     assert caption.maps.metadata["method"] == "relevance"
     assert caption.gates == replay.caption().gates
 
@@ -106,8 +108,8 @@ def test_layers_and_heads_select_attention_weights() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     model, processor = build("blip2")
     process = PhotoProcessor(model, processor, PROMPT)
-    replay = replay_given(model, photo(), WORDS[3:5], process)
+    replay = replay_given(photo(), WORDS[3:5], process)
     with pytest.raises(ValueError, match="learned queries instead of image tokens"):
-        replay_maps(replay, ["relevance"])
-    with pytest.raises(ValueError, match="pass processor="):
-        replay_maps(replay, ["occlusion"])
+        maps_of(replay, ["relevance"])
+    with pytest.raises(ValueError, match="pass the other one as contrast="):
+        maps_of(replay, ["contrast"])

@@ -15,8 +15,9 @@ from vlm_runs import eager_rows, options, photo, sharp
 
 from visattn.images.reader import LoadedImage
 from visattn.images.video import VideoClip, VideoError, VideoFrame
+from visattn.pipelines.word_source import with_word_maps
 from visattn.pipelines.words.captions import caption_with_transformers
-from visattn.pipelines.words.methods import explain_replay, replay_maps
+from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.pixel_places import find_pixel_places
 from visattn.pipelines.words.placement import shared_pixel_moments
 from visattn.pipelines.words.processing import PhotoProcessor
@@ -175,16 +176,13 @@ def test_pixels_of_several_images_are_refused() -> None:
 def test_gradient_maps_lie_on_all_photos() -> None:
     replay = replayed("qwen2_vl", PHOTOS)
     for method in ("gradient_attention", "gradcam"):
-        result = explain_replay(replay, method)
+        result = with_word_maps(replay.caption(), ReplayedWords(replay), method)
         shapes = [each.values.shape for each in result.image_maps]
         assert shapes == [each.values.shape for each in replay.caption().image_maps]
         assert result.maps.kind == "gradient"
         assert sum(float(each.values.abs().sum()) for each in result.further_maps) > 0
-    processor = sharp("qwen2_vl")[1]
     with pytest.raises(ValueError, match="occlusion is for one photo"):
-        explain_replay(replay, "occlusion", processor=processor)
-    with pytest.raises(ValueError, match="several photos: pass it to explain_replay"):
-        replay_maps(replay, ["attention"])
+        with_word_maps(replay.caption(), ReplayedWords(replay), "occlusion")
 
 
 def test_sinks_name_their_photo() -> None:

@@ -10,9 +10,8 @@ from tiny_vlms import build
 from torch.nn import functional as F
 from vlm_runs import VLMS, options, photo, sharp
 
-from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_tokens
 
 PHOTO = {"type": "image"}
 TEXT = "w7 w8 w9"
@@ -137,7 +136,7 @@ def test_a_prompt_reaches_the_model(family: str) -> None:
     kept = ids_of(sharp(family)[1])
     kept = kept[1:2] if family == "blip" else kept  # its generate removes what BERT tokenizers add
     assert any(" ".join(map(str, kept)) in each for each in texts)
-    forced = replay_tokens(replay.model, replay.image, replay.token_ids,
+    forced = replay_tokens(replay.image, replay.token_ids,
                            PhotoProcessor(replay.model, sharp(family)[1], TEXT))  # fmt: skip
     torch.testing.assert_close(forced.rows, replay.rows, atol=2e-6, rtol=0)
     torch.testing.assert_close(forced.log_probs, replay.log_probs, atol=2e-4, rtol=0)

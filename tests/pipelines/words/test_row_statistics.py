@@ -11,17 +11,11 @@ from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 
 import visattn
 from visattn.data.phrases.phrases import phrases_to_input
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
 from visattn.results.captions import Phrase
 
 TOLERANCE = 2e-6
-
-
-def process_of(family: str) -> PhotoProcessor:
-    model, processor = sharp(family)
-    return PhotoProcessor(model, processor, prompt_of(family))
 
 
 def eager_layers(family: str, replay: WordReplay) -> tuple[list[Tensor], list[Tensor]]:
@@ -38,7 +32,7 @@ def eager_layers(family: str, replay: WordReplay) -> tuple[list[Tensor], list[Te
 @pytest.mark.parametrize("family", ["llava", "git", "qwen2_vl", "ved"])
 def test_text_attention_equals_eager_attention(family: str) -> None:
     replay = greedy(family)
-    result = text_attention(replay, process_of(family))
+    result = text_attention(replay)
     text, photo = (torch.stack(each).mean((0, 1)) for each in eager_layers(family, replay))
     assert result.joint == (family != "ved")
     for index, (start, stop) in enumerate(replay.spans):
@@ -55,7 +49,7 @@ def test_text_attention_equals_eager_attention(family: str) -> None:
 
 def test_every_token_of_text_has_a_name() -> None:
     replay = greedy("qwen2_vl")
-    keys = text_attention(replay, process_of("qwen2_vl")).keys
+    keys = text_attention(replay).keys
     tokens = [token for key in keys for token in key.tokens]
     assert len(set(tokens)) == len(tokens)
     ids = replay.inputs["input_ids"][0].tolist()
@@ -64,13 +58,13 @@ def test_every_token_of_text_has_a_name() -> None:
     names = [key.text for key in keys if key.kind == "special"]
     assert "<|vision_start|>" in names
     assert tuple(key.text for key in keys if key.kind == "word") == replay.words[:-1]
-    with_start = text_attention(greedy("ved"), process_of("ved"))
+    with_start = text_attention(greedy("ved"))
     assert (with_start.keys[0].text, with_start.keys[0].kind) == ("<s>", "special")
 
 
 def test_earlier_words_only() -> None:
     replay = greedy("llava")
-    result = text_attention(replay, process_of("llava"))
+    result = text_attention(replay)
     first = [key.kind for key in result.keys].index("word")
     later = result.weights[:, first:].triu()  # of the word itself and of those after it
     assert not bool(later.any())
@@ -82,20 +76,20 @@ def test_earlier_words_only() -> None:
 
 def test_layers_and_heads_are_selected() -> None:
     replay = greedy("llava")
-    result = text_attention(replay, process_of("llava"), layers=[-1], heads=[0, 2])
+    result = text_attention(replay, layers=[-1], heads=[0, 2])
     row = eager_layers("llava", replay)[0][1][[0, 2]].mean(0)
     own = torch.stack([row[:, list(key.tokens)].sum(1) for key in result.keys], 1)
     assert float((own - result.weights).abs().max()) <= TOLERANCE
     assert result.how == "layers [1]; heads [0, 2]"
     with pytest.raises(ValueError, match="layers must be indices from 0 to 1"):
-        text_attention(replay, process_of("llava"), layers=[2])
+        text_attention(replay, layers=[2])
 
 
 def test_layers_of_other_depth_are_refused() -> None:
     replay = greedy("ved")
     fewer = replace(replay, sites=replay.sites[:1])
     with pytest.raises(ValueError, match="read text in 3 and the photo in 1 others"):
-        text_attention(fewer, process_of("ved"), layers=[0])
+        text_attention(fewer, layers=[0])
 
 
 @pytest.mark.parametrize("family", ["llava", "ved"])

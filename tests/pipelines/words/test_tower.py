@@ -10,7 +10,8 @@ from torch import Tensor
 from vlm_runs import greedy, options, photo, prompt_of, sharp
 
 import visattn
-from visattn.pipelines.words.methods import placed_maps
+from visattn.pipelines.word_source import word_grids
+from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.tower import tower_maps, tower_placement
@@ -41,9 +42,7 @@ def scores_of_words(replay: WordReplay, model: Any, pixels: Tensor) -> tuple[lis
 
 def test_maps_of_llava_equal_those_by_hand() -> None:
     replay, model = greedy("llava"), sharp("llava")[0]
-    maps, geometry = tower_maps(
-        replay, ["tower_gradcam", "input_gradient"], process_of("llava"), num_samples=1
-    )
+    maps, geometry = tower_maps(replay, ["tower_gradcam", "input_gradient"], num_samples=1)
     pixels = replay.inputs["pixel_values"].clone().requires_grad_()
     kept: list[Tensor] = []
     layer = model.get_submodule(LAST["llava"])
@@ -67,7 +66,7 @@ def test_maps_of_llava_equal_those_by_hand() -> None:
 
 def test_smoothgrad_is_the_mean_gradient_of_noisy_photos() -> None:
     replay, model = greedy("llava"), sharp("llava")[0]
-    [maps] = tower_maps(replay, ["smoothgrad"], process_of("llava"), num_samples=2)[0].values()
+    [maps] = tower_maps(replay, ["smoothgrad"], num_samples=2)[0].values()
     original = replay.inputs["pixel_values"]
     random = torch.Generator().manual_seed(0)
     spread = 0.15 * float(original.max() - original.min())
@@ -84,7 +83,7 @@ def test_smoothgrad_is_the_mean_gradient_of_noisy_photos() -> None:
 def test_marked_blocks_change_the_tokens_that_lie_there(family: str) -> None:
     """Without attention, paint changes the tokens under it: their boxes must touch the paint."""
     replay, process = greedy(family), process_of(family)
-    placement, _ = tower_placement(replay, process, LAST[family])
+    placement, _ = tower_placement(replay, LAST[family])
     model: Any = sharp(family)[0]
     block = model.get_submodule(LAST[family])
     before = features(model, block, replay, process, photo().pixels)
@@ -122,7 +121,8 @@ def features(
 def test_maps_are_drawn_on_the_grid_of_the_tower() -> None:
     replay = greedy("qwen2_5_vl")
     _, processor = sharp("qwen2_5_vl")
-    maps = placed_maps(replay, ["attention", "tower_gradcam"], processor=processor)
+    grids = word_grids(ReplayedWords(replay), ["attention", "tower_gradcam"])
+    maps = {name: each for name, (each,) in grids.items()}
     rows, columns = maps["attention"][0].shape[1:]
     assert maps["tower_gradcam"][0].shape[1:] == (2 * rows, 2 * columns)  # four patches a token
     model, _ = sharp("qwen2_5_vl")
@@ -137,10 +137,8 @@ def test_maps_are_drawn_on_the_grid_of_the_tower() -> None:
 
 def test_what_has_no_place_is_refused() -> None:
     with pytest.raises(ValueError, match="have no pixels of their own"):
-        tower_maps(greedy("florence2"), ["tower_gradcam"], process_of("florence2"))
+        tower_maps(greedy("florence2"), ["tower_gradcam"])
     with pytest.raises(ValueError, match="depend on no layer of its vision tower"):
-        tower_maps(greedy("mllama"), ["input_gradient"], process_of("mllama"))  # its gates are 0
-    with pytest.raises(ValueError, match="needs the processor of the model"):
-        placed_maps(greedy("llava"), ["smoothgrad"])
+        tower_maps(greedy("mllama"), ["input_gradient"])  # its gates are 0
     with pytest.raises(ValueError, match="methods for words are attention"):
-        placed_maps(greedy("llava"), ["rollout"])
+        word_grids(ReplayedWords(greedy("llava")), ["rollout"])

@@ -8,9 +8,10 @@ from torch import Tensor
 from vlm_runs import greedy, prompt_of, sharp
 
 from visattn.functional.attribution.token_activation import rank_gaussian_filter
-from visattn.pipelines.words.methods import explain_replay, replay_maps, replay_tokens
+from visattn.pipelines.word_source import with_word_maps, word_grids
+from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay
+from visattn.pipelines.words.replay import WordReplay, replay_tokens
 from visattn.pipelines.words.token_activation import replay_token_activation
 
 
@@ -54,7 +55,7 @@ def with_special_token(replay: WordReplay, process: PhotoProcessor) -> WordRepla
     """Return the replay of its words with the end token among them."""
     tokens = replay.token_ids.tolist()
     tokens.insert(2, process.tokenizer.eos_token_id)
-    return replay_tokens(replay.model, replay.image, torch.tensor(tokens), process)
+    return replay_tokens(replay.image, torch.tensor(tokens), process)
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -63,7 +64,7 @@ def test_maps_equal_those_of_all_logits(family: str, *, special: bool) -> None:
     replay, process = greedy(family), process_of(family)
     if special:
         replay = with_special_token(replay, process)
-    maps = replay_token_activation(replay, process)
+    maps = replay_token_activation(replay)
     rows = maps_of_logits(replay, process)
     grid = replay.placement.rasterize(rows.float())  # one cell per image token
     filtered = rank_gaussian_filter(grid)
@@ -74,13 +75,13 @@ def test_maps_equal_those_of_all_logits(family: str, *, special: bool) -> None:
 
 def test_captions_say_what_is_drawn() -> None:
     replay = greedy("llava")
-    _, processor = sharp("llava")
-    caption = explain_replay(replay, "tam", processor=processor, prompt=prompt_of("llava"))
+    source = ReplayedWords(replay)
+    caption = with_word_maps(replay.caption(), source, "tam")
     assert caption.quantity == "token activation, logits"
     assert caption.notes.startswith("tam of Llava")
     assert caption.gates == replay.caption().gates
-    with pytest.raises(ValueError, match="layers select attention weights, which tam does not"):
-        explain_replay(replay, "tam", processor=processor, layers=[0])
+    with pytest.raises(ValueError, match="attention weights, which tam does not"):
+        with_word_maps(replay.caption(), source, "tam", layers=[0])
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,5 @@ def test_captions_say_what_is_drawn() -> None:
      ("mllama", "read by cross-attention"), ("t5gemma2", "one sequence with the words")],
 )  # fmt: skip
 def test_other_models_are_refused(family: str, reason: str) -> None:
-    _, processor = sharp(family)
     with pytest.raises(ValueError, match=reason):
-        replay_maps(greedy(family), ["tam"], processor=processor, prompt=prompt_of(family))
+        word_grids(ReplayedWords(greedy(family)), ["tam"])

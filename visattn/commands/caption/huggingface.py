@@ -408,10 +408,9 @@ class TransformersJob(CaptionJob):
         captions: list[Caption] = []
         for image, each in zip(images, replays, strict=True):
             best, *others = (
-                caption_replay(replay, self.processor, prompt=args.prompt,
-                               options=_word_options(args), phrases=self._phrases(image))
+                caption_replay(replay, _word_options(args), phrases=self._phrases(image))
                 for replay in each
-            )  # fmt: skip
+            )
             captions.append(replace(best, alternatives=tuple(others)))
         return captions
 

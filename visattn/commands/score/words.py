@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.phrases.samples import PhrasedPhoto
-    from visattn.pipelines.evaluate_words import WordExplainer
+    from visattn.pipelines.evaluate_words import WordModel
 
 _DESCRIPTION = """\
 Score the maps of words: do they lie in the boxes of what the words name? Each score stands beside
@@ -120,7 +121,8 @@ def score(args: argparse.Namespace) -> int:
         ValueError: If options do not fit together, or no caption has a phrase with a box.
         OSError: If `--out` cannot be written.
     """
-    from visattn.pipelines.evaluate_words import CONTRAST, mean_word_scores
+    from visattn.pipelines.evaluate_words import mean_word_scores
+    from visattn.pipelines.words.contrast import CONTRAST
 
     resolve_model(args.parser, args, "--model is missing: name a captioner, as in visattn caption")
     if is_transformers(args.model):
@@ -151,7 +153,7 @@ def score(args: argparse.Namespace) -> int:
 
 def _rows(
     args: argparse.Namespace,
-    explainer: "WordExplainer",
+    explainer: "WordModel",
     weights: str,
     photos: "Sequence[PhrasedPhoto]",
     methods: Sequence[str],
@@ -187,25 +189,28 @@ def _rows(
     return rows
 
 
-def _explainer(args: argparse.Namespace) -> "tuple[WordExplainer, str]":
+def _explainer(args: argparse.Namespace) -> "tuple[WordModel, str]":
     from visattn.models.captioner import Captioner
-    from visattn.pipelines.evaluate_words import CaptionerExplainer, ReplayExplainer
+    from visattn.pipelines.captioner_words import CaptionerWords
+    from visattn.pipelines.evaluate_words import WordModel
 
     if is_transformers(args.model):
         from visattn.pipelines.words.loading import load_word_model
+        from visattn.pipelines.words.methods import ReplayedWords
 
         directory = transformers_directory(args.model)
         model, processor, _ = load_word_model(directory)
         move_to_device(model, args.device)
-        explainer = ReplayExplainer(model, processor, args.prompt, contrast=args.contrast)
-        return explainer, str(directory)
+        prompts = {"prompt": args.prompt, "contrast": args.contrast}
+        read = partial(ReplayedWords.read, processor=processor, **prompts)
+        return WordModel(model, read), str(directory)
     for name in ("prompt", "contrast"):
         if getattr(args, name) is not None:
             raise ValueError(
                 f"--{name} belongs to --model hf:DIRECTORY; captioners of visattn take no prompt"
             )
     model, weights = load_trained_model(args, Captioner, "a captioner")
-    return CaptionerExplainer(model, args.resize_mode), weights
+    return WordModel(model, partial(CaptionerWords.read, resize_mode=args.resize_mode)), weights
 
 
 def _photos(args: argparse.Namespace) -> "Iterator[PhrasedPhoto]":

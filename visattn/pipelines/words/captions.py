@@ -7,16 +7,15 @@ from typing import Any
 from torch import nn
 
 from visattn.images.reader import ImageLike
+from visattn.pipelines.word_source import SELECTABLE, check_selection, with_word_maps
 from visattn.pipelines.words.contrast import contrast_replay
 from visattn.pipelines.words.controls import Controls
-from visattn.pipelines.words.methods import explain_replay
-from visattn.pipelines.words.processing import PhotoProcessor, list_prompts
+from visattn.pipelines.words.methods import ReplayedWords
+from visattn.pipelines.words.processing import list_prompts
 from visattn.pipelines.words.prompt_images import PromptImages, PromptLike
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
 from visattn.results.captions import Caption, Phrase
-
-_SELECTABLE = ("attention", "gradient_attention")
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,8 @@ class WordOptions:
     def __post_init__(self) -> None:
         """Check that options fit together."""
         own = self.controls
-        selected = (own.layers, own.heads) != (None, None)
-        if self.method not in _SELECTABLE and selected and not self.text_attention:
-            raise ValueError(
-                f"layers and heads select attention weights, which {self.method} does not read one "
-                f"by one; use {' or '.join(_SELECTABLE)}, or leave them out"
-            )
+        if not self.text_attention:  # which reads selected layers, whatever the method
+            check_selection(self.method, own.layers, own.heads)
         for name in ("relative", "without_sinks"):
             if getattr(own, name) and self.method != "attention":
                 raise ValueError(f"{name} corrects attention, not the maps of {self.method}")
@@ -64,19 +59,12 @@ class WordOptions:
 
 
 def caption_replay(
-    replay: WordReplay,
-    processor: Any,
-    *,
-    prompt: Any = None,
-    options: WordOptions | None = None,
-    phrases: Sequence[Phrase] = (),
+    replay: WordReplay, options: WordOptions | None = None, *, phrases: Sequence[Phrase] = ()
 ) -> Caption:
     """Return a caption with the maps and statistics of its words.
 
     Args:
         replay: The caption.
-        processor: Processor of the model, as for `generate_and_replay`.
-        prompt: Its prompt.
         options: What is shown; by default the attention.
         phrases: Phrases with boxes, for the overview of heads.
 
@@ -89,20 +77,20 @@ def caption_replay(
         name = "head_overview" if options.contrast is None else "contrast"
         raise ValueError(f"{name} is for one photo, but the prompt shows several images")
     if options.contrast is not None:
-        other = PhotoProcessor(replay.model, processor, options.contrast)
-        result = contrast_replay(replay, other, own)
+        result = contrast_replay(replay, replay.process.with_prompt(options.contrast), own)
     elif options.method == "attention":
         result = replay.caption(controls=own)
     else:
-        chosen = options.method in _SELECTABLE
-        result = explain_replay(
-            replay, options.method, processor=processor, prompt=prompt,
-            layers=own.layers if chosen else None, heads=own.heads if chosen else None,
-        )  # fmt: skip
+        chosen = own if options.method in SELECTABLE else Controls()
+        result = with_word_maps(
+            replay.caption(),
+            ReplayedWords(replay),
+            options.method,
+            layers=chosen.layers,
+            heads=chosen.heads,
+        )
     if options.text_attention:
-        process = PhotoProcessor(replay.model, processor, prompt, clip=replay.shown.clip,
-                                 num_photos=len(replay.shown.images))  # fmt: skip
-        text = text_attention(replay, process, layers=own.layers, heads=own.heads)
+        text = text_attention(replay, layers=own.layers, heads=own.heads)
         result = replace(result, text_attention=text)
     if options.head_overview and replay.words:
         result = replace(result, head_overview=head_overview(replay, phrases))
@@ -198,11 +186,8 @@ def caption_with_transformers(
         num_frames=num_frames,
         **generate_kwargs,
     )
-    prompts = list_prompts(prompt) or [prompt] * len(replays)
     captions: list[Caption] = []
-    for each, own in zip(replays, prompts, strict=True):
-        best, *others = (
-            caption_replay(replay, processor, prompt=own, options=shown) for replay in each
-        )
+    for each in replays:
+        best, *others = (caption_replay(replay, shown) for replay in each)
         captions.append(replace(best, alternatives=tuple(others)))
     return captions

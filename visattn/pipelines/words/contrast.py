@@ -9,11 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.pipelines.words.controls import Controls
-from visattn.pipelines.words.methods import replay_tokens
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay
+from visattn.pipelines.words.replay import WordReplay, replay_tokens
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
+
+CONTRAST = "contrast"
+"""Name of this method."""
 
 NEUTRAL_PROMPT = "Write a general description of the image."
 """The neutral prompt of Zhang et al. 2025."""
@@ -51,7 +53,7 @@ def contrast_maps(
             "without_sinks, which correct rows in another way"
         )
     other = replay_tokens(
-        replay.model, replay.image, replay.token_ids, process, keep_heads=controls.heads is not None
+        replay.image, replay.token_ids, process, keep_heads=controls.heads is not None
     )
     if _texts(replay) == _texts(other):
         raise ValueError(

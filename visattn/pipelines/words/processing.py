@@ -67,6 +67,7 @@ class PhotoProcessor:
         clip: VideoClip | None = None,
     ) -> None:
         self.model, self.num_photos, self.clip = model, num_photos, clip
+        self.processor = processor
         self.joint: Any
         self.image_processor: Any
         self.tokenizer: Any
@@ -144,6 +145,14 @@ class PhotoProcessor:
         except NotImplementedError:  # a step that integers do not have
             floats = [torch.from_numpy(np.array(each)).permute(2, 0, 1).float() for each in images]
             return self([floats], do_normalize=False)
+
+    def with_prompt(self, prompt: str | Messages | None) -> "PhotoProcessor":
+        """Return the same with another prompt, for one photo.
+
+        Args:
+            prompt: The prompt.
+        """
+        return PhotoProcessor(self.model, self.processor, prompt)
 
     def fingerprint(self) -> tuple[str, ...]:
         """Return what decides where pixels come from: processors, their settings, and the text.

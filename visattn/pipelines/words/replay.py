@@ -54,6 +54,8 @@ from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 
 _UNTOUCHED = Controls()
+_ONE_TOKEN = {"max_new_tokens": 1, "min_new_tokens": 1, "num_beams": 1, "do_sample": False,
+              "num_return_sequences": 1}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ class WordReplay:
     """A generated caption with the attention of its tokens over the image tokens of the model.
 
     Args:
-        model: The model.
+        process: Preprocessing of the model, with the prompt.
         inputs: Arguments of its forward pass over prompt and words, without cache.
         shown: The photos of the prompt, upright, or the frames of its video.
         token_ids: Generated tokens, the end token included.
@@ -102,7 +104,7 @@ class WordReplay:
         kernel: Attention implementation with which parts of the model run that hide their weights.
     """
 
-    model: nn.Module
+    process: PhotoProcessor
     inputs: dict[str, Any]
     shown: PromptImages
     token_ids: Int[Tensor, " t"]
@@ -120,6 +122,11 @@ class WordReplay:
     spaces: tuple[bool, ...] = ()
     verified: bool = True
     kernel: str = "sdpa"
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.process.model
 
     @property
     def image(self) -> LoadedImage:
@@ -380,7 +387,7 @@ def generate_and_replay(
             results.append([])
             for text in texts[index * each : (index + 1) * each]:
                 single = without_padding(text, joint, inputs)
-                replay = replay_text(model, processes[index], shown, inputs, single,
+                replay = replay_text(processes[index], shown, inputs, single,
                                      keep_heads=keep_heads, towers=towers,
                                      per_token=per_token)  # fmt: skip
                 results[-1].append(replay)
@@ -449,7 +456,6 @@ def _batch_inputs(
 
 
 def replay_text(
-    model: nn.Module,
     process: PhotoProcessor,
     photo: LoadedImage | PromptImages,
     inputs: dict[str, Any],
@@ -462,8 +468,7 @@ def replay_text(
     """Replay one generated text, and place its attention on the photo.
 
     Args:
-        model: The model.
-        process: Its preprocessing.
+        process: Preprocessing of the model.
         photo: The photo, or what the prompt shows instead.
         inputs: The preprocessed photo and prompt.
         text: The generated text.
@@ -475,6 +480,7 @@ def replay_text(
         ValueError: If the model has no attention from words to placed image tokens, or the replay
             does not reproduce the log-probabilities of the generation.
     """
+    model = process.model
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
     shown = as_prompt_images(photo)
     located = find_image_tokens(model, process, shown, inputs, text)
@@ -486,12 +492,69 @@ def replay_text(
     if (mixing := recorded.mixing) is not None:
         placements = tuple(each.through(located.columns, mixing) for each in placements)
     return WordReplay(
-        model, replayed, shown, tokens, words.words, words.spans, text.log_probs,
+        process, replayed, shown, tokens, words.words, words.spans, text.log_probs,
         located.sites, located.text_sites, placements, recorded.rows,
         located.notes + _word_notes(words, per_token) + _frame_notes(shown, placements),
         int(tokens[-1]) in process.special_ids, recorded.heads, located.states, words.spaces,
         recorded.whole, recorded.kernel,
     )  # fmt: skip
+
+
+@torch.no_grad()
+def replay_given(photo: LoadedImage, words: Sequence[str], process: PhotoProcessor) -> WordReplay:
+    """Return the replay of a given caption, as if the model had generated it.
+
+    Args:
+        photo: The upright photo.
+        words: Words of the caption.
+        process: Preprocessing of the model.
+
+    Raises:
+        ValueError: If the tokenizer does not give the words back.
+    """
+    tokenizer: Any = process.tokenizer
+    ids = tokenizer(" ".join(words), add_special_tokens=False).input_ids
+    replayed = replay_tokens(photo, torch.tensor([*ids, tokenizer.eos_token_id]), process)
+    if replayed.words != tuple(words):
+        raise ValueError(
+            f"the tokenizer must give the words {' '.join(words)!r} back, got "
+            f"{' '.join(replayed.words)!r}"
+        )
+    return replayed
+
+
+@torch.no_grad()
+def replay_tokens(
+    photo: LoadedImage,
+    tokens: Int[Tensor, " t"],
+    process: PhotoProcessor,
+    **options: Any,
+) -> WordReplay:
+    """Return the replay of given tokens, as if the model had generated them behind its prompt.
+
+    Args:
+        photo: The upright photo.
+        tokens: Ids of the caption.
+        process: Preprocessing of the model, with the prompt.
+        options: Arguments of `replay_text`: `keep_heads`, `per_token`.
+    """
+    model, inputs = process.model, process([Image.fromarray(photo.pixels)])
+    with frozen(model), torch.no_grad():  # generate may change the prompt, and keeps its keys
+        [started] = generate(model, inputs, frozenset(), _ONE_TOKEN)
+    prompt = started.sequence[: len(started.sequence) - started.num_generated]
+    count = len(tokens)
+    text = GeneratedText(torch.cat([prompt, tokens]), count, torch.zeros(count), started.prompt)
+    forced = _with_log_probs(model, inputs, text)
+    return replay_text(process, photo, inputs, forced, **options)
+
+
+def _with_log_probs(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> GeneratedText:
+    count = text.num_generated
+    with frozen(model), torch.no_grad():
+        logits = forward_logits(model, replay_inputs(model, inputs, text.sequence, count), count)
+    tokens = text.sequence[len(text.sequence) - count :]
+    log_probs = logits[0].log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
+    return replace(text, log_probs=log_probs)
 
 
 def _word_notes(words: Words, per_token: bool) -> tuple[str, ...]:

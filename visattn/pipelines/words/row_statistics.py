@@ -23,7 +23,6 @@ from visattn.results.word_statistics import HeadOverview, KeyKind, TextAttention
 
 def text_attention(
     replay: WordReplay,
-    process: PhotoProcessor,
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
@@ -35,7 +34,6 @@ def text_attention(
 
     Args:
         replay: The caption.
-        process: Preprocessing of the model, for the names of tokens.
         layers: Indices of the layers whose mean is taken; None for all. If text and photo are read
             by different layers, both are counted from 0, and there must be as many of each.
         heads: Indices of the heads whose mean is taken; None for all.
@@ -67,7 +65,7 @@ def text_attention(
 
     _record(replay, keep, dict.fromkeys([*means["text"].sites, *means["photo"].sites]))
     text, photo = _word_means(replay, means["text"].rows), _word_means(replay, means["photo"].rows)
-    keys = _text_keys(replay, process, text.shape[1])
+    keys = _text_keys(replay, text.shape[1])
     weights = add_keys(text, keys)
     shares = [photo[:, each.columns] @ each.visible for each in replay.placements]
     share = torch.stack(shares).sum(0)
@@ -108,7 +106,7 @@ def _word_means(replay: WordReplay, rows: Float[Tensor, "*h t m"]) -> Float[Tens
     return torch.stack(words, -2) if words else rows[..., :0, :]
 
 
-def _text_keys(replay: WordReplay, process: PhotoProcessor, count: int) -> tuple[TextKey, ...]:
+def _text_keys(replay: WordReplay, count: int) -> tuple[TextKey, ...]:
     """Return the words and special tokens among the keys.
 
     Models that put the image before the ids have more keys than ids; merged attention has the keys
@@ -127,7 +125,7 @@ def _text_keys(replay: WordReplay, process: PhotoProcessor, count: int) -> tuple
     )  # fmt: skip
     for kind, first, last in parts:
         places = [place for place in range(first, last) if ids[place] not in image_ids]
-        keys += _words(process, ids, places, kind, ahead)
+        keys += _words(replay.process, ids, places, kind, ahead)
     return tuple(keys)
 
 

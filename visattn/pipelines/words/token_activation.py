@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from visattn.attribution.token_activation import TokenStates, token_activation_maps
 from visattn.functional.attribution.token_activation import rank_gaussian_filter
 from visattn.pipelines.words.generation import is_encoder_decoder
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
 from visattn.recording.frozen_model import frozen
@@ -17,7 +16,7 @@ from visattn.recording.frozen_model import frozen
 
 @torch.no_grad()
 def replay_token_activation(
-    replay: WordReplay, process: PhotoProcessor
+    replay: WordReplay,
 ) -> Float[Tensor, "w gy gx"]:
     """Return the token activation map of each word, in units of logits.
 
@@ -26,7 +25,6 @@ def replay_token_activation(
 
     Args:
         replay: The caption.
-        process: Preprocessing of the model, for its special tokens.
 
     Raises:
         ValueError: If image tokens and words are not one sequence, or the words read learned
@@ -54,7 +52,7 @@ def replay_token_activation(
         TokenStates(states[columns], states[read_at.to(states.device)], ids, len(tokens)),
         weight,
         getattr(head, "bias", None),
-        left_out=sorted(process.special_ids),
+        left_out=sorted(replay.process.special_ids),
     ).cpu()
     # of cells that several tokens cover, the mean; cells that no token covers stay 0
     covered = replay.placement.rasterize(torch.ones(1, len(columns)))[0]

@@ -21,7 +21,6 @@ from visattn.pipelines.words.placement import (
     place_tokens,
     token_owners,
 )
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
 from visattn.recording.frozen_model import frozen
@@ -41,7 +40,6 @@ _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[Placement, Tensor]]]" = We
 def tower_maps(
     replay: WordReplay,
     methods: Sequence[str],
-    process: PhotoProcessor,
     *,
     num_samples: int = _SAMPLES,
 ) -> tuple[dict[str, Float[Tensor, "w gy gx"]], Geometry]:
@@ -55,7 +53,6 @@ def tower_maps(
     Args:
         replay: The caption.
         methods: Names in `TOWER_METHODS`.
-        process: Preprocessing of the model.
         num_samples: Noisy photos of `smoothgrad`.
 
     Raises:
@@ -70,8 +67,8 @@ def tower_maps(
         raise ValueError("maps of words need at least one word, but the caption has none")
     blocks = _tower_blocks(replay)
     log_probs, outputs, pixels = _run(replay, blocks)
-    block = _last_used(replay, process, log_probs, outputs)
-    placement, owners = tower_placement(replay, process, block)
+    block = _last_used(replay, log_probs, outputs)
+    placement, owners = tower_placement(replay, block)
     nodes = [pixels, *outputs[block]]
     columns = placement.columns.to(outputs[block][0].device)
     features = _rows(outputs[block]).detach()[columns]
@@ -156,7 +153,6 @@ def _run(
 
 def _last_used(
     replay: WordReplay,
-    process: PhotoProcessor,
     log_probs: Float[Tensor, " t"],
     outputs: dict[str, list[Tensor]],
 ) -> str:
@@ -181,7 +177,7 @@ def _last_used(
     reason = ""
     for block in reversed([each for each in outputs if each in used]):
         try:
-            tower_placement(replay, process, block)
+            tower_placement(replay, block)
         except ValueError as error:  # learned queries behind the tower, for example
             reason = reason or str(error)
         else:
@@ -189,9 +185,7 @@ def _last_used(
     raise ValueError(reason)
 
 
-def tower_placement(
-    replay: WordReplay, process: PhotoProcessor, block: str
-) -> tuple[Placement, Int[Tensor, " e"]]:
+def tower_placement(replay: WordReplay, block: str) -> tuple[Placement, Int[Tensor, " e"]]:
     """Return the places of the tokens that a layer returns, and the token of each pixel element.
 
     Without attention each of them depends on the pixels of its own patch only. The result is
@@ -199,7 +193,6 @@ def tower_placement(
 
     Args:
         replay: A caption of the photo.
-        process: Preprocessing of the model.
         block: Name of the layer.
 
     Raises:
@@ -207,10 +200,16 @@ def tower_placement(
     """
     photo, name = replay.image, replay.pixel_name
     original = replay.inputs[name]
-    key = (photo.size, photo.orientation, tuple(original.shape), process.fingerprint(), block)
+    key = (
+        photo.size,
+        photo.orientation,
+        tuple(original.shape),
+        replay.process.fingerprint(),
+        block,
+    )
     cache = _CACHE.setdefault(replay.model, {})
     if key not in cache:
-        places = _pixel_places(replay, process)
+        places = _pixel_places(replay)
         owners, shared = _owners(replay, block)
         if float(shared) > _MAX_SHARED or not bool((owners != NO_TOKEN).any()):
             raise ValueError(
@@ -226,8 +225,8 @@ def tower_placement(
     return cache[key]
 
 
-def _pixel_places(replay: WordReplay, process: PhotoProcessor) -> PixelPlaces:
-    name = replay.pixel_name
+def _pixel_places(replay: WordReplay) -> PixelPlaces:
+    name, process = replay.pixel_name, replay.process
 
     def plain(images: Sequence[Image.Image]) -> Tensor:
         return process.unnormalized(images)[name]
