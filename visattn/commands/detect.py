@@ -207,16 +207,13 @@ class DetectionJob(Job["Detections"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "Detections") -> Iterable[Part]:
         """Return the objects and their maps, and the figures of boxes and queries."""
-        from visattn.viz.detection.panel import detection_figure, detection_overlay, query_figure
+        from visattn.viz.detection.panel import detection_figure, detection_overlay
 
         record = {"image": image.name, **result.to_dict()}
         if self.out is None:
             return [Part(name, record)]
         boxes = detection_overlay(image, result)
-        if self.processor is None:
-            queries = detection_figure(image, result, name=Path(image.name).name)
-        else:
-            queries = query_figure(image, result)
+        queries = detection_figure(image, result, name=Path(image.name).name)
         files = {f"{name}.png": encode_png(boxes), f"{name}.queries.png": encode_png(queries)}
         text = count_classes([each.label for each in result.objects])
         card = Card(name, f"{name}.queries.png", text, card_image([boxes]))

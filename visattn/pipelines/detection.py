@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.deformable import SamplingPoints
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
@@ -99,7 +98,10 @@ def _detect_image(
     placement = model.encoder.placement
     cells = geometry if placement is None else geometry.with_placement(placement)
     maps = _placed_maps(model, attention, objects, queries, cells, layer)
-    return Detections(objects, maps, _placed_points(attention.points, queries, cells))
+    points = None
+    if attention.points is not None:
+        points = place_points(*(part[0].cpu()[queries] for part in attention.points), geometry)
+    return Detections(objects, maps, points)
 
 
 def _placed_maps(
@@ -122,16 +124,24 @@ def _placed_maps(
     return AttentionMap(values, attention.site, "queries", geometry, info, labels)
 
 
-def _placed_points(
-    points: SamplingPoints | None, queries: Tensor, geometry: Geometry
-) -> Float[Tensor, "d p 3"] | None:
-    """Return x, y in pixels of the image and weight of each point, over all heads."""
-    if points is None:
-        return None
-    locations, weights = (part[0].cpu()[queries] for part in points)
+def place_points(
+    locations: Float[Tensor, "d h p 2"], weights: Float[Tensor, "d h p"], geometry: Geometry
+) -> Float[Tensor, "d p2 3"]:
+    """Return x and y in pixels of the image and weight of each sampled point, over all heads.
+
+    Args:
+        locations: x and y as shares of the network's input.
+        weights: They sum to 1 over the points of a head.
+        geometry: Geometry of the input.
+
+    Example:
+        >>> middle = torch.full((1, 2, 1, 2), 0.5)
+        >>> place_points(middle, torch.ones(1, 2, 1), Geometry.identity((30, 40)))
+        tensor([[[20.0000, 15.0000,  0.5000],
+                 [20.0000, 15.0000,  0.5000]]], dtype=torch.float64)
+    """
     height, width = geometry.input_size
     places = locations.reshape(-1, 2).double() * torch.tensor([width, height], dtype=torch.float64)
-    count = locations.shape[1] * locations.shape[2]
-    flat = geometry.to_image(places).view(len(queries), count, 2)
-    shares = weights.flatten(1).double() / locations.shape[1]  # heads count alike
+    shares = weights.flatten(1).double() / weights.shape[1]  # heads count alike
+    flat = geometry.to_image(places).view(*shares.shape, 2)
     return torch.cat((flat, shares[..., None]), -1)

@@ -14,6 +14,7 @@ from visattn.geometry.placement import GridPlacement, align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.models.serialization.weight_files import check_loaded_weights
+from visattn.pipelines.detection import place_points
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.query_attention import QueryAttention, record_queries
 from visattn.results.attention_map import AttentionMap
@@ -119,36 +120,36 @@ def _explain_image(
     indices = _select_queries(scores, queries)
     boxes = _to_image_boxes(output.pred_boxes[0][indices].detach().float().cpu(), image)
     labels = [classes[index] for index in indices]
-    values = [float(scores[index]) for index in indices]
     placement = _key_placement(model, inputs["pixel_values"], attention)
     cells = geometry if placement is None else geometry.with_placement(placement)
+    weights = _select_heads(attention, heads)[indices]
     info = MapInfo(
-        method="cross-attention of queries",
         model=str(getattr(getattr(model, "config", None), "model_type", "")),
         layer=layer % len(layers),
         image=image.name,
+        outside=(1 - weights.sum((1, 2))).clamp(min=0).tolist(),
         align=align_of(placement),
-        more={
-            "heads": None if heads is None else list(heads),
-            "queries": indices,
-            "boxes": boxes.tolist(),
-            "classes": labels,
-            "scores": values,
-            "sampled": attention.points is not None,
-        },
+        more={"heads": "mean" if heads is None else list(heads), "queries": indices},
     )
-    maps = AttentionMap(
-        _select_heads(attention, heads)[indices],
-        attention.site,
-        "tokens",
-        cells,
-        info,
-        labels=tuple(f"{name} {value:.2f}" for name, value in zip(labels, values, strict=True)),
-    )
-    points = None if attention.points is None else _to_image_points(attention, heads, geometry)
+    maps = AttentionMap(weights, attention.site, "queries", cells, info, tuple(labels))
     corners = cast("list[Box]", [tuple(box) for box in boxes.tolist()])
-    objects = tuple(map(DetectedObject, labels, values, corners, indices))
-    return Detections(objects, maps, None if points is None else points[indices])
+    objects = tuple(map(DetectedObject, labels, scores[indices].tolist(), corners, indices))
+    return Detections(objects, maps, _selected_points(attention, indices, heads, geometry))
+
+
+def _selected_points(
+    attention: QueryAttention,
+    indices: Sequence[int],
+    heads: Sequence[int] | None,
+    geometry: Geometry,
+) -> Float[Tensor, "q p 3"] | None:
+    """Return the sampled points of queries and heads on the image; None for dense attention."""
+    points = attention.points
+    if points is None:
+        return None
+    chosen = slice(None) if heads is None else list(heads)
+    places, weights = (part[indices][:, chosen] for part in (points.places, points.weights))
+    return place_points(places.flatten(2, 3), weights.flatten(2), geometry)
 
 
 def _key_placement(
@@ -245,20 +246,3 @@ def _to_image_boxes(boxes: Float[Tensor, "q 4"], image: LoadedImage) -> Float[Te
     center, half = boxes[:, :2], boxes[:, 2:] / 2
     corners = torch.cat([center - half, center + half], 1)
     return corners * torch.tensor([width, height, width, height])
-
-
-def _to_image_points(
-    attention: QueryAttention, heads: Sequence[int] | None, geometry: Geometry
-) -> Float[Tensor, "n p 3"]:
-    """Return x, y in pixels of the image and the weight of each sampled point."""
-    points = attention.points
-    if points is None:
-        raise ValueError("dense attention has no points")
-    chosen = slice(None) if heads is None else list(heads)
-    places, weights = points.places[:, chosen], points.weights[:, chosen]
-    height, width = geometry.input_size
-    pixels = places * torch.tensor([width, height], dtype=places.dtype)
-    count = len(pixels)
-    on_image = geometry.to_image(pixels.reshape(-1, 2)).view(count, -1, 2)
-    shares = weights.reshape(count, -1, 1) / weights.shape[1]
-    return torch.cat([on_image.to(shares), shares], 2)

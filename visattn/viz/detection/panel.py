@@ -1,8 +1,6 @@
 """Figures of detections: all boxes, and for each the map and sampling points of its query."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +48,7 @@ def detection_figure(
 
     Args:
         image: The original image.
-        result: Its detections, from `detect`.
+        result: Its detections, from `detect` or `explain_queries`.
         name: Name of the image in the figure.
         max_queries: Largest number of detections whose query is drawn.
         options: Fields of `DrawOptions`, such as `width`.
@@ -72,53 +70,21 @@ def detection_figure(
     title = f"{count} object{'' if count == 1 else 's'}"
     if drawn < count:
         title += f", of which the {drawn} with the highest scores"
-    note = f"cross-attention of decoder layer {result.maps.info.layer}, mean over heads"
-    outside = result.maps.info.outside
+    info = result.maps.info
+    heads = info.more.get("heads") or "mean"
+    mean = "mean over heads" if heads == "mean" else f"heads {', '.join(map(str, heads))}"
+    note = f"cross-attention of decoder layer {info.layer}, {mean}"
     return _query_tiles(
         original,
         _labeled_boxes(result),
         result.maps[:drawn],
         None if result.points is None else result.points.numpy(),
-        [_note(*each) for each in zip((n.query for n in result.objects), outside, strict=True)],
+        [
+            _note(each.query, outside)
+            for each, outside in zip(result.objects, info.outside, strict=True)
+        ],
         (title, " \N{MIDDLE DOT} ".join(filter(None, [name, note]))),
         drawing.otherwise(vmax=result.maps.display_range()[1], smooth=True),
-    )
-
-
-def query_figure(
-    image: ImageLike,
-    result: Detections,
-    **options: Any,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure with all boxes on the image, and the map of each query, on one scale.
-
-    Args:
-        image: The original image.
-        result: Result of `explain_queries` for it.
-        options: Fields of `DrawOptions`, such as `width` and `colormap`.
-
-    Raises:
-        ValueError: If the maps lie on an image of another size.
-    """
-    original, maps = _check_size(image, result.maps), result.maps
-    boxes = [
-        replace(box, color=box_color(index)) for index, box in enumerate(_labeled_boxes(result))
-    ]
-    sampled = result.points is not None
-    kind = "sampled points and what they read" if sampled else "cross-attention"
-    parts = [Path(original.name).name, maps.info.model, f"{kind}, {maps.site}"]
-    masses = [float(each.values.sum()) for each in maps]
-    return _query_tiles(
-        original,
-        boxes,
-        maps,
-        None if result.points is None else result.points.numpy(),
-        [
-            f"query {each.query}" + _mass_note(mass, sampled=sampled)
-            for each, mass in zip(result.objects, masses, strict=True)
-        ],
-        ("Where each query looked", " \N{MIDDLE DOT} ".join(filter(None, parts))),
-        DrawOptions(**options).otherwise(vmax=maps.display_range()[1], smooth=True),
     )
 
 
@@ -181,7 +147,3 @@ def _labeled_boxes(result: Detections) -> list[LabeledBox]:
 def _note(query: int, outside: float) -> str:
     text = f"query {query}"
     return text if outside < 0.005 else f"{text}, {100 * outside:.0f} % off the input"
-
-
-def _mass_note(mass: float, *, sampled: bool) -> str:
-    return f", {100 * mass:.0f} % of its weight on the photo" if sampled else ""
