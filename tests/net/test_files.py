@@ -1,8 +1,10 @@
 """Files that an earlier version wrote: each is read, and gives what it gave."""
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ import visattn as va
 from visattn.cli import main
 from visattn.data.shards.reader import ShardSamples
 from visattn.data.shards.writer import write_shards
+from visattn.results import Answer, Caption, Detections, ScanPath, Segmentation
 
 # Written once, by the version of November 2026: `write` made them. A later version adds its own.
 FILES = Path(__file__).parent / "files"
@@ -77,3 +80,45 @@ def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = str(FILES / "config.yaml")
     assert main(["fit", "--config", config, "--run", str(run), *longer]) == 0
     assert torch.load(run / "checkpoints" / "last.ckpt")["global_step"] == 3
+
+
+RECORDS = {
+    "caption": (Caption, lambda record: record),
+    "ask": (Answer, lambda record: record["questions"][0]),
+    "detect": (Detections, lambda record: record),
+    "glimpse": (ScanPath, lambda record: record),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records(name: str) -> None:
+    """Records of commands, as they were before results wrote how their maps were made."""
+    kind, part = RECORDS[name]
+    record = part(json.loads((FILES / "records" / f"{name}.json").read_text()))
+    again = json.loads(json.dumps(kind.from_dict(record).to_dict()))
+    kept = {key: each for key, each in record.items() if key not in ("provenance", "card")}
+    assert _rounded(_common(again, kept)) == _rounded(kept)
+
+
+def test_record_without_label_map() -> None:
+    record = json.loads((FILES / "records" / "segment.json").read_text())
+    with pytest.raises(ValueError, match="visattn segment writes that to masks/NAME.png"):
+        Segmentation.from_dict(record)
+
+
+def _common(value: Any, kept: Any) -> Any:
+    """Return a record without the keys that it did not have before."""
+    if isinstance(value, dict):
+        return {key: _common(value[key], kept[key]) for key in value if key in kept}
+    if isinstance(value, list) and len(value) == len(kept):
+        return [_common(*pair) for pair in zip(value, kept, strict=True)]
+    return value
+
+
+def _rounded(value: Any) -> Any:
+    """Return a record with numbers of five digits: float32 has seven."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -200,7 +200,7 @@ class GlimpseJob(Job["ScanPath"]):
         from visattn.viz.scanpaths.animation import glimpse_animation
         from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
 
-        record = {"image": image.name, **result.to_dict()}
+        record = {"image": image.name, **result.summary()}
         if self.out is None:
             return [Part(name, record)]
         files = {

@@ -136,7 +136,7 @@ class SegmentationJob(Job["Segmentation"]):
         """Return shares and geometry, and mask, overlay and figure."""
         from visattn.viz.maps.segmentation import draw_labels, segmentation_figure
 
-        record = {"image": image.name, **result.to_dict()}
+        record = {"image": image.name, **result.summary()}
         if self.out is None:
             return [Part(name, record)]
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor, nn
 
@@ -19,9 +19,8 @@ from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.paths import random_scanpaths, raster_scanpaths
 from visattn.recording.frozen_model import eval_mode
-from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
-from visattn.results.values import ScanPath
+from visattn.results.values import ScanPath, resolution_maps
 
 Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
 
@@ -124,7 +123,7 @@ def _scan_images(
             boxes=geometry.to_image(windows[row].double().view(-1, 2)).view(windows[row].shape),
             patches=patches[row],
             pixels=pixels[row],
-            maps=_resolution_maps(windows[row], model.img_size, geometry, info),
+            maps=resolution_maps(windows[row], model.img_size, geometry, info),
             glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
             end_class=model.end_class,
         )
@@ -164,19 +163,3 @@ def _to_channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c
         return pixels
     gray = Image.fromarray(pixels.permute(1, 2, 0).numpy()).convert("L")
     return torch.from_numpy(np.array(gray))[None]
-
-
-def _resolution_maps(
-    windows: Float[Tensor, "t s 4"],
-    size: tuple[int, int],
-    geometry: Geometry,
-    info: MapInfo,
-) -> AttentionMap:
-    """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1]."""
-    values = torch.zeros(len(windows), *size)
-    for scale in reversed(range(windows.shape[1])):  # the finest scale overwrites the others
-        for value, box in zip(values, windows[:, scale].long().clamp(min=0).tolist(), strict=True):
-            left, top, right, bottom = box
-            value[top:bottom, left:right] = 0.5**scale
-    labels = tuple(str(number) for number in range(1, len(windows) + 1))
-    return AttentionMap(values, "retina", "glimpse", geometry, info, labels)

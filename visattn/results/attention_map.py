@@ -95,14 +95,22 @@ class AttentionMap(SavedAsJson):
                 object.__setattr__(self, "geometry", geometry)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the maps as values of JSON."""
+        """Return the maps as values of JSON.
+
+        Example:
+            >>> maps = AttentionMap(torch.zeros(0, 2, 3), "decoder", "words")
+            >>> AttentionMap.from_dict(maps.to_dict()).values.shape
+            torch.Size([0, 2, 3])
+        """
+        lone = self.placement if self.geometry is None else None  # a geometry has its placement
         return {
             "site": self.site,
             "kind": self.kind,
             "words": list(self.labels),
-            "maps": self.values.tolist(),
-            "geometry": None if self.geometry is None else self.geometry.to_dict(),
+            **lists_of(self.values),
+            "geometry": self.place(),
             "metadata": self.info.to_dict(),
+            **({} if lone is None else {"placement": lone.to_dict()}),
         }
 
     @classmethod
@@ -116,14 +124,15 @@ class AttentionMap(SavedAsJson):
             KeyError: If an entry is missing.
             ValueError: If the values are no maps.
         """
-        geometry = record["geometry"]
+        lone = record.get("placement")
         return cls(
-            torch.tensor(record["maps"], dtype=torch.float32),
+            tensor_of(record),
             record["site"],
             record["kind"],
-            None if geometry is None else Geometry.from_dict(geometry),
+            read_place(record["geometry"]),
             MapInfo.from_dict(record["metadata"]),
             tuple(record["words"]),
+            None if lone is None else GridPlacement.from_dict(lone),
         )
 
     @classmethod
@@ -504,6 +513,41 @@ def resample_to_input(
     down = (_centers(size[0], height) - top) * grid_y / (bottom - top)
     maps = _resample_axis(maps, along, -1, smooth=True)
     return _resample_axis(maps, down, -2, smooth=True)
+
+
+def lists_of(values: Float[Tensor, "*axes"]) -> dict[str, Any]:
+    """Return maps as entries of a record: `maps`, and `shape` where nested lists would lose it.
+
+    Example:
+        >>> lists_of(torch.zeros(0, 2, 3))
+        {'maps': [], 'shape': [0, 2, 3]}
+    """
+    shape = {} if values.numel() else {"shape": list(values.shape)}
+    return {"maps": values.tolist(), **shape}
+
+
+def tensor_of(record: Mapping[str, Any]) -> Float[Tensor, "*axes"]:
+    """Return the maps of a record, the inverse of `lists_of`.
+
+    Args:
+        record: With `maps`, and `shape` if there is none.
+
+    Example:
+        >>> tensor_of({"maps": [[0.5, 1]]})
+        tensor([[0.5000, 1.0000]])
+    """
+    values = torch.tensor(record["maps"], dtype=torch.float32)
+    return values.reshape(record["shape"]) if "shape" in record else values
+
+
+def read_place(place: dict[str, Any] | None) -> Geometry | None:
+    """Return the geometry of a record; None for None.
+
+    Example:
+        >>> read_place(None) is None
+        True
+    """
+    return None if place is None else Geometry.from_dict(place)
 
 
 def truncate_text(text: str, max_length: int = 60) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from visattn.geometry.affine import Box, Geometry
-from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.geometry.affine import Box
+from visattn.results.attention_map import AttentionMap, read_place, tensor_of, truncate_text
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.saving import SavedAsJson
@@ -53,7 +53,7 @@ class GroundedPhrase(NamedTuple):
     """Whether the peak of the sum of its maps is inside the boxes."""
 
 
-_OF_VIDEO = ("frames", "seconds")
+_OF_VIDEO, _GATE = ("frames", "seconds"), "β"
 
 
 NO_WORDS = "(no words)"
@@ -80,7 +80,7 @@ class Caption(SavedAsJson):
     """The next best captions, if `num_captions` is above 1."""
     image: str = ""
     """Name of the image file; "" if unknown."""
-    gate_symbol: str = "β"
+    gate_symbol: str = _GATE
     """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
     the photo, where words also attend text and padding."""
     notes: str = ""
@@ -188,11 +188,13 @@ class Caption(SavedAsJson):
             ('7', [[[1.0, 1.0]]], None)
         """
         places = [maps.place() for maps in (self.maps, *self.further_maps)]
+        several = {"images": [each.info.image for each in (self.maps, *self.further_maps)]}
         return {
             "image": self.image,
             **_caption_record(self),
             **_video_entries(self),
             "geometry": places if self.further_maps else places[0],
+            **(several if self.further_maps else {}),
             "alternatives": [_caption_record(each) for each in self.alternatives],
         }
 
@@ -221,10 +223,11 @@ class Caption(SavedAsJson):
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
-        """Return the caption of a record, without its statistics.
+        """Return the caption of a record, without its thumbnail.
 
         Args:
-            record: What `to_dict` returned, or the JSON file of `visattn caption`.
+            record: What `to_dict` returned, or the JSON file of `visattn caption`, also of an older
+                version.
 
         Example:
             >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
@@ -232,40 +235,57 @@ class Caption(SavedAsJson):
             >>> Caption.from_dict(record).words
             ('7',)
         """
-        several = isinstance(record["geometry"], list)
-        places = record["geometry"] if several else [record["geometry"]]
-        video = {key: record[key] for key in _OF_VIDEO if key in record}
-        names = record["image"]
+        others = tuple(_read_caption(record, each, ()) for each in record.get("alternatives", ()))
+        return _read_caption(record, record, others)
 
-        def read(entry: Mapping[str, Any], alternatives: tuple[Caption, ...]) -> Caption:
-            words = tuple(entry["words"])
-            maps = [
-                AttentionMap(
-                    torch.tensor(values, dtype=torch.float32), "record", "words",
-                    None if place is None else Geometry.from_dict(place),
-                    MapInfo.from_dict({**entry.get("made", {}), **video}), words,
-                )
-                for values, place in zip(
-                    entry["maps"] if several else [entry["maps"]], places, strict=True
-                )
-            ]  # fmt: skip
-            phrases = [{key: each[key] for key in GroundedPhrase._fields}
-                       for each in entry.get("phrases", ())]  # fmt: skip
-            return cls(
-                words=words,
-                log_probs=tuple(entry["log_probs"]),
-                gates=tuple(entry["gates"]),
-                maps=maps[0],
-                score=entry["score"],
-                finished=entry["finished"],
-                alternatives=alternatives,
-                image=", ".join(names) if several else names,
-                notes=entry.get("notes", ""),
-                further_maps=tuple(maps[1:]),
-                phrases=tuple(GroundedPhrase(**each) for each in phrases),
-            )
 
-        return read(record, tuple(read(each, ()) for each in record.get("alternatives", ())))
+def _read_caption(
+    record: Mapping[str, Any], entry: Mapping[str, Any], alternatives: tuple[Caption, ...]
+) -> Caption:
+    """Return a caption of a record: the best one, or an alternative."""
+    name, words = record["image"], tuple(entry["words"])
+    several = isinstance(record["geometry"], list)
+    names = record.get("images", name)
+    places = record["geometry"] if several else [record["geometry"]]
+    lists = entry["maps"] if several else [entry["maps"]]
+    shapes = [{"shape": each} for each in entry.get("shapes", ())] or [{}] * len(lists)
+    made = {**entry.get("made", {}), **{key: record[key] for key in _OF_VIDEO if key in record}}
+    maps = [
+        AttentionMap(
+            tensor_of({"maps": values, **shape}), entry.get("site", "record"),
+            entry.get("kind", "words"), read_place(place),
+            MapInfo.from_dict({"image": names[number] if several else name, **made}), words,
+        )
+        for number, (values, shape, place) in enumerate(zip(lists, shapes, places, strict=True))
+    ]  # fmt: skip
+    statistics = {
+        key: kind.from_dict(entry[key])
+        for key, kind in (("text_attention", TextAttention), ("head_overview", HeadOverview))
+        if key in entry
+    }
+    return Caption(
+        words=words,
+        log_probs=tuple(entry["log_probs"]),
+        gates=tuple(entry["gates"]),
+        maps=maps[0],
+        score=entry["score"],
+        finished=entry["finished"],
+        alternatives=alternatives,
+        image=", ".join(name) if isinstance(name, list) else name,
+        gate_symbol=entry.get("gate_symbol", _GATE),
+        notes=entry.get("notes", ""),
+        spaces=tuple(entry.get("spaces", ())),
+        further_maps=tuple(maps[1:]),
+        phrases=tuple(map(_read_phrase, entry.get("phrases", ()))),
+        **statistics,
+    )
+
+
+def _read_phrase(entry: Mapping[str, Any]) -> GroundedPhrase:
+    boxes = tuple((left, top, right, bottom) for left, top, right, bottom in entry["boxes"])
+    correctness = tuple(entry["correctness"])
+    return GroundedPhrase(entry["first"], entry["words"], boxes, correctness, entry["baseline"],
+                          entry["pointed"])  # fmt: skip
 
 
 def _video_entries(caption: Caption) -> dict[str, Any]:
@@ -275,10 +295,13 @@ def _video_entries(caption: Caption) -> dict[str, Any]:
 
 def _caption_record(caption: Caption) -> dict[str, Any]:
     """Return what an alternative has as well as the caption itself."""
-    left_out = ("image", *_OF_VIDEO)
-    entries = caption.maps.info.to_dict()
-    made = {name: each for name, each in entries.items() if name not in left_out}
-    maps = [each.values.tolist() for each in (caption.maps, *caption.further_maps)]
+    every = (caption.maps, *caption.further_maps)
+    info = caption.maps.info.to_dict()
+    made = {name: each for name, each in info.items() if name not in ("image", *_OF_VIDEO)}
+    if len(every) == 1 and caption.maps.info.image != caption.image:
+        made["image"] = caption.maps.info.image
+    maps = [each.values.tolist() for each in every]
+    shapes = {} if caption.words else {"shapes": [list(each.values.shape) for each in every]}
     statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
     return {
         "caption": caption.text,
@@ -287,11 +310,22 @@ def _caption_record(caption: Caption) -> dict[str, Any]:
         "gates": list(caption.gates),
         "finished": caption.finished,
         "score": caption.score,
-        **({"notes": caption.notes, "made": made} if caption.notes else {}),
+        **({"gate_symbol": caption.gate_symbol} if caption.gate_symbol != _GATE else {}),
+        **({"spaces": list(caption.spaces)} if caption.spaces else {}),
+        **({"notes": caption.notes} if caption.notes else {}),
         **{name: each.to_dict() for name, each in statistics.items() if each is not None},
+        "site": caption.maps.site,
+        "kind": caption.maps.kind,
+        "made": made,
         "maps": maps if caption.further_maps else maps[0],
+        **shapes,
         "phrases": [
-            {"text": " ".join(caption.words[each.first : each.first + each.words])} | each._asdict()
+            {
+                "text": " ".join(caption.words[each.first : each.first + each.words]),
+                **each._asdict(),
+                "boxes": [list(box) for box in each.boxes],
+                "correctness": list(each.correctness),
+            }
             for each in caption.phrases
         ],
     }

@@ -1,5 +1,6 @@
 """Attention maps from files: .npy, .npz or .json, read without pickle, in bounded memory."""
 
+import base64
 import io
 import math
 import tokenize
@@ -211,18 +212,46 @@ def read_array(
         (2, 7, 7)
     """
     with open_regular_file(path) as file:
-        zipped = file.read(2) == b"PK"
-        length = file.seek(0, 2)
-        file.seek(0)
-        if not zipped:
-            return _read_npy(file, length, max_values)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                member = _select_member(archive, name)
-                with archive.open(member) as inside:
-                    return _read_npy(inside, member.file_size, max_values)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-            raise ValueError(f"damaged: {error}") from error
+        return _read_binary(file, name, max_values)
+
+
+def _read_binary(
+    file: IO[bytes] | io.BytesIO, name: str, max_values: int
+) -> Shaped[np.ndarray, "..."]:
+    zipped = file.read(2) == b"PK"
+    length = file.seek(0, 2)
+    file.seek(0)
+    if not zipped:
+        return _read_npy(file, length, max_values)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            member = _select_member(archive, name)
+            with archive.open(member) as inside:
+                return _read_npy(inside, member.file_size, max_values)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def pack_array(array: Shaped[np.ndarray, "..."]) -> str:
+    """Return an array as text: a compressed .npz file in base 64, for images within records.
+
+    Example:
+        >>> unpack_array(pack_array(np.eye(2, dtype=np.uint8))).tolist()
+        [[1, 0], [0, 1]]
+    """
+    return base64.b64encode(npz_bytes({"array": array})).decode()
+
+
+def unpack_array(text: str) -> Shaped[np.ndarray, "..."]:
+    """Return the array of a text of `pack_array`.
+
+    Args:
+        text: The text.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    return _read_binary(io.BytesIO(base64.b64decode(text, validate=True)), "array", MAX_BYTES)
 
 
 def _select_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:

@@ -1,7 +1,7 @@
 """Color scales of maps: the values at the ends of the colormap, by rule."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -47,6 +47,15 @@ class MapScale:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "MapScale":
+        """Return the scale of a record.
+
+        Args:
+            record: What `to_dict` returned.
+        """
+        return cls(**record)
 
 
 def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapScale:

@@ -12,10 +12,27 @@ from torch import Tensor
 
 from visattn.geometry.affine import Box, Geometry
 from visattn.geometry.placement import GridPlacement
-from visattn.results.attention_map import AttentionMap, truncate_text
+from visattn.results.attention_map import (
+    AttentionMap,
+    lists_of,
+    read_place,
+    tensor_of,
+    truncate_text,
+)
 from visattn.results.display import shown
-from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, MapKind
+from visattn.results.info import MapInfo
+from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
+from visattn.results.records import pack_array, unpack_array
 from visattn.results.saving import SavedAsJson
+
+_OF_COMMAND = ("provenance", "card", "boxes")  # what commands add to records
+_OF_DETECTIONS = ("width", "height", "objects", "site", "maps", "shape", "points", "geometry",
+                  *_OF_COMMAND)  # fmt: skip
+_OF_SCAN_PATH = (
+    "class", "probability", "class_names", "labels", "glimpses_per_label", "end_class",
+    "glimpse_size", "num_scales", "locations", "boxes", "probabilities", "geometry", *_OF_COMMAND,
+)  # fmt: skip
+"""Keys of records beside which those of `MapInfo` stand."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,9 +82,11 @@ class Answer(SavedAsJson):
             "unknown": list(self.unknown),
             "notes": list(self.notes),
             "hops": [] if maps is None else list(maps.labels),
-            "maps": None if maps is None else maps.values.tolist(),
+            **({"maps": None} if maps is None else lists_of(maps.values)),
             "word_weights": None if weights is None else weights.tolist(),
             "geometry": None if maps is None else maps.place(),
+            **({} if maps is None else _made(maps)),
+            **({"image": self.image} if self.image else {}),
         }
 
     @classmethod
@@ -75,7 +94,8 @@ class Answer(SavedAsJson):
         """Return the answer of a record.
 
         Args:
-            record: What `to_dict` returned, or an entry of `questions` in a file of `visattn ask`.
+            record: What `to_dict` returned, or an entry of `questions` in a file of `visattn ask`,
+                also of an older version.
 
         Example:
             >>> answer = Answer("Red?", ("red",), (("yes", 0.9),), None)
@@ -83,14 +103,22 @@ class Answer(SavedAsJson):
             'yes'
         """
         weights = record["word_weights"]
+        maps = None
+        if record["maps"] is not None:
+            site, kind, made = (record.get(key) for key in ("site", "kind", "made"))
+            place = read_place(record["geometry"])
+            info = MapInfo.from_dict(made or {})
+            maps = AttentionMap(tensor_of(record), site or "record", kind or "tokens", place, info,
+                                tuple(record["hops"]))  # fmt: skip
         return cls(
             question=record["question"],
             words=tuple(record["words"]),
             answers=tuple((each["answer"], each["probability"]) for each in record["answers"]),
-            maps=_read_maps(record, "tokens", tuple(record["hops"])),
+            maps=maps,
             word_weights=None if weights is None else torch.tensor(weights),
             unknown=tuple(record["unknown"]),
             notes=tuple(record["notes"]),
+            image=record.get("image", ""),
         )
 
 
@@ -237,7 +265,7 @@ class ScanPath(SavedAsJson):
             maps=maps,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the scan path as plain values for JSON, without what the network sees."""
         return {
             "class": self.prediction,
@@ -254,6 +282,48 @@ class ScanPath(SavedAsJson):
             "probabilities": self.probabilities.tolist(),
             "geometry": self.maps.place(),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scan path as values of JSON; patches and pixels as `pack_array` packs them."""
+        seen = {"patches": self.patches, "pixels": self.pixels}
+        packed = {key: pack_array(each.numpy()) for key, each in seen.items() if each.numel()}
+        return {**self.summary(), **packed}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "ScanPath":
+        """Return the scan path of a record.
+
+        Args:
+            record: What `to_dict` or `summary` returned, or the JSON file of `visattn glimpse`.
+                Without what the network sees, patches and pixels have no channels.
+
+        Raises:
+            ValueError: If an array is damaged, or the record has no geometry.
+        """
+        place = read_place(record["geometry"])
+        if place is None:
+            raise ValueError("a scan path needs the geometry of its input, which the record lacks")
+        boxes = torch.tensor(record["boxes"], dtype=torch.float64)
+        count, scales, _ = boxes.shape
+        side = record["glimpse_size"]
+        windows = place.to_input(boxes.view(-1, 2)).view(boxes.shape).round()
+        seen = {
+            "patches": torch.empty(count, scales, 0, side, side, dtype=torch.uint8),
+            "pixels": torch.empty(0, *place.input_size, dtype=torch.uint8),
+        }
+        seen |= {key: torch.from_numpy(unpack_array(record[key]).copy())
+                 for key in seen if key in record}  # fmt: skip
+        info = MapInfo.from_dict(_without(record, (*_OF_SCAN_PATH, *seen)))
+        return cls(
+            class_names=tuple(record["class_names"]),
+            probabilities=torch.tensor(record["probabilities"], dtype=torch.float64),
+            locations=torch.tensor(record["locations"], dtype=torch.float32),
+            boxes=boxes,
+            maps=resolution_maps(windows, place.input_size, place, info),
+            glimpses_per_label=record["glimpses_per_label"],
+            end_class=record["end_class"],
+            **seen,
+        )
 
 
 @dataclass(frozen=True)
@@ -307,15 +377,48 @@ class Detections(SavedAsJson):
             "width": width,
             "height": height,
             "objects": [
-                {"class": each.label, "score": each.score, "box": each.box, "query": each.query}
+                {
+                    "class": each.label,
+                    "score": each.score,
+                    "box": list(each.box),
+                    "query": each.query,
+                }
                 for each in self.objects
             ],
             "site": self.maps.site,
             **self.maps.info.to_dict(),
-            "maps": self.maps.values.tolist(),
+            **lists_of(self.maps.values),
             "points": None if self.points is None else self.points.tolist(),
             "geometry": self.maps.place(),
         }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Detections":
+        """Return the detections of a record.
+
+        Args:
+            record: What `to_dict` returned, or the JSON file of `visattn detect`, also of an older
+                version.
+
+        Example:
+            >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", labels=("dog",))
+            >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
+            >>> Detections.from_dict(Detections((dog,), maps).to_dict()).objects == (dog,)
+            True
+        """
+        objects = tuple(
+            DetectedObject(each["class"], each["score"], tuple(each["box"]), each["query"])
+            for each in record["objects"]
+        )
+        points = record["points"]
+        if points is not None:
+            points = torch.tensor(points, dtype=torch.float64)
+            points = points if objects else points.reshape(0, 0, 3)
+        info = MapInfo.from_dict(_without(record, _OF_DETECTIONS))
+        labels = tuple(each.label for each in objects)
+        maps = AttentionMap(tensor_of(record), record["site"], "queries",
+                            read_place(record["geometry"]), info, labels)  # fmt: skip
+        return cls(objects, maps, points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +450,7 @@ class Segmentation(SavedAsJson):
         order = sorted(range(len(counts)), key=lambda number: -counts[number])
         return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
 
-    def to_dict(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return classes, their shares and the geometry as plain values for JSON."""
         return {
             "class_names": list(self.class_names),
@@ -355,6 +458,39 @@ class Segmentation(SavedAsJson):
             "ignored": IGNORE_CLASS,
             "geometry": self.geometry.to_dict(),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the segmentation as values of JSON; labels as `pack_array` packs them."""
+        gates = [each.to_dict() for each in self.gates]
+        return {**self.summary(), "labels": pack_array(self.labels), "gates": gates}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Segmentation":
+        """Return the segmentation of a record.
+
+        Args:
+            record: What `to_dict` returned.
+
+        Raises:
+            ValueError: If the record has no label map, as those of `visattn segment`.
+
+        Example:
+            >>> labels = np.array([[0, 1]], np.uint8)
+            >>> result = Segmentation(labels, ("sky", "cat"), (), Geometry.identity((1, 2)))
+            >>> Segmentation.from_dict(result.to_dict()).shares()
+            {'sky': 0.5, 'cat': 0.5}
+        """
+        if "labels" not in record:
+            raise ValueError(
+                "the record has shares of classes, but not the class of each pixel: visattn "
+                "segment writes that to masks/NAME.png, and save of a Segmentation to its JSON file"
+            )
+        return cls(
+            labels=unpack_array(record["labels"]).copy(),
+            class_names=tuple(record["class_names"]),
+            gates=tuple(AttentionMap.from_dict(each) for each in record["gates"]),
+            geometry=Geometry.from_dict(record["geometry"]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,11 +525,35 @@ class RecordedLayer:
         return torch.einsum("q,hqyx->hyx", shares, self.weights)
 
 
-def _read_maps(
-    record: Mapping[str, Any], kind: MapKind, labels: tuple[str, ...]
-) -> AttentionMap | None:
-    if record["maps"] is None:
-        return None
-    place = None if record["geometry"] is None else Geometry.from_dict(record["geometry"])
-    values = torch.tensor(record["maps"], dtype=torch.float32)
-    return AttentionMap(values, "record", kind, place, labels=labels)
+def _without(record: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+def _made(maps: AttentionMap) -> dict[str, Any]:
+    """Return how maps were made."""
+    return {"site": maps.site, "kind": maps.kind, "made": maps.info.to_dict()}
+
+
+def resolution_maps(
+    windows: Float[Tensor, "t s 4"], size: tuple[int, int], geometry: Geometry, info: MapInfo
+) -> AttentionMap:
+    """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1].
+
+    Args:
+        windows: Windows of the glimpses on the input, finest scale first.
+        size: Height and width of the input.
+        geometry: Geometry of the input.
+        info: How the locations were chosen.
+
+    Example:
+        >>> window = torch.tensor([[[0.0, 0, 1, 2], [-1, 0, 3, 2]]])
+        >>> resolution_maps(window, (2, 4), Geometry.identity((2, 4)), MapInfo()).values[0, 0]
+        tensor([1.0000, 0.5000, 0.5000, 0.0000])
+    """
+    values = torch.zeros(len(windows), *size)
+    for scale in reversed(range(windows.shape[1])):  # the finest scale overwrites the others
+        for value, box in zip(values, windows[:, scale].long().clamp(min=0).tolist(), strict=True):
+            left, top, right, bottom = box
+            value[top:bottom, left:right] = 0.5**scale
+    labels = tuple(str(number) for number in range(1, len(windows) + 1))
+    return AttentionMap(values, "retina", "glimpse", geometry, info, labels)

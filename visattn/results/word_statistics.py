@@ -1,9 +1,11 @@
 """Attention of generated words to text, and statistics of the heads that read the photo."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -72,13 +74,40 @@ class TextAttention:
         """Return the attention as plain values for JSON."""
         return {
             "words": list(self.words),
-            "keys": [{"text": key.text, "kind": key.kind} for key in self.keys],
+            "keys": [{"text": key.text, "kind": key.kind, "tokens": list(key.tokens)}
+                     for key in self.keys],
             "weights": self.weights.tolist(),
             "photo": self.photo.tolist(),
             "other": self.other.tolist(),
             "joint": self.joint,
             "how": self.how,
-        }
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "TextAttention":
+        """Return the attention of a record.
+
+        Args:
+            record: What `to_dict` returned, also in an older version.
+
+        Example:
+            >>> keys = (TextKey("a", "prompt", (3,)),)
+            >>> text = TextAttention(("7",), keys, torch.ones(1, 1), torch.zeros(1), torch.zeros(1),
+            ...                      joint=True)
+            >>> TextAttention.from_dict(text.to_dict()).keys == keys
+            True
+        """
+        words = tuple(record["words"])
+        keys = tuple(
+            TextKey(key["text"], key["kind"], tuple(key.get("tokens", ())))
+            for key in record["keys"]
+        )
+        weights, photo, other = (
+            torch.tensor(record[name], dtype=torch.float32)
+            for name in ("weights", "photo", "other")
+        )
+        shaped = weights.reshape(len(words), len(keys))
+        return cls(words, keys, shaped, photo, other, record["joint"], record["how"])
 
 
 class HeadScore(NamedTuple):
@@ -180,3 +209,23 @@ class HeadOverview:
         best = [[each.layer, each.head] for each in self.ranked()[:10]]
         area = {} if self.area is None else {"area": self.area}
         return {"layers": list(self.sites), **plain, **area, "ranked": best}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "HeadOverview":
+        """Return the overview of a record.
+
+        Args:
+            record: What `to_dict` returned.
+
+        Example:
+            >>> part = torch.tensor([[0.5, float("nan")]])
+            >>> again = HeadOverview.from_dict(HeadOverview(("a",), part, part, part).to_dict())
+            >>> again.share
+            tensor([[0.5000,    nan]])
+        """
+        parts = {
+            name: torch.tensor([[math.nan if each is None else each for each in row]
+                                for row in record[name]])
+            for name in ("share", "entropy", "spread", "in_boxes") if name in record
+        }  # fmt: skip
+        return cls(tuple(record["layers"]), **parts, area=record.get("area"))

@@ -102,11 +102,19 @@ def glimpse_mosaic(
             pixels of the output.
         size: Height and width of the output.
 
+    Raises:
+        ValueError: If the patches have no channels, as those of records of `visattn glimpse`.
+
     Example:
         >>> white = np.full((1, 1, 1, 2, 2), 255, np.uint8)
         >>> glimpse_mosaic(white, np.array([[[0.0, 0, 2, 2]]]), (2, 4))[0, :, 0] == 255
         array([ True,  True, False, False])
     """
+    if not patches.shape[2]:
+        raise ValueError(
+            "the scan path is that of a record without what the network saw: compute it with "
+            "glimpses(model, image), or read one that save of a ScanPath wrote"
+        )
     blank = np.zeros((*size, 3), np.uint8)
     output = overlay(blank, np.full(size, np.nan))
     for scale in reversed(range(boxes.shape[1])):

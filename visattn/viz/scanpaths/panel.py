@@ -212,12 +212,14 @@ def glimpse_overlay(
     )
 
 
-def notebook_scanpath(scan: ScanPath) -> bytes:
+def notebook_scanpath(scan: ScanPath) -> bytes | None:
     """Return the scan path on the network's input, as a PNG file for notebooks.
 
     Args:
-        scan: A scan path.
+        scan: A scan path; None is returned for one of a record without pixels.
     """
+    if not len(scan.pixels):
+        return None
     geometry = Geometry.identity((scan.pixels.shape[-2], scan.pixels.shape[-1]))
     corners, boxes = scan.boxes.view(-1, 2), scan.boxes
     if scan.maps.geometry is not None:

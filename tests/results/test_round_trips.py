@@ -1,0 +1,194 @@
+"""Law of records: what a result writes, its class reads back, for all results."""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import Tensor
+
+import visattn.results
+from visattn.geometry.affine import Geometry
+from visattn.geometry.placement import GridPlacement
+from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption, GroundedPhrase
+from visattn.results.info import MapInfo, Thing
+from visattn.results.map_boxes import MapBox, MapBoxes
+from visattn.results.scale import MapScale
+from visattn.results.values import (
+    Answer,
+    DetectedObject,
+    Detections,
+    ScanPath,
+    Segmentation,
+    resolution_maps,
+)
+from visattn.results.word_statistics import HeadOverview, TextAttention, TextKey
+
+PLACE = Geometry.identity((31, 41)).resized((16, 24))
+CELLS = GridPlacement((0.0, 0.0, 24.0, 16.0), (16, 24))
+INFO = MapInfo("gradcam", layer=3, image="a.jpg", target=1, class_name="dog", outside=[0.5],
+               thing=Thing("box", box=(1.0, 2, 3, 4)), more={"heads": "mean"})  # fmt: skip
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def maps_of(
+    count: int, kind: Any = "words", *, info: MapInfo = INFO, seed: int = 0
+) -> AttentionMap:
+    labels = tuple(f"w{number}" for number in range(count))
+    return AttentionMap(numbers(count, 2, 3, seed=seed), "layer", kind, PLACE, info, labels, CELLS)
+
+
+def caption(count: int, photos: int, *, video: bool = False, rich: bool = False) -> Caption:
+    info = replace(INFO, outside=()) if not video else MapInfo(frames=[0, 5], seconds=[0.0, 0.2])
+    first, *others = (
+        maps_of(count, info=replace(info, image=f"{number}.jpg"), seed=number)
+        for number in range(photos)
+    )
+    if video:
+        first = replace(first, values=numbers(count, 2, 2, 3))
+    words = first.labels
+    values = numbers(2, count, 3).double()
+    phrase = GroundedPhrase(0, 1, ((0.0, 0.0, 0.5, 1.0),), (0.5,), 0.25, pointed=True)
+    plain = Caption(words, tuple(values[0, :, 0].tolist()), tuple(values[1, :, 0].tolist()), first,
+                    -1.5, finished=False, image="clip.mp4", further_maps=tuple(others))  # fmt: skip
+    if not rich:
+        return plain
+    keys = (TextKey("a", "prompt", (3, 4)), TextKey("<s>", "special", (0,)))
+    text = TextAttention(words, keys, numbers(count, 2), numbers(count), numbers(count), joint=True)
+    head = numbers(2, 3)
+    head[1, 2] = torch.nan
+    return replace(
+        plain, notes="relevance", gate_symbol="on photo", spaces=(False,) * count,
+        phrases=(phrase,), alternatives=(replace(plain, score=-2.0),), text_attention=text,
+        head_overview=HeadOverview(("a", "b"), head, head, head, head, 0.5),
+    )  # fmt: skip
+
+
+def answer(hops: int) -> Answer:
+    maps = maps_of(hops, "tokens") if hops else None
+    weights = numbers(hops, 2) if hops else None
+    return Answer("Red?", ("red", "it"), (("yes", 0.9),), maps, weights, ("it",), "a.jpg", ("n",))
+
+
+def scan_path(glimpses: int, channels: int) -> ScanPath:
+    start = numbers(glimpses, 1, 2).mul(8).floor()
+    windows = torch.cat([start, start + 4], -1).repeat(1, 2, 1)
+    windows[:, 1] += torch.tensor([-2.0, -2, 2, 2])
+    boxes = PLACE.to_image(windows.double().view(-1, 2)).view(windows.shape)
+    patches = numbers(glimpses, 2, channels, 4, 4).mul(255).byte()
+    pixels = numbers(channels, 16, 24).mul(255).byte()
+    info = MapInfo(model="RAM", policy="greedy", seed=0)
+    return ScanPath(("a", "b"), numbers(glimpses, 2).double(), numbers(glimpses, 2), boxes, patches,
+                    pixels, resolution_maps(windows, (16, 24), PLACE, info), 1, "b")  # fmt: skip
+
+
+def detections(count: int, *, sampled: bool) -> Detections:
+    objects = tuple(DetectedObject(f"w{n}", 0.5, (1.0, 2.0, 3.5, 4.0), n) for n in range(count))
+    points = numbers(count, 5, 3).double() if sampled and count else None
+    return Detections(objects, maps_of(count, "queries"), points)
+
+
+def segmentation(gates: int) -> Segmentation:
+    labels = np.arange(31 * 41, dtype=np.uint8).reshape(31, 41) % 3
+    gate = AttentionMap(numbers(2, 3), "gate", "gate", placement=CELLS)
+    return Segmentation(labels, ("sky", "a", "b"), (gate,) * gates, PLACE)
+
+
+counts = st.integers(0, 3)
+
+
+def calls(function: Any, *args: Any, **options: Any) -> st.SearchStrategy[Any]:
+    """Calls that make results, outside of the strategy: torch draws random numbers."""
+    return st.builds(partial, st.just(function), *args, **options)
+
+
+RESULTS: dict[type, st.SearchStrategy[Any]] = {
+    AttentionMap: calls(maps_of, counts) | calls(lambda: segmentation(1).gates[0]),
+    Caption: calls(caption, counts, st.integers(1, 2), rich=st.booleans())
+    | calls(caption, st.just(2), st.just(1), video=st.just(True)),  # noqa: FBT003
+    Answer: calls(answer, counts),
+    ScanPath: calls(scan_path, st.integers(1, 3), st.sampled_from([0, 1, 3])),
+    Detections: calls(detections, counts, sampled=st.booleans()),
+    Segmentation: calls(segmentation, counts),
+    MapInfo: calls(lambda: INFO) | calls(MapInfo),
+    Thing: calls(lambda: Thing("pixel", (3, 4))) | calls(lambda: Thing("box", box=(1.0, 2, 3, 4))),
+    MapBoxes: calls(
+        lambda: MapBoxes(
+            (MapBox((1.0, 2.0, 3.0, 4.0), 0.5, 0.75, "dog", 1),),
+            0.5,
+            relative=True,
+            image_size=(31, 41),
+        )
+    ),
+    MapScale: calls(lambda: MapScale("image", 0.0, 0.25)),
+    TextAttention: calls(lambda: caption(2, 1, rich=True).text_attention),
+    HeadOverview: calls(lambda: caption(2, 1, rich=True).head_overview),
+}
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same, tensors by their numbers and sequences by their items."""
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if is_dataclass(one):
+        return type(one) is type(other) and all(
+            equal(getattr(one, each.name), getattr(other, each.name))
+            for each in fields(one)
+            if each.name != "written"  # how a record spelled its defaults
+        )
+    if isinstance(one, Mapping):
+        return {*one} == {*other} and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, Sequence) and not isinstance(one, str):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def test_all_results_are_here() -> None:
+    folder = Path(visattn.results.__file__).parent
+    modules = [import_module(f"visattn.results.{path.stem}") for path in folder.glob("[!_]*.py")]
+    classes = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__ == module.__name__
+        if hasattr(each, "to_dict") and not inspect.isabstract(each)
+    }
+    assert classes == {*RESULTS}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+@given(data=st.data())
+def test_a_result_is_read_back_as_it_was(kind: Any, data: st.DataObject) -> None:
+    result = data.draw(RESULTS[kind])()
+    record = json.loads(json.dumps(result.to_dict()))
+    again = kind.from_dict(record)
+    assert equal(again, result)
+    assert json.loads(json.dumps(again.to_dict())) == record
+
+
+@pytest.mark.parametrize("kind", [Caption, Answer, ScanPath, Detections, Segmentation])
+def test_a_saved_file_is_read_back(kind: Any, tmp_path: Path) -> None:
+    examples: dict[type, Any] = {
+        Caption: caption(2, 1), Answer: answer(2), ScanPath: scan_path(2, 3),
+        Detections: detections(2, sampled=True), Segmentation: segmentation(1),
+    }  # fmt: skip
+    result = examples[kind]
+    result.save(tmp_path / "result.json")
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert equal(kind.from_dict(record), result)
+    again = json.loads(json.dumps({**record, "provenance": {}, "card": {}}))
+    assert equal(kind.from_dict(again), result)
