@@ -22,6 +22,7 @@ from visattn.commands.options.boxes import (
     boxes_of,
     check_boxes,
     join_boxes,
+    without_folder,
 )
 from visattn.commands.options.models import (
     add_model,
@@ -116,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     resolve_model(parser, args, _NO_MODEL)
     check_boxes(parser, args)
     if args.out is None:
-        refuse_without(parser, args, ["num_answers", *IN_FILES])
+        refuse_without(parser, args, without_folder(args, ["num_answers", *IN_FILES]))
     job = AnswersJob(args)
     if not args.dry_run:
         job.check_files()  # before the model is loaded

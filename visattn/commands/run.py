@@ -283,6 +283,8 @@ class Job(ABC, Generic[Result]):
             FileExistsError: If there are such files.
             ValueError: If a file would overwrite an input image.
         """
+        if self._boxes is not None:
+            self._boxes.check()
         if self.out is None:
             return
         check_no_overwrite(self.out, self.output_files(), self.all_names)

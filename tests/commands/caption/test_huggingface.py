@@ -354,6 +354,10 @@ def test_photos_that_a_model_cannot_process_are_skipped(
     lines, errors = capsys.readouterr()
     assert lines.startswith("panorama")
     assert "LlavaForConditionalGeneration fails on this photo: index out of range" in errors
+    out = photos.parent / "existing"
+    out.mkdir()
+    assert run(llava, photos / "portrait.png", "--out", str(out)) == 1
+    assert "skipped" not in capsys.readouterr().err  # it failed on the first photo
 
 
 def test_long_prompts_are_refused(llava: Path, photos: Path, capsys: Capsys) -> None:

@@ -108,3 +108,25 @@ def test_wrong_files_are_refused(photos: Path, tmp_path: Path, capsys: Any) -> N
         assert message in capsys.readouterr().err
     assert run(*CAPTION, image, "--boxes", "b.json", "--box-threshold", "0") == 2
     assert _DEFAULT == BOX_THRESHOLD
+
+
+def test_a_file_of_something_else_is_not_replaced(
+    photos: Path, tmp_path: Path, capsys: Any
+) -> None:
+    file, image = tmp_path / "boxes.json", photos / "a.png"
+    for content in ("{}", '{"info": {"description": "COCO 2017"}}', "no JSON"):
+        file.write_text(content)
+        for words in (CAPTION, ("overlay", "--method", "gradcam", "--model", "timm:resnet18")):
+            out = tmp_path / "out"
+            assert run(*words, image, "--out", out, "--boxes", file) == 1
+            assert "holds no boxes of attention maps" in capsys.readouterr().err
+            assert file.read_text() == content
+            assert not out.exists()  # nothing was computed
+    assert run(*CAPTION, image, "--boxes", file) == 1
+    assert run(*CAPTION, image, "--boxes", file, "--overwrite") == 0
+    assert read(file)["info"]["description"] == "boxes of attention maps"
+    assert run(*CAPTION, image, "--boxes", file) == 0
+    maps = ("overlay", image, "--maps", file, "--out", tmp_path / "x.png")
+    file.write_text("[[1]]")
+    assert run(*maps, "--boxes", file) == 1
+    assert run(*CAPTION, image, "--overwrite") == 2

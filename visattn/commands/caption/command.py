@@ -23,7 +23,7 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
-from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
+from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes, without_folder
 from visattn.commands.options.models import add_model, is_transformers, resolve_model
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.videos import (
@@ -245,7 +245,7 @@ def _caption_videos(args: argparse.Namespace) -> int:
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with a usage error if options contradict each other; fill in dependent defaults."""
     if args.out is None:
-        refuse_without(parser, args, _IN_FILES)
+        refuse_without(parser, args, without_folder(args, _IN_FILES))
     check_boxes(parser, args)
     if is_transformers(args.model):
         return

@@ -341,7 +341,7 @@ class TransformersJob(CaptionJob):
         """
         self.model, self.processor = _load(self.args)
         self.weights = str(transformers_directory(self.args.model))
-        self._checked = False
+        self._is_first = True
         return self.model, self.args.model
 
     def notes(self) -> list[str]:
@@ -372,7 +372,7 @@ class TransformersJob(CaptionJob):
         Raises:
             ValueError: If the model fails on the first image, or on any with `--strict`.
         """
-        first, self._checked = not self._checked, True
+        first, self._is_first = self._is_first, False
         try:
             if first:
                 _report_memory(self.model, self.processor, images[0], self.args)

@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from visattn.commands.options.arguments import (
 )
 from visattn.commands.options.modes import refuse_without
 from visattn.io.atomic import atomic_write
+from visattn.io.safe_text import read_json
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from visattn.results.attention_map import AttentionMap
@@ -45,6 +46,16 @@ def check_boxes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
     """Exit with a usage error if only the threshold is given."""
     if args.boxes is None:
         refuse_without(parser, args, ["box_threshold"], "a file of boxes, --boxes FILE")
+
+
+def without_folder(args: argparse.Namespace, names: Collection[str]) -> list[str]:
+    """Return which options have no effect without an output folder.
+
+    Args:
+        args: Options of the command.
+        names: Those of them that write into the folder; `overwrite` also replaces a file of boxes.
+    """
+    return [name for name in names if name != "overwrite" or args.boxes is None]
 
 
 def box_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -96,6 +107,7 @@ class BoxFile:
 
     def __init__(self, args: argparse.Namespace, images: Iterable[Path]) -> None:
         self.path: Path | None = args.boxes
+        self._overwrite = bool(args.overwrite)
         self._found: dict[Path, MapBoxes] = {}
         images = list(images)
         if self.path is None:
@@ -119,14 +131,36 @@ class BoxFile:
         if self.path is not None and boxes is not None:
             self._found[image] = boxes
 
+    def check(self) -> None:
+        """Refuse to replace a file that holds no boxes of maps, unless with `--overwrite`.
+
+        Raises:
+            FileExistsError: If there is such a file.
+        """
+        if self.path is None or self._overwrite or not os.path.lexists(self.path):
+            return
+        from visattn.data.regions.box_files import DESCRIPTION
+
+        try:
+            known = read_json(self.path)["info"]["description"] == DESCRIPTION
+        except (OSError, ValueError, LookupError, TypeError):
+            known = False
+        if not known:
+            raise FileExistsError(
+                f"--boxes {self.path} holds no boxes of attention maps: choose another file, or "
+                "replace it with --overwrite"
+            )
+
     def write(self) -> None:
         """Write the file, if there is one.
 
         Raises:
+            FileExistsError: If it holds something else by now.
             OSError: If it cannot be written.
         """
         if self.path is None:
             return
+        self.check()
         from visattn.data.regions.box_files import coco_boxes
 
         named = (

@@ -55,6 +55,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would overwrite the photo {photo}")
     folder, names = paths[0].parent, [path.name for path in paths]
+    box_file.check()
     if not args.overwrite:
         WrittenFiles.read(folder).check(names)
     boxes = [] if args.boxes is None else [args.boxes.absolute()]

@@ -6,6 +6,9 @@ from typing import Any
 
 from visattn.results.map_boxes import MapBoxes
 
+DESCRIPTION = "boxes of attention maps"
+"""By which such a file is known."""
+
 
 def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
     """Return boxes of maps as a COCO document, in pixels of the upright images.
@@ -52,7 +55,7 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
                 "text": each.label,
                 "index": each.map_index,
             })  # fmt: skip
-    info = {"description": "boxes of attention maps", "rules": rules}
+    info = {"description": DESCRIPTION, "rules": rules}
     listed = [{"id": number, "name": name} for name, number in categories.items()]
     return {"info": info, "images": entries, "annotations": annotations, "categories": listed}
 
