@@ -8,7 +8,6 @@ import pytest
 
 from visattn.cli import main
 from visattn.commands.data import command
-from visattn.commands.score.rows import ScoreRows
 from visattn.io.disk_errors import explained_disk_errors
 
 
@@ -33,24 +32,6 @@ def test_each_error_has_its_advice(number: int, text: str, tmp_path: Path) -> No
 def test_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="not yours"), explained_disk_errors(tmp_path):
         raise PermissionError(errno.EACCES, "not yours")
-
-
-class FullFile:
-    """A file on a full disk."""
-
-    def write(self, _: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self) -> None:
-        pass
-
-
-def test_rows_of_scores_name_their_folder(tmp_path: Path) -> None:
-    rows = ScoreRows(tmp_path / "rows.jsonl", {"seed": 0}, {})
-    rows.__exit__()
-    rows._file = FullFile()  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(OSError, match=rf"no space left: .* make room or .*{tmp_path}"):
-        rows.add({"kind": "score", "image": "a", "category": None, "method": "rise"})
 
 
 def test_what_no_writer_explains_the_command_line_does(

@@ -123,7 +123,7 @@ class Job(ABC, Generic[Result]):
         if self.out is not None:
             self.folder = ResultFolder(self.out)
             several = len(self.all_names) > 1 or self.index_of_one
-            self.has_index = several or has_index(self.out)
+            self.has_index = self.writes_shared and (several or has_index(self.out))
             if self.has_index:
                 check_index(self.out)
 
@@ -272,7 +272,7 @@ class Job(ABC, Generic[Result]):
             for name in self.names.values():
                 for stem in self.stems(name):
                     files += [*self.files(name, stem), f"{stem}.json"]
-            files += [*[INDEX] * self.has_index, *self._shared_files()]
+            files += [*[INDEX] * self.has_index, *self.shared_files()]
         boxes = getattr(self.args, "boxes", None)
         return files if boxes is None else [*files, str(boxes.absolute())]
 
@@ -290,7 +290,7 @@ class Job(ABC, Generic[Result]):
         check_no_overwrite(self.out, self.output_files(), self.all_names)
         if self.overwrite or not self.out.is_dir():
             return
-        WrittenFiles.read(self.out).check(self._shared_files())
+        WrittenFiles.read(self.out).check(self.shared_files())
         foreign: dict[str, str] = {}
         for _, reasons in map_in_threads(self._foreign, self.names):
             foreign |= reasons()
@@ -323,7 +323,8 @@ class Job(ABC, Generic[Result]):
         with replace_files(self.out, name, overwrite=self.overwrite) as part:
             (part / name).write_bytes(content)
 
-    def _shared_files(self) -> list[str]:
+    def shared_files(self) -> list[str]:
+        """Return the files of all images, besides the index."""
         tables = [f"{self.command}.csv", *[f"{self.command}.parquet"] * self.parquet]
         return [*tables, *self.extra_files()]
 
@@ -384,8 +385,14 @@ class Job(ABC, Generic[Result]):
     def _settings(self) -> dict[str, Any]:
         return plain_values(self.settings())
 
-    def _origin(self, path: Path, stem: str) -> Origin:
-        name = self.names[path]
+    def origin(self, path: Path, stem: str) -> Origin:
+        """Return what a result is made from now.
+
+        Args:
+            path: The image.
+            stem: Stem of the result.
+        """
+        name = self.all_names[path]
         settings = {**self._settings, **plain_values(self.settings_of(name, stem))}
         files = self.files(name, stem)
         return Origin(self.command, str(path), self._digests(path), settings, files)
@@ -403,11 +410,11 @@ class Job(ABC, Generic[Result]):
             path: The image.
         """
         records: list[Record] = []
-        for stem in self.stems(self.names[path]):
+        for stem in self.stems(self.all_names[path]):
             if self.folder is None:
                 return None
             try:
-                origin = self._origin(path, stem)
+                origin = self.origin(path, stem)
                 record = self.folder.finished(stem, origin, self.is_same)
                 if record is None:
                     return None
@@ -466,7 +473,7 @@ class Job(ABC, Generic[Result]):
             parts += self.parts(self.names[task.path], task.image, task.result)
             if self.folder is not None:
                 for part in parts:
-                    self.folder.write(part, self._origin(task.path, part.stem))
+                    self.folder.write(part, self.origin(task.path, part.stem))
         except (OSError, ValueError) as error:
             reason = f"{task.image.name}: {error}"
             return _Written(tuple(part.record for part in parts), reason)

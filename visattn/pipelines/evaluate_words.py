@@ -1,10 +1,9 @@
 """Scores of word maps against the boxes of phrases, with swapped and untrained controls."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -74,107 +73,72 @@ def evaluate_words(
     *,
     generated: bool = False,
     controls: Sequence[Control] = CONTROLS,
-    max_controls: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the scores of each phrase by each method, and those of the controls.
 
-    `swapped` maps the same words on the photo before, and scores them with the boxes of their own;
+    Args:
+        model: The model.
+        photos: Photos with captions.
+        methods: Methods for words.
+        generated: As for `photo_rows`.
+        controls: As for `photo_rows`.
+
+    Raises:
+        ValueError: If a method is unknown.
+    """
+    untrained = model.untrained() if "untrained" in controls else None
+    before: LoadedImage | None = None
+    for photo in photos:
+        image = photo.load()
+        models: dict[Control, WordModel] = {"none": model, "swapped": model}
+        shown: dict[Control, LoadedImage] = {"none": image}
+        if before is not None:
+            shown["swapped"] = before
+        if untrained is not None:
+            models["untrained"], shown["untrained"] = untrained, image
+        pairs = {name: (models[name], shown[name]) for name in controls if name in shown}
+        yield from photo_rows(model, photo, image, methods, pairs, generated=generated)
+        before = image
+
+
+def photo_rows(
+    model: WordModel,
+    photo: PhrasedPhoto,
+    image: LoadedImage,
+    methods: Sequence[str],
+    controls: Mapping[Control, tuple[WordModel, LoadedImage]],
+    *,
+    generated: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each phrase of a photo.
+
+    `swapped` maps the same words on another photo, and scores them with the boxes of their own;
     `untrained` maps them with a model of random weights. A map that is zero everywhere is scored as
     the uniform one.
 
     Args:
-        model: The model.
-        photos: Photos with captions.
+        model: The model, which generates the caption.
+        photo: The photo with its captions.
+        image: Its pixels.
         methods: Methods for words.
-        generated: Whether to score the captions that the model generates, by the phrases that
-            they contain; otherwise the first reference caption that has phrases.
-        controls: Which to compute; `none` is the model itself.
-        max_controls: Number of captions for which other controls than `none` are computed; None
-            for all.
+        controls: Which to compute, `none` being the model itself: the model and the photo that it
+            gets.
+        generated: Whether to score the captions that the model generates, by the phrases that they
+            contain; otherwise the first reference caption that has phrases.
 
     Raises:
         ValueError: If a method is unknown.
     """
-    options = {"generated": generated, "controls": controls, "max_controls": max_controls}
-    for scored in evaluate_photos(model, photos, methods, **options):
-        yield from scored.rows
-
-
-class ScoredPhoto(NamedTuple):
-    """The scores of a photo.
-
-    Args:
-        name: Its name.
-        content: Digest of all that they depend on but for model and options: pixels, captions, and
-            the photo before, which is the control.
-        rows: As `evaluate_words` yields them.
-    """
-
-    name: str
-    content: str
-    rows: list[dict[str, Any]]
-
-
-Saved = Callable[[str, str], list[dict[str, Any]] | None]
-"""Returns the rows of a photo, by its name and content, if they are known."""
-
-
-def evaluate_photos(
-    model: WordModel,
-    photos: Iterable[PhrasedPhoto],
-    methods: Sequence[str],
-    *,
-    saved: Saved = lambda *_: None,
-    generated: bool = False,
-    controls: Sequence[Control] = CONTROLS,
-    max_controls: int | None = None,
-) -> Iterator[ScoredPhoto]:
-    """Yield the scores of each photo, as `evaluate_words` describes them.
-
-    Args:
-        model: The model.
-        photos: Photos with captions.
-        methods: Methods for words.
-        saved: Rows that are known and not computed again.
-        generated: Whether to score the captions that the model generates.
-        controls: Which to compute.
-        max_controls: Number of captions for which other controls than `none` are computed.
-
-    Raises:
-        ValueError: If a method is unknown.
-    """
-    untrained = model.untrained() if "untrained" in controls else model
-    before: LoadedImage | None = None
-    digest, count = "", 0
-    for photo in photos:
-        image = photo.load()
-        own = _digest(image.pixels.tobytes(), repr((image.size, photo.captions)).encode())
-        used: list[Control] = list(controls)
-        if max_controls is not None and count >= max_controls:
-            used = ["none"] if "none" in controls else []
-        content = _digest(own.encode(), digest.encode(), repr(used).encode())
-        rows = saved(photo.name, content)
-        if rows is None:
-            words, phrases = _caption_of(model, photo, image, generated=generated)
-            rows = [{"kind": "caption", "image": photo.name, "caption": " ".join(words),
-                     "phrases": len(phrases)}] if words and generated else []  # fmt: skip
-            for control in used if phrases else ():
-                shown = before if control == "swapped" else image
-                if shown is None:
-                    continue
-                source = untrained if control == "untrained" else model
-                maps = source.maps(shown, words, methods)
-                for name, (values, cells) in _with_baselines(maps, control).items():
-                    own_rows = _phrase_rows(values, phrases, cells)
-                    labels = {"kind": "phrase", "image": photo.name, "method": name}
-                    rows += [{**labels, "control": control, **row} for row in own_rows]
-        yield ScoredPhoto(photo.name, content, rows)
-        count += any(row["kind"] == "phrase" for row in rows)
-        before, digest = image, own
-
-
-def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
+    words, phrases = _caption_of(model, photo, image, generated=generated)
+    if words and generated:
+        yield {"kind": "caption", "image": photo.name, "caption": " ".join(words),
+               "phrases": len(phrases)}  # fmt: skip
+    for control, (reader, shown) in controls.items() if phrases else ():
+        maps = reader.maps(shown, words, methods)
+        for name, (values, cells) in _with_baselines(maps, control).items():
+            labels = {"kind": "phrase", "image": photo.name, "method": name, "control": control}
+            for row in _phrase_rows(values, phrases, cells):
+                yield {**labels, **row}
 
 
 def _caption_of(

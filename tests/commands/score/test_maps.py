@@ -122,7 +122,9 @@ def test_reruns_and_resumed_runs_write_the_same_file(
     torch.manual_seed(1)
     assert run(*words, "--out", tmp_path / "b") == 0
     assert (tmp_path / "b" / "rows.jsonl").read_bytes() == first
-    (tmp_path / "b" / "rows.jsonl").write_bytes(first[: 2 * len(first) // 3])
+    (tmp_path / "b" / "rows.jsonl").unlink()
+    for name in ("2", "4"):
+        (tmp_path / "b" / "rows" / f"{name}.json").unlink()
     torch.manual_seed(1)
     assert run(*words, "--out", tmp_path / "b") == 0
     assert (tmp_path / "b" / "rows.jsonl").read_bytes() == first
@@ -134,8 +136,49 @@ def test_reruns_and_resumed_runs_write_the_same_file(
 
     monkeypatch.setattr(MapEvaluator, "evaluate", nothing_left)
     assert run(*words, "--out", tmp_path / "b") == 0
-    assert run(*words, "--seed", "1", "--out", tmp_path / "b") == 1
-    assert "made with seed=0, now it is seed=1" in capsys.readouterr().err
+    monkeypatch.undo()
+    torch.manual_seed(1)
+    assert run(*words, "--seed", "1", "--out", tmp_path / "b") == 0
+    assert '"seed": 1' in (tmp_path / "b" / "scores.json").read_text()
+
+
+def test_only_new_methods_and_checks_are_computed(
+    coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[tuple[str, ...]] = []
+    for name in ("evaluate", "sanity_checks"):
+        compute = getattr(MapEvaluator, name)
+
+        def counted(self: Any, queries: Any, images: Any, methods: Any, *, f: Any = compute) -> Any:
+            computed.append((f.__name__, queries[0].image.name, *methods))
+            return f(self, queries, images, methods)
+
+        monkeypatch.setattr(MapEvaluator, name, counted)
+    words = [*CNN, "--data", coco, *FAST, "--limit", "2", "--out", tmp_path]
+    torch.manual_seed(1)
+    assert run(*words, "--methods", "gradcam") == 0
+    first = (tmp_path / "rows.jsonl").read_bytes()
+    computed.clear()
+    torch.manual_seed(1)
+    assert run(*words, "--methods", "layercam", "gradcam", "--sanity-checks", "1") == 0
+    assert computed == [
+        ("evaluate", "0.png", "layercam"),
+        ("sanity_checks", "0.png", "layercam", "gradcam", "random", "center", "edges"),
+        ("evaluate", "1.png", "layercam"),
+    ]
+    computed.clear()
+    torch.manual_seed(1)
+    assert run(*words, "--methods", "gradcam") == 0
+    assert not computed
+    assert (tmp_path / "rows.jsonl").read_bytes() == first
+
+
+def test_an_earlier_folder_of_scores_is_refused(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"settings": {"seed": 0}}\n')
+    words = [*CNN, "--data", coco, "--methods", "gradcam", *FAST, "--out", tmp_path]
+    assert run(*words) == 1
+    assert "holds rows.jsonl, which this command did not write" in capsys.readouterr().err
+    assert run(*words, "--overwrite") == 0
 
 
 def test_road_imputes_removed_pixels(coco: Path, capsys: Capsys) -> None:
@@ -168,8 +211,10 @@ def test_scores_of_changed_weights_are_not_mixed(
     assert run(*words) == 0
     assert f"weights:cnn.safetensors@{file_digest(file)}|" in capsys.readouterr().out
     save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 32)), file)
-    assert run(*words) == 1
-    assert "holds scores made with weights=" in capsys.readouterr().err
+    assert run(*words) == 0
+    assert f"weights:cnn.safetensors@{file_digest(file)}|" in capsys.readouterr().out
+    head, *_ = (tmp_path / "out" / "rows.jsonl").read_text().splitlines()
+    assert file_digest(file) in head
 
 
 def test_predicted_classes_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:

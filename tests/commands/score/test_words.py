@@ -1,6 +1,7 @@
 """`visattn score words`, from the command line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 import visattn
 from visattn.commands.score.command import main
+from visattn.images.reader import ImageError
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.pipelines import evaluate_words
@@ -137,10 +139,10 @@ def test_an_interrupted_run_is_resumed(
     scenes = ["--weights", str(weights), "--data", "scenes:scenes_demo", "--limit", "4"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert main(["words", *scenes, "--out", str(whole)]) == 0
-    cut.mkdir()
-    lines = (whole / "rows.jsonl").read_bytes().splitlines(keepends=True)
-    end = [index for index, line in enumerate(lines) if b'"kind": "photo"' in line][1]
-    (cut / "rows.jsonl").write_bytes(b"".join(lines[: end + 3]))  # within the third photo
+    shutil.copytree(whole, cut)
+    for name in ("test-2", "test-3"):
+        (cut / "rows" / f"{name}.json").unlink()
+    (cut / "rows.jsonl").unlink()
     computed: list[str] = []
     maps = evaluate_words.WordModel.maps
 
@@ -150,9 +152,40 @@ def test_an_interrupted_run_is_resumed(
 
     monkeypatch.setattr(evaluate_words.WordModel, "maps", counted)
     assert main(["words", *scenes, "--out", str(cut)]) == 0
-    assert "test-0" not in computed
-    assert {"test-2", "test-3"} <= {*computed}
-    for name in ("rows.jsonl", "scores.json"):
+    assert {*computed} == {"test-1", "test-2", "test-3"}  # a control is the scene before
+    for name in ("rows.jsonl", "scores.json", "rows/test-2.json"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
-    with pytest.raises(ValueError, match="methods"):
-        main(["words", *scenes, "--methods", "gradcam", "--out", str(cut)])
+    computed.clear()
+    assert main(["words", *scenes, "--out", str(cut)]) == 0
+    assert not computed
+
+
+def test_shards_share_the_photos(weights: Path, tmp_path: Path) -> None:
+    scenes = ["--weights", str(weights), "--data", "scenes:scenes_demo", "--limit", "4"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(["words", *scenes, "--out", str(whole)]) == 0
+    for number in (1, 2):
+        assert main(["words", *scenes, "--shard", f"{number}/2", "--out", str(parts)]) == 0
+        kept = json.loads((parts / "scores.json").read_text())["scores"]["attention"]["none"]
+        total = json.loads((whole / "scores.json").read_text())["scores"]["attention"]["none"]
+        assert (kept == total) is (number == 2)
+    for name in ("rows.jsonl", "scores.json"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_unreadable_photos_are_skipped_and_foreign_files_kept(
+    weights: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["words", "--weights", str(weights), "--data", str(photos / "phrases.json")]
+    arguments += ["--images", str(photos / "images"), "--out", str(photos / "out")]
+    (photos / "images" / "1.png").write_bytes(b"none")
+    assert main(arguments) == 1
+    lines, errors = capsys.readouterr()
+    assert "1 phrases of 1 reference captions" in lines
+    assert "1 of 2 images skipped" in errors
+    (photos / "out" / "rows.jsonl").write_text("mine")
+    with pytest.raises(FileExistsError, match="rows.jsonl, which this command did not write"):
+        main(arguments)
+    assert main([*arguments, "--overwrite"]) == 1
+    with pytest.raises(ImageError):
+        main([*arguments, "--strict"])

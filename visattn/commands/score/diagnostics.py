@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.options.folders import encode_png
-from visattn.io.atomic import atomic_write
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.metrics.maps.attention_stats import LayerDiagnostics
@@ -14,20 +13,21 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.recording.model_info import ExplainedModel
 
 
-def write_diagnostics(
-    evaluator: "MapEvaluator", images: Sequence[Path], folder: Path, batch_size: int
-) -> list[str]:
-    """Write diagnostics.json and diagnostics.png; return the lines of a table.
+DIAGNOSTICS = ("diagnostics.json", "diagnostics.png")
+
+
+def diagnose(
+    evaluator: "MapEvaluator", images: Sequence[Path], batch_size: int
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the content of the files of `DIAGNOSTICS`, and the lines of a table.
 
     Args:
         evaluator: Holds the model and its preprocessing.
         images: Image files.
-        folder: Output folder.
         batch_size: Images per batch.
 
     Raises:
         ValueError: If the attention of the model cannot be recorded.
-        OSError: If a file cannot be written.
     """
     from visattn.metrics.maps.attention_stats import diagnose_layers
     from visattn.viz.plots.attention_stats import plot_attention_stats
@@ -39,13 +39,13 @@ def write_diagnostics(
     layers = diagnose_layers(evaluator.explained, inputs)
     record = {"images": len(images), "layers": [layer.to_dict() for layer in layers]}
     content = json.dumps(record, indent=1, allow_nan=False).encode() + b"\n"
-    atomic_write(folder / "diagnostics.json", content)
     measures = [
         {name: values.cpu().numpy() for name, values in layer.measures().items()}
         for layer in layers
     ]
-    atomic_write(folder / "diagnostics.png", encode_png(plot_attention_stats(measures)))
-    return list(_table(layers, evaluator.explained))
+    plot = encode_png(plot_attention_stats(measures))
+    files = dict(zip(DIAGNOSTICS, (content, plot), strict=True))
+    return files, list(_table(layers, evaluator.explained))
 
 
 def _table(layers: "Sequence[LayerDiagnostics]", explained: "ExplainedModel") -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 import argparse
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,6 @@ from visattn.commands.options.arguments import (
     real_number,
     whole_number,
 )
-from visattn.commands.options.dry_run import (
-    describe_images,
-    describe_model,
-    print_dry_run,
-)
-from visattn.commands.options.folders import create_folder
-from visattn.commands.options.images import map_in_threads
 from visattn.commands.options.models import (
     add_model,
     load_explained_model,
@@ -29,16 +22,14 @@ from visattn.commands.options.models import (
     resolve_model,
 )
 from visattn.commands.options.modes import refuse_without
-from visattn.commands.options.output_streams import print_lines, progress_bar
+from visattn.commands.options.output_streams import print_lines
 from visattn.commands.options.provenance import file_digest
-from visattn.commands.score.diagnostics import write_diagnostics
-from visattn.commands.score.rows import ScoreRows
+from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
+from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.io.terminal import print_message
-from visattn.io.written_files import replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.regions.annotations import AnnotatedImage
-    from visattn.images.reader import LoadedImage
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
 _DESCRIPTION = """\
@@ -69,8 +60,9 @@ Baselines: random, center (a Gaussian) and edges.
 The target of a category is its most probable class; the class names of models with 1000 classes are
 those of ImageNet. Categories without a class of the model are excluded and counted.
 
-With --out, DIR holds rows.jsonl (a line per image and method; an interrupted run is resumed from
-it), scores.json, and with --diagnostics diagnostics.json and diagnostics.png."""
+With --out, DIR holds rows/ (the scores of each image; an interrupted run is resumed from them),
+rows.jsonl (a line per image and method), scores.json, and with --diagnostics diagnostics.json and
+diagnostics.png. Commands with --shard share the images; each reports those that are finished."""
 
 _NO_MODEL = "--model is missing: name the model whose maps are scored, as in visattn overlay"
 _PARTS = ("localization", "insertion_deletion", "road")
@@ -124,8 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_score_options(parser)
     add_options(parser, "out", out={"help": "output folder for rows and scores"})
-    overwrite = {"help": "discard existing rows (default: resume)"}
-    add_options(parser, "overwrite", "dry-run", overwrite=overwrite)
+    add_options(parser, "strict", "shard", "overwrite", "dry-run")
     return parser
 
 
@@ -170,12 +161,10 @@ def score(args: argparse.Namespace) -> int:
 
     Raises:
         FileNotFoundError: If the data or the weights do not exist.
+        FileExistsError: If a file would be replaced that visattn did not write.
         ValueError: If a method or the data does not fit the model, or nothing is left to score.
         OSError: If `--out` cannot be written.
     """
-    from visattn.attribution.model_free import BASELINES
-    from visattn.pipelines.evaluate_maps import build_queries, count_classes
-
     resolve_model(args.parser, args, _NO_MODEL)
     if args.diagnostics and args.out is None:
         raise ValueError("--diagnostics needs an output folder, --out DIR")
@@ -187,39 +176,206 @@ def score(args: argparse.Namespace) -> int:
     for part, options in _OPTIONS_OF_PARTS.items():
         if part not in args.scores:
             refuse_without(args.parser, args, options, f"--scores {part}")
-    skipped: dict[str, str] = {}
-    images = _read_annotations(args, skipped)[: args.limit]
-    has_categories = any(any(image.categories) for image in images)
-    predicted = args.target == "predicted" or (args.target is None and not has_categories)
-    if args.out is not None and not args.dry_run:
-        create_folder(args.out)
-    evaluator, weights = _build_evaluator(args)
-    methods = list(dict.fromkeys([*args.methods, *BASELINES]))
-    evaluator.check_methods(methods)
-    explained = evaluator.explained
-    names = explained.class_names
-    num_classes = len(names) if args.target in _DENSE else count_classes(explained)
-    queries, missing = build_queries(images, names, num_classes, predicted=predicted)
-    if not queries:
-        raise ValueError(
-            f"the model has no class for {', '.join(missing)}; "
-            "score its predictions with --target predicted"
-        )
+    skipped: list[str] = []
+    job = MapScoreJob(args, _read_annotations(args, skipped)[: args.limit])
+    job.skipped += skipped
+    job.load()
     if args.dry_run:
-        return _dry_run(args, evaluator, queries, methods)
-    settings = _settings(args, predicted=predicted, weights=weights)
-    path = None if args.out is None else args.out / "rows.jsonl"
-    contents = {} if path is None else _contents(images)
-    with ScoreRows(path, settings, contents, overwrite=args.overwrite) as rows:
-        _evaluate(evaluator, queries, methods, rows, skipped, args)
-    _report(args, settings, rows, missing, skipped)
-    if args.diagnostics and args.out is not None:
-        paths = [image.path for image in images if image.name not in skipped]
-        paths = paths[: args.diagnostics]
-        print_lines(["", *write_diagnostics(evaluator, paths, args.out, args.batch_size)])
-    for reason in skipped.values():
-        print_message(f"skipped {reason}")
-    return 1 if skipped else 0
+        return job.dry_run(job.evaluator.explained.model, args.model)
+    return job.run()
+
+
+class MapScoreJob(ScoreJob):
+    """Scores of attribution maps on images with objects.
+
+    Args:
+        args: Options of `visattn score maps`.
+        images: Images with their objects.
+
+    Raises:
+        ValueError: If a file would overwrite an image.
+    """
+
+    command = "score maps"
+
+    def __init__(self, args: argparse.Namespace, images: "Sequence[AnnotatedImage]") -> None:
+        from visattn.attribution.model_free import BASELINES
+
+        self.annotated = {image.path: image for image in images}
+        has_categories = any(any(image.categories) for image in images)
+        is_predicted = args.target == "predicted"
+        self.predicted = is_predicted or (args.target is None and not has_categories)
+        names = {path: image.name for path, image in self.annotated.items()}
+        super().__init__(args, names, list(dict.fromkeys([*args.methods, *BASELINES])))
+
+    def load(self) -> None:
+        """Load the model, and list what is explained on each image.
+
+        Raises:
+            FileNotFoundError: If the weights do not exist.
+            ValueError: If a method does not fit the model, or it has no class of the data.
+        """
+        from visattn.pipelines.evaluate_maps import build_queries, count_classes
+
+        self.evaluator, self.weights = _build_evaluator(self.args)
+        self.evaluator.check_methods(self.methods)
+        explained = self.evaluator.explained
+        names = explained.class_names
+        num_classes = len(names) if self.args.target in _DENSE else count_classes(explained)
+        images = list(self.annotated.values())
+        queries, self.missing = build_queries(images, names, num_classes, predicted=self.predicted)
+        if not queries:
+            raise ValueError(
+                f"the model has no class for {', '.join(self.missing)}; "
+                "score its predictions with --target predicted"
+            )
+        self.checked = {
+            (query.image.name, query.category) for query in queries[: self.args.sanity_checks or 0]
+        }
+        self.queries: dict[str, list[QueryObject]] = {}
+        for query in queries:
+            self.queries.setdefault(query.image.name, []).append(query)
+        for path in list(self.images):  # those without anything to explain
+            if self.images[path] not in self.queries:
+                self.names.pop(path, None)
+
+    def notes(self) -> list[str]:
+        """Return the number of maps."""
+        count = sum(len(self.queries[self.images[path]]) for path in self.names)
+        number = count * len(self.methods)
+        return [f"{count:,} targets with {', '.join(self.methods)}: {number:,} maps"]
+
+    def shared_files(self) -> list[str]:
+        """Return the files of all images."""
+        diagnostics = [*DIAGNOSTICS] if self.args.diagnostics else []
+        return [*super().shared_files(), *diagnostics]
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that changes the scores."""
+        args, named = self.args, "predicted" if self.predicted else "category"
+        return {
+            **model_settings(args, self.weights),
+            "data": args.data.name,
+            "input_size": args.input_size,
+            "classes": args.classes and file_digest(args.classes),
+            "align": args.align,
+            "resize_mode": args.resize_mode,
+            "target": args.target if args.target in _DENSE else named,
+            "scores": list(args.scores),
+            "tolerance": args.tolerance,
+            "threshold": args.threshold,
+            "steps": args.steps,
+            "seed": args.seed,
+            "visattn": version("visattn"),
+        }
+
+    def settings_of(self, name: str, stem: str) -> dict[str, Any]:
+        """Return the methods, and the categories whose maps are checked on an image."""
+        del stem
+        checked = [query.category for query in self._checked_on(self.image_of(name))]
+        return {"methods": list(self.methods), "checked": checked}
+
+    def _checked_on(self, image: str) -> "list[QueryObject]":
+        own = self.queries.get(image, [])
+        return [query for query in own if (image, query.category) in self.checked]
+
+    def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
+        """Whether an image has all rows; it may have those of more methods and checks."""
+        has = all({*settings[key]} <= {*saved.get(key, ())} for key in _ROW_SETTINGS)
+        return has and _other_settings(saved) == _other_settings(settings)
+
+    def digests(self, path: Path) -> dict[str, Any]:
+        """Return digests of an image and its annotations."""
+        return {**super().digests(path), "annotations": _annotation_digest(self.annotated[path])}
+
+    def read(self, path: Path) -> ScoredImage:
+        """Read an image and its masks, in a thread.
+
+        Raises:
+            ImageError: If it cannot be read, or its annotations are not of it.
+        """
+        from visattn.images.reader import ImageError, read_image
+
+        annotated = self.annotated[path]
+        image = read_image(path)
+        try:
+            for query in self.queries[annotated.name]:
+                annotated.region_masks(query.category)
+        except ValueError as error:
+            raise ImageError(str(error)) from error
+        if image.size != annotated.size:
+            actual, expected = ("{1} x {0}".format(*each) for each in (image.size, annotated.size))
+            raise ImageError(f"{path}: it has {actual} pixels, its annotations {expected}")
+        return ScoredImage(path, image, self._known_rows(path))
+
+    def _known_rows(self, path: Path) -> list[Row]:
+        """Return the rows of an image by methods that an earlier run has computed."""
+        if self.folder is None or self.overwrite:
+            return []
+        [stem] = self.stems(self.names[path])
+
+        def same(saved: Any, settings: Any) -> bool:
+            return _other_settings(saved) == _other_settings(settings)
+
+        record = self.folder.finished(stem, self.origin(path, stem), same)
+        return [] if record is None else [*self.selected(record["rows"])]
+
+    def selected(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows of the methods and checks of this command."""
+        for row in rows:
+            is_check = row["kind"] == "check"
+            counts = not is_check or (row["image"], row["category"]) in self.checked
+            if row["method"] in self.methods and counts:
+                yield row
+
+    def score(self, image: ScoredImage) -> list[Row]:
+        """Return the scores and checks of all methods on an image."""
+        rows = [*image.known]
+        name, size = self.images[image.path], self.args.batch_size
+        for kind, queries, compute in (
+            ("score", self.queries[name], self.evaluator.evaluate),
+            ("check", self._checked_on(name), self.evaluator.sanity_checks),
+        ):
+            known = {(row["method"], row["category"]) for row in rows if row["kind"] == kind}
+            for start in range(0, len(queries), size):
+                batch = queries[start : start + size]
+                missing = [
+                    method
+                    for method in self.methods
+                    if any((method, query.category) not in known for query in batch)
+                ]
+                if missing:
+                    new = compute(batch, [image.image] * len(batch), missing)
+                    rows += (row for row in new if (row["method"], row["category"]) not in known)
+        order = {method: number for number, method in enumerate(self.methods)}
+        return sorted(rows, key=lambda row: (row["kind"] == "check", order[row["method"]]))
+
+    def report(self, rows: Sequence[Row], skipped: Sequence[str]) -> dict[str, Any]:
+        """Print the report, and write diagnostics; return the numbers."""
+        from visattn.commands.score.report import report_lines, report_numbers
+
+        args, settings = self.args, self.settings()
+        print_lines(report_lines(rows, settings, self.missing))
+        if args.diagnostics:
+            paths = [path for path, name in self.images.items() if name not in skipped]
+            files, lines = diagnose(self.evaluator, paths[: args.diagnostics], args.batch_size)
+            for name, content in files.items():
+                self.write_shared(name, content)
+            print_lines(["", *lines])
+        return {
+            "settings": settings,
+            **report_numbers(rows),
+            "missing_categories": self.missing,
+            "skipped": sorted(skipped),
+        }
+
+
+_ROW_SETTINGS = ("methods", "checked")
+"""Settings that decide which rows an image has, not what they are."""
+
+
+def _other_settings(settings: Any) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in _ROW_SETTINGS}
 
 
 def _check_parts(args: argparse.Namespace) -> None:
@@ -235,7 +391,7 @@ def _check_parts(args: argparse.Namespace) -> None:
         )
 
 
-def _read_annotations(args: argparse.Namespace, skipped: dict[str, str]) -> "list[AnnotatedImage]":
+def _read_annotations(args: argparse.Namespace, skipped: list[str]) -> "list[AnnotatedImage]":
     """Return the images with their objects; unreadable folders are noted in `skipped`."""
     from visattn.data.regions.readers import read_annotated_images
 
@@ -244,7 +400,7 @@ def _read_annotations(args: argparse.Namespace, skipped: dict[str, str]) -> "lis
         images=args.images,
         masks=args.masks,
         omit=args.out,
-        onerror=lambda error: skipped.update({str(error): str(error)}),
+        onerror=lambda error: skipped.append(str(error)),
     )
 
 
@@ -279,145 +435,11 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     return evaluator, loaded.weights
 
 
-def _dry_run(
-    args: argparse.Namespace,
-    evaluator: "MapEvaluator",
-    queries: "Sequence[QueryObject]",
-    methods: Sequence[str],
-) -> int:
-    """Print what would be read and written, after all checks; return 0."""
-    paths = list(dict.fromkeys(query.image.path for query in queries))
-    number = len(queries) * len(methods)
-    reads = [
-        describe_images(paths),
-        describe_model(evaluator.explained.model, args.model),
-        f"{len(queries):,} targets with {', '.join(methods)}: {number:,} maps",
-    ]
-    diagnostics = ["diagnostics.json", "diagnostics.png"] if args.diagnostics else []
-    return print_dry_run(reads, args.out, ["rows.jsonl", "scores.json", *diagnostics])
-
-
-def _settings(args: argparse.Namespace, *, predicted: bool, weights: str) -> dict[str, Any]:
-    """Return everything that changes the scores, as plain values."""
-    from importlib.metadata import version
-
-    return {
-        **model_settings(args, weights),
-        "data": args.data.name,
-        "input_size": args.input_size,
-        "classes": args.classes and file_digest(args.classes),
-        "align": args.align,
-        "resize_mode": args.resize_mode,
-        "target": args.target if args.target in _DENSE else _target_name(predicted=predicted),
-        "scores": list(args.scores),
-        "tolerance": args.tolerance,
-        "threshold": args.threshold,
-        "steps": args.steps,
-        "seed": args.seed,
-        "visattn": version("visattn"),
-    }
-
-
-def _contents(images: "Sequence[AnnotatedImage]") -> dict[str, str]:
-    """Return for each image a digest of it and of its annotations."""
-    digests = map_in_threads(_content_digest, images)
-    return {image.name: digest() for image, digest in digests}
-
-
-def _content_digest(image: "AnnotatedImage") -> str:
-    """Return a digest of an image and its annotations; "" if a file cannot be read."""
-    try:
-        parts: list[object] = [image.size, file_digest(image.path)]
-        for each in image.objects:
-            mask = each.segmentation
-            parts += [each.category, file_digest(mask) if isinstance(mask, Path) else mask]
-            parts += [each.box, each.crowd]
-    except (OSError, ValueError):
-        return ""  # reported when the image is read
+def _annotation_digest(image: "AnnotatedImage") -> str:
+    """Return a digest of the annotations of an image, and of its masks."""
+    parts: list[object] = [image.size]
+    for each in image.objects:
+        mask = each.segmentation
+        parts += [each.category, file_digest(mask) if isinstance(mask, Path) else mask]
+        parts += [each.box, each.crowd]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _target_name(*, predicted: bool) -> str:
-    return "predicted" if predicted else "category"
-
-
-def _evaluate(
-    evaluator: "MapEvaluator",
-    queries: "Sequence[QueryObject]",
-    methods: Sequence[str],
-    rows: ScoreRows,
-    skipped: dict[str, str],
-    args: argparse.Namespace,
-) -> None:
-    """Compute the missing rows, always in the same batches, so that a resumed run is exact."""
-    checked = queries[: args.sanity_checks or 0]
-    work = [("score", batch) for batch in _batches(queries, args.batch_size)]
-    work += [("check", batch) for batch in _batches(checked, args.batch_size)]
-    with progress_bar(len(work)) as progress:
-        for kind, batch in progress.track(work) if progress else work:
-            names = [(query.image.name, query.category) for query in batch]
-            missing = [
-                method
-                for method in methods
-                if not all(rows.has(kind, *name, method) for name in names)
-            ]
-            if not missing:
-                continue
-            pairs = list(_read_images(batch, skipped))
-            if not pairs:
-                continue
-            readable, images = zip(*pairs, strict=True)
-            compute = evaluator.evaluate if kind == "score" else evaluator.sanity_checks
-            for row in compute(readable, images, missing):
-                rows.add(row)
-
-
-def _batches(queries: "Sequence[QueryObject]", size: int) -> "Iterator[Sequence[QueryObject]]":
-    return (queries[start : start + size] for start in range(0, len(queries), size))
-
-
-def _read_images(
-    batch: "Sequence[QueryObject]", skipped: dict[str, str]
-) -> "Iterator[tuple[QueryObject, LoadedImage]]":
-    """Yield queries with their images; unusable images are noted in `skipped`."""
-    from visattn.images.reader import ImageError, read_image
-
-    last: tuple[Path, LoadedImage] | None = None
-    for query in batch:
-        name, path, size = query.image.name, query.image.path, query.image.size
-        try:
-            image = last[1] if last and last[0] == path else read_image(path)
-            query.image.region_masks(query.category)
-        except (ImageError, ValueError) as error:
-            skipped[name] = str(error)
-            continue
-        last = path, image
-        if image.size == size:
-            yield query, image
-        else:
-            actual, expected = ("{1} x {0}".format(*each) for each in (image.size, size))
-            skipped[name] = f"{path}: it has {actual} pixels, its annotations {expected}"
-
-
-def _report(
-    args: argparse.Namespace,
-    settings: dict[str, Any],
-    rows: ScoreRows,
-    missing: dict[str, int],
-    skipped: dict[str, str],
-) -> None:
-    """Print the report, and write scores.json."""
-    from visattn.commands.score.report import report_lines, report_numbers
-
-    print_lines(report_lines(rows.rows, settings, missing))
-    if args.out is None:
-        return
-    record = {
-        "settings": settings,
-        **report_numbers(rows.rows),
-        "missing_categories": missing,
-        "skipped": sorted(skipped),
-    }
-    content = json.dumps(record, indent=1, allow_nan=False)
-    with replace_files(args.out, "scores.json", overwrite=args.overwrite) as part:
-        (part / "scores.json").write_text(content + "\n")

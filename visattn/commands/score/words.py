@@ -1,7 +1,7 @@
 """`visattn score words`: word maps of captioners against the boxes of phrases, with controls."""
 
 import argparse
-import json
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -12,11 +12,9 @@ from visattn.commands.options.arguments import (
     WORD_METHODS,
     CommandParser,
     add_options,
-    add_overwrite,
     add_resize_mode,
     count,
 )
-from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import (
     add_model,
     is_transformers,
@@ -27,15 +25,14 @@ from visattn.commands.options.models import (
     transformers_directory,
 )
 from visattn.commands.options.modes import refuse_without
-from visattn.commands.options.output_streams import print_lines, progress_bar
-from visattn.commands.records import plain_values
-from visattn.commands.score.rows import ScoreRows
+from visattn.commands.options.output_streams import print_lines
+from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.io.terminal import print_message
-from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.phrases.samples import PhrasedPhoto
+    from visattn.images.reader import LoadedImage
     from visattn.pipelines.evaluate_words import WordModel
 
 _DESCRIPTION = """\
@@ -54,8 +51,9 @@ DATA is one of
   pointing   share of phrases whose maximum lies in a box
   mass       share of the map in the boxes of the phrase, mean over its words
   lift       mass minus the share of the area, which is what a uniform map has there
-A map that is zero everywhere counts as uniform. With --out, DIR holds rows.jsonl (a line per
-phrase; an interrupted run is resumed from it) and scores.json."""
+A map that is zero everywhere counts as uniform. With --out, DIR holds rows/ (the
+scores of each photo; an interrupted run is resumed from them), rows.jsonl (a line per phrase) and
+scores.json. Commands with --shard share the photos; each reports those that are finished."""
 
 _SETTINGS = ("captions", "methods", "contrast", "prompt", "resize_mode")
 _EXAMPLES = ("visattn score words --model scenes-captioner --data scenes:scenes_demo --limit 100",)
@@ -105,91 +103,140 @@ def build_parser() -> argparse.ArgumentParser:
         "--control-limit",
         type=count,
         metavar="N",
-        help="compute the controls for the first N captions only (default: all)",
+        help="compute the controls for the first N photos that have phrases (default: all)",
     )
     add_resize_mode(parser, "crop")
     add_options(parser, "out", out={"help": "output folder for rows and scores"})
-    add_overwrite(parser, "files of scores")
+    add_options(parser, "strict", "shard", "overwrite")
     return parser
 
 
 def score(args: argparse.Namespace) -> int:
-    """Score word maps and print a table; return 0.
+    """Score word maps and print a table; return 0, or 1 if some photos could not be read.
 
     Raises:
         FileNotFoundError: If the model or the data do not exist.
+        FileExistsError: If a file would be replaced that visattn did not write.
         ValueError: If options do not fit together, or no caption has a phrase with a box.
         OSError: If `--out` cannot be written.
     """
-    from visattn.pipelines.evaluate_words import mean_word_scores
-    from visattn.pipelines.words.contrast import CONTRAST
-
     resolve_model(args.parser, args, "--model is missing: name a captioner, as in visattn caption")
     if is_transformers(args.model):
         refuse_without(args.parser, args, ["resize_mode"], "a captioner of visattn")
     if args.data.startswith("scenes:"):
         refuse_without(args.parser, args, ["images"], "photos: scenes are drawn")
-    photos = list(islice(_photos(args), args.limit))
-    explainer, weights = _explainer(args)
     if args.out is None:
         refuse_without(args.parser, args, ["overwrite"])
-    else:
-        create_folder(args.out)
-        if not args.overwrite:
-            WrittenFiles.read(args.out).check(["scores.json"])
-    methods = [*dict.fromkeys(args.methods), *([CONTRAST] if args.contrast else [])]
-    rows = _rows(args, explainer, weights, photos, methods)
-    means = mean_word_scores(rows)
-    if not means:
-        raise ValueError(
-            f"no {args.captions} caption of {len(photos)} photos has a phrase with a box in "
-            f"{args.data}"
-        )
-    print_lines(_table(means, rows, args))
-    if args.out is not None:
-        _write(args, means)
-    return 0
+    job = WordScoreJob(args, list(islice(_photos(args), args.limit)))
+    job.load()
+    return job.run()
 
 
-def _rows(
-    args: argparse.Namespace,
-    explainer: "WordModel",
-    weights: str,
-    photos: "Sequence[PhrasedPhoto]",
-    methods: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Return the scores of all photos; those of photos that an earlier run finished are read."""
-    from visattn.pipelines.evaluate_words import evaluate_photos
+class WordScoreJob(ScoreJob):
+    """Scores of the maps of words against the boxes of phrases.
 
-    options = {name: getattr(args, name) for name in _SETTINGS}
-    settings = plain_values({**model_settings(args, weights), **options})
-    path = None if args.out is None else args.out / "rows.jsonl"
-    key = ("content", "method", "control", "start")
-    rows: list[dict[str, Any]] = []
-    with ScoreRows(path, settings, None, overwrite=args.overwrite, key=key) as known:
-        finished = {(row["image"], row["content"]) for row in known.rows if row["kind"] == "photo"}
-        by_photo: dict[tuple[str, str], list[dict[str, Any]]] = {each: [] for each in finished}
-        for row in known.rows:
-            if row["kind"] != "photo" and (row["image"], row["content"]) in finished:
-                by_photo[row["image"], row["content"]].append(row)
-        scored = evaluate_photos(
-            explainer,
-            photos,
-            methods,
-            saved=lambda name, content: by_photo.get((name, content)),
-            generated=args.captions == "generated",
-            max_controls=args.control_limit,
-        )
-        with progress_bar(len(photos)) as progress:
-            for photo in progress.track(scored, total=len(photos)) if progress else scored:
-                end = {"kind": "photo", "image": photo.name}
-                for row in (*photo.rows, end):
-                    known.add({**row, "content": photo.content})
-                rows += photo.rows
-    return rows
+    Args:
+        args: Options of `visattn score words`.
+        photos: Photos with captions.
+    """
+
+    command = "score words"
+
+    def __init__(self, args: argparse.Namespace, photos: "Sequence[PhrasedPhoto]") -> None:
+        from visattn.pipelines.words.contrast import CONTRAST
+
+        paths = [Path(photo.name) for photo in photos]
+        self.photos = dict(zip(paths, photos, strict=True))
+        self.before = dict(zip(paths[1:], photos, strict=False))
+        controlled = [photo.name for photo in photos if any(pair[1] for pair in photo.captions)]
+        self.controlled = frozenset(controlled[: args.control_limit])
+        methods = [*dict.fromkeys(args.methods), *([CONTRAST] if args.contrast else [])]
+        names = {path: photo.name for path, photo in self.photos.items()}
+        super().__init__(args, names, methods)
+
+    def load(self) -> None:
+        """Load the model, and make one of random weights.
+
+        Raises:
+            FileNotFoundError: If the model does not exist.
+            ValueError: If it is not a captioner, or an option does not fit it.
+        """
+        self.model, self.weights = _word_model(self.args)
+        self.untrained = self.model.untrained() if self.controlled else self.model
+
+    def settings(self) -> dict[str, Any]:
+        """Return model and options."""
+        options = {name: getattr(self.args, name) for name in _SETTINGS}
+        return {**model_settings(self.args, self.weights), **options}
+
+    def settings_of(self, name: str, stem: str) -> dict[str, Any]:
+        """Return whether the controls of a photo are computed."""
+        del stem
+        return {"controls": self.image_of(name) in self.controlled}
+
+    def digests(self, path: Path) -> dict[str, Any]:
+        """Return a digest of a photo, its captions, and the photo before, which is a control."""
+        photo, control = self.photos[path], self._control(path)
+        digest = hashlib.sha256(repr(photo.captions).encode())
+        digest.update(photo.load().pixels.tobytes())
+        digest.update(b"" if control is None else control.pixels.tobytes())
+        return {"content": digest.hexdigest()[:16]}
+
+    def read(self, path: Path) -> ScoredImage:
+        """Read a photo, and the one before as a control.
+
+        Raises:
+            ImageError: If it cannot be read.
+        """
+        return ScoredImage(path, self.photos[path].load(), control=self._control(path))
+
+    def _control(self, path: Path) -> "LoadedImage | None":
+        """Return the photo before, if it is one of the controls and can be read."""
+        from visattn.images.reader import ImageError
+
+        before = self.before.get(path)
+        if before is None or self.photos[path].name not in self.controlled:
+            return None
+        try:
+            return before.load()
+        except ImageError:  # reported for the photo itself
+            return None
+
+    def score(self, image: ScoredImage) -> list[Row]:
+        """Return the scores of the phrases of a photo, and those of the controls."""
+        from visattn.pipelines.evaluate_words import photo_rows
+
+        photo = self.photos[image.path]
+        pairs: dict[Any, Any] = {"none": (self.model, image.image)}
+        if photo.name in self.controlled:
+            if image.control is not None:
+                pairs["swapped"] = self.model, image.control
+            pairs["untrained"] = self.untrained, image.image
+        generated = self.args.captions == "generated"
+        rows = photo_rows(self.model, photo, image.image, self.methods, pairs, generated=generated)
+        return [*rows]
+
+    def report(self, rows: Sequence[Row], skipped: Sequence[str]) -> dict[str, Any]:
+        """Print the table; return the means."""
+        from visattn.pipelines.evaluate_words import mean_word_scores
+
+        args, means = self.args, mean_word_scores(rows)
+        if not means:
+            raise ValueError(
+                f"no {args.captions} caption of {len(self.photos) - len(skipped)} photos has a "
+                f"phrase with a box in {args.data}"
+            )
+        print_lines(_table(means, rows, args))
+        return {
+            "model": args.model,
+            "data": args.data,
+            "captions": args.captions,
+            "limit": args.limit,
+            "scores": means,
+        }
 
 
-def _explainer(args: argparse.Namespace) -> "tuple[WordModel, str]":
+def _word_model(args: argparse.Namespace) -> "tuple[WordModel, str]":
     from visattn.models.captioner import Captioner
     from visattn.pipelines.captioner_words import CaptionerWords
     from visattn.pipelines.evaluate_words import WordModel
@@ -281,16 +328,3 @@ def _table(
 
 def _cell(value: float | None) -> str:
     return f"{'-':>9}" if value is None else f"{value:9.3f}"
-
-
-def _write(args: argparse.Namespace, means: Mapping[str, Any]) -> None:
-    record = {
-        "model": args.model,
-        "data": args.data,
-        "captions": args.captions,
-        "limit": args.limit,
-        "scores": means,
-    }
-    content = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    with replace_files(args.out, "scores.json", overwrite=args.overwrite) as part:
-        (part / "scores.json").write_text(content)
