@@ -31,6 +31,15 @@ COMMANDS = {  # words, and more words for other settings
     "overlay": (f"{GRADCAM} occlusion", "--target ant"),
     "overlay-scale": (f"{GRADCAM} --normalize global", "--target ant"),
     "overlay-explorer": (f"{GRADCAM} --explorer", "--colormap jet"),
+    "score-maps": (
+        "score maps --model cnn.safetensors --data photos --masks masks --methods gradcam "
+        "--scores localization",
+        "--tolerance 2",
+    ),
+    "score-words": (
+        "score words --model captioner.safetensors --data scenes:scenes_demo --limit 2",
+        "--methods gradcam",
+    ),
     "overlay-video": (
         "overlay clip.mp4 --model cnn.safetensors --method input_gradient",
         "--target ant",
