@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.index import Row, card_image
+from visattn.commands.model_job import ModelJob
 from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
@@ -26,16 +27,10 @@ from visattn.commands.options.boxes import (
 )
 from visattn.commands.options.models import (
     add_model,
-    is_transformers,
-    load_trained_model,
-    model_settings,
-    move_to_device,
     resolve_model,
-    transformers_directory,
 )
 from visattn.commands.options.modes import refuse_without
 from visattn.commands.records import Part, Record
-from visattn.commands.run import Job
 from visattn.io.terminal import print_message
 from visattn.results.cards import Card
 
@@ -46,7 +41,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.values import Answer
 
-_OPTIONS = ("questions", "num_answers", "resize_mode")
 _NO_MODEL = """\
 a model is missing: questions need a trained model. Train one:
   visattn fit --config configs/sort_of_clevr_cross.yaml
@@ -128,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
     return job.run()
 
 
-class AnswersJob(Job["list[Answer]"]):
+class AnswersJob(ModelJob["list[Answer]"]):
     """Answers to questions about images, each with a page.
 
     Args:
@@ -140,40 +134,25 @@ class AnswersJob(Job["list[Answer]"]):
     """
 
     command, title = "ask", "Questions"
+    kind, noun = "visattn.models.vqa_model:VQAModel", "a model that answers questions"
+    options = ("questions", "num_answers", "resize_mode")
 
     def __init__(self, args: argparse.Namespace) -> None:
         args.images = [args.image]
         super().__init__(args, ("{}.html",))
 
-    def load(self) -> "tuple[nn.Module, str]":
-        """Load the selected model on its device, and its processor if it has one.
-
-        Raises:
-            FileNotFoundError: If a file, directory or run does not exist.
-            ValueError: If the model does not answer questions.
-        """
-        from visattn.models.vqa_model import VQAModel
-
-        self.processor = None
-        if not is_transformers(self.args.model):
-            name = "a model that answers questions"
-            self.model, self.weights = load_trained_model(self.args, VQAModel, name)
-            return self.model, self.weights
+    def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
+        """Return a model of transformers that answers questions, and its processor."""
         from visattn.pipelines.words.loading import load_word_model
 
-        directory = transformers_directory(self.args.model)
-        self.model, self.processor, notes = load_word_model(directory, answers=True)
-        self.weights = str(directory)
+        model, processor, notes = load_word_model(directory, answers=True)
         for note in notes:
             print_message(note)
-        move_to_device(self.model, self.args.device)
-        return self.model, self.args.model
+        return model, processor
 
     def settings(self) -> dict[str, Any]:
         """Return model, questions and options."""
-        options = {name: getattr(self.args, name) for name in _OPTIONS}
-        boxes = box_settings(self.args)
-        return {**model_settings(self.args, self.weights), **options, **boxes}
+        return {**super().settings(), **box_settings(self.args)}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "list[list[Answer]]":
         """Return the answers to all questions about images."""

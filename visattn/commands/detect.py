@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.index import Row, card_image
+from visattn.commands.model_job import ModelJob
 from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
@@ -21,22 +22,16 @@ from visattn.commands.options.folders import encode_png
 from visattn.commands.options.models import (
     add_model,
     is_transformers,
-    load_trained_model,
-    model_settings,
-    move_to_device,
     resolve_model,
-    transformers_directory,
 )
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.records import Part, Record
-from visattn.commands.run import Job
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn
 
     from visattn.images.reader import LoadedImage
-    from visattn.models.detection.detr import DETR
     from visattn.pipelines.explain_queries import Queries
     from visattn.results.values import Detections
 
@@ -57,7 +52,6 @@ For several images DIR/index.html is an index of all files; DIR/detect.csv lists
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _FILES = ("{}.png", "{}.queries.png")
-_OPTIONS = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
 _MODES = {
     "visattn": Mode("detectors of visattn", ("threshold", "max_detections", "resize_mode")),
     "transformers": Mode("detectors of transformers (hf:DIRECTORY)", ("query", "heads")),
@@ -145,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
     return job.run()
 
 
-class DetectionJob(Job["Detections"]):
+class DetectionJob(ModelJob["Detections"]):
     """Detection of objects in images, each with boxes and the attention of queries.
 
     Args:
@@ -157,33 +151,30 @@ class DetectionJob(Job["Detections"]):
     """
 
     command, title = "detect", "Detections"
+    kind, noun = "visattn.models.detection.detr:DETR", "a detector"
+    options = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args, _FILES)
 
-    def load(self) -> "tuple[nn.Module, str]":
-        """Load the selected model on its device; return it with its file or name.
-
-        Raises:
-            FileNotFoundError: If the file, directory or run does not exist.
-            ValueError: If it is not a detector, or has no such layer.
-        """
-        self.processor = None
-        if not is_transformers(self.args.model):
-            self.model, self.weights = _load_detector(self.args)
-            return self.model, self.weights
+    def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
+        """Return a detector of transformers and its processor."""
         from visattn.pipelines.explain_queries import load_detector
 
-        directory = transformers_directory(self.args.model)
-        self.model, self.processor = load_detector(directory)
-        self.weights = str(directory)
-        move_to_device(self.model, self.args.device)
-        return self.model, self.args.model
+        return load_detector(directory)
 
-    def settings(self) -> dict[str, Any]:
-        """Return model and options."""
-        options = {name: getattr(self.args, name) for name in _OPTIONS}
-        return {**model_settings(self.args, self.weights), **options}
+    def check_model(self) -> None:
+        """Refuse a layer that the decoder lacks.
+
+        Raises:
+            ValueError: With the layers that there are.
+        """
+        count, layer = self.model.num_decoder_layers, self.args.layer
+        if not -count <= layer < count:
+            raise ValueError(
+                f"--layer must be from 0 to {count - 1}, or -1 for the last of the {count} decoder "
+                f"layers, got {layer}"
+            )
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Detections]":
         """Return the objects in images."""
@@ -264,20 +255,6 @@ def _selected(selection: int | str | list[int] | None) -> "Queries":
         return selection
     count = (selection or "best").partition(":")[2]
     return int(count) if count else "best"
-
-
-def _load_detector(args: argparse.Namespace) -> "tuple[DETR, str]":
-    """Return the selected model on its device, and its file."""
-    from visattn.models.detection.detr import DETR
-
-    model, weights = load_trained_model(args, DETR, "a detector")
-    count = model.num_decoder_layers
-    if not -count <= args.layer < count:
-        raise ValueError(
-            f"--layer must be from 0 to {count - 1}, or -1 for the last of the {count} decoder "
-            f"layers, got {args.layer}"
-        )
-    return model, weights
 
 
 def count_classes(labels: Sequence[str]) -> str:

@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from visattn.commands.index import Row, card_image
+from visattn.commands.model_job import ModelJob
 from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
@@ -20,7 +21,6 @@ from visattn.commands.options.images import batched, read_images
 from visattn.commands.options.models import (
     add_model,
     load_trained_model,
-    model_settings,
     resolve_model,
 )
 from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
@@ -31,7 +31,7 @@ from visattn.commands.options.videos import (
     video_sources,
 )
 from visattn.commands.records import Part, Record
-from visattn.commands.run import Job, autocast
+from visattn.commands.run import autocast
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -147,7 +147,7 @@ def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
     return load_trained_model(args, GlimpseModel, "a glimpse model")
 
 
-class GlimpseJob(Job["ScanPath"]):
+class GlimpseJob(ModelJob["ScanPath"]):
     """Classification of images by glimpses, each with its scan path.
 
     Args:
@@ -159,6 +159,8 @@ class GlimpseJob(Job["ScanPath"]):
     """
 
     command, title = "glimpse", "Glimpses"
+    kind, noun = "visattn.models.ram.glimpse_model:GlimpseModel", "a glimpse model"
+    options = ("policy", "seed", "resize_mode", "autocast")
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args, ("{}.png", "{}.gif"), reserved=_COVERAGE)
@@ -168,24 +170,11 @@ class GlimpseJob(Job["ScanPath"]):
         """Return the file of the coverage."""
         return [f"{_COVERAGE}.png"] if self.has_coverage else []
 
-    def load(self) -> "tuple[GlimpseModel, str]":
-        """Load the selected model on its device; return it with its file.
-
-        Raises:
-            FileNotFoundError: If the file or run does not exist.
-            ValueError: If it is not a glimpse model.
-        """
+    def check_model(self) -> None:
+        """Begin the coverage of the images."""
         from visattn.viz.scanpaths.coverage import Coverage
 
-        self.model, self.weights = _load_glimpse_model(self.args)
         self.coverage = Coverage(f"{self.args.policy} policy")
-        return self.model, self.weights
-
-    def settings(self) -> dict[str, Any]:
-        """Return model and options."""
-        names = ("policy", "seed", "resize_mode", "autocast")
-        options = {name: getattr(self.args, name) for name in names}
-        return {**model_settings(self.args, self.weights), **options}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
         """Return the scan paths of images."""

@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from visattn.commands.index import Row, card_image
+from visattn.commands.model_job import ModelJob
 from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
@@ -17,18 +18,14 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.folders import encode_png
 from visattn.commands.options.models import (
     add_model,
-    load_trained_model,
-    model_settings,
     resolve_model,
 )
 from visattn.commands.options.modes import refuse_without
 from visattn.commands.records import Part, Record
-from visattn.commands.run import Job
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage
-    from visattn.models.segmentation.unet import UNet
     from visattn.results.values import Segmentation
 
 _NO_MODEL = """\
@@ -94,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     return job.run(batch_size=_BATCH_SIZE)
 
 
-class SegmentationJob(Job["Segmentation"]):
+class SegmentationJob(ModelJob["Segmentation"]):
     """Segmentation of images, each with a mask, an overlay and a figure.
 
     Args:
@@ -106,24 +103,11 @@ class SegmentationJob(Job["Segmentation"]):
     """
 
     command, title = "segment", "Segmentation"
+    kind, noun = "visattn.models.segmentation.unet:UNet", "a segmentation model"
+    options = ("resize_mode",)
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args, _FILES)
-
-    def load(self) -> "tuple[UNet, str]":
-        """Load the selected model on its device; return it with its file.
-
-        Raises:
-            FileNotFoundError: If the file or run does not exist.
-            ValueError: If it is not a segmentation model.
-        """
-        self.model, self.weights = _load_segmenter(self.args)
-        return self.model, self.weights
-
-    def settings(self) -> dict[str, Any]:
-        """Return model and options."""
-        resize_mode = self.args.resize_mode
-        return {**model_settings(self.args, self.weights), "resize_mode": resize_mode}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
         """Return the segmentations of images."""
@@ -160,10 +144,3 @@ class SegmentationJob(Job["Segmentation"]):
 
 def _percent(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items())
-
-
-def _load_segmenter(args: argparse.Namespace) -> "tuple[UNet, str]":
-    """Return the selected model on its device, and its file."""
-    from visattn.models.segmentation.unet import UNet
-
-    return load_trained_model(args, UNet, "a segmentation model")
