@@ -231,15 +231,16 @@ def _check_page(path: Path) -> None:
         )
 
 
-def card_image(images: "Sequence[np.ndarray]") -> str:
+def card_image(images: "Sequence[np.ndarray]", *, cut_first: bool = False) -> str:
     """Return the thumbnail of a card as a data URL.
 
     Args:
         images: The image with its map; or several, of which four are shown.
+        cut_first: Whether the first one is a bare photo, which may be cut.
     """
     from visattn.viz.html.index_page import thumbnail, tile_images
 
-    return thumbnail(tile_images(images))
+    return thumbnail(tile_images(images, cut_first=cut_first))
 
 
 def csv_table(rows: Sequence[Row]) -> bytes:

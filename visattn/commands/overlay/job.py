@@ -259,7 +259,7 @@ class OverlayJob(Job[ImageMaps]):
         card = None
         if self.has_index:
             whole = [image.pixels] if len(maps) > 1 or not tiles else []
-            thumbnail = card_image([*whole, *tiles.values()])
+            thumbnail = card_image([*whole, *tiles.values()], cut_first=bool(whole))
             card = Card(name, self._main_page(name, [*tiles]), index_text(maps), thumbnail)
         first = replace(parts[0], files={**parts[0].files, **pages}, card=card)
         return [first, *parts[1:]]

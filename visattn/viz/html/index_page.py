@@ -20,6 +20,7 @@ from visattn.viz.maps.legend import TRACK
 from visattn.viz.maps.resize import resize_image
 
 _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
+_CARD_ASPECT, _WIDE = 4 / 3, 1.2  # of index.css; of photos
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 
@@ -131,30 +132,67 @@ def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
     return image_data_url(image, longest=_THUMBNAIL, quality=72)[0]
 
 
-def tile_images(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> UInt8[np.ndarray, "_y2 _x2 3"]:
-    """Return up to four images as a 2 x 2 mosaic of about the size of the first.
+def tile_images(
+    images: Sequence[UInt8[np.ndarray, "_y _x 3"]], *, cut_first: bool = False
+) -> UInt8[np.ndarray, "_y2 _x2 3"]:
+    """Return up to four images as a mosaic with the proportions of a card, which cuts nothing off.
 
-    Images of other proportions have a margin.
+    Cells have the proportions of the first image; others have a margin. Of three images the first
+    is larger. A single image is returned as it is.
+
+    Args:
+        images: RGB.
+        cut_first: Whether the first of three may be cut to a strip above the others, if it is wide:
+            the others are larger then.
 
     Example:
-        >>> white = np.full((4, 6, 3), 255, np.uint8)
-        >>> tile_images([white, white]).shape, int((tile_images([white, white]) == 255).sum())
-        ((4, 6, 3), 36)
+        >>> white = np.full((30, 40, 3), 255, np.uint8)
+        >>> tile_images([white] * 4).shape, tile_images([white] * 3).mean()
+        ((30, 40, 3), 255.0)
     """
     if len(images) == 1:
         return images[0]
     height, width = images[0].shape[:2]
-    half = (max(1, height // 2), max(1, width // 2))
-    mosaic = np.empty((2 * half[0], 2 * half[1], 3), np.uint8)
-    mosaic[:] = TRACK
-    for index, image in enumerate(images[:4]):
-        share = min(half[0] / image.shape[0], half[1] / image.shape[1])
-        fitted = (max(1, round(share * image.shape[0])), max(1, round(share * image.shape[1])))
-        size = half if image.shape == images[0].shape else fitted
-        top = index // 2 * half[0] + (half[0] - size[0]) // 2
-        left = index % 2 * half[1] + (half[1] - size[1]) // 2
-        mosaic[top : top + size[0], left : left + size[1]] = resize_image(image, size)
+    cut = cut_first and width >= _WIDE * height
+    cells = _cells(len(images[:4]), max(1, height // 2), max(1, width // 2), cut_first=cut)
+    inner = [
+        max(top + rows for top, _, rows, _ in cells),
+        max(left + columns for _, left, _, columns in cells),
+    ]
+    outer = (
+        max(inner[0], round(inner[1] / _CARD_ASPECT)),
+        max(inner[1], round(inner[0] * _CARD_ASPECT)),
+    )
+    mosaic = np.full((*outer, 3), TRACK, np.uint8)
+    margin = [(whole - used) // 2 for whole, used in zip(outer, inner, strict=True)]
+    for image, (top, left, *cell) in zip(images, cells, strict=False):
+        if image is images[0] and cut and len(cells) == 3:  # the middle of the photo
+            rows = min(height, round(cell[0] * width / cell[1]))
+            image = image[(height - rows) // 2 :][:rows]
+        share = min(cell[0] / image.shape[0], cell[1] / image.shape[1])
+        fitted = [max(1, round(share * side)) for side in image.shape[:2]]
+        size = cell if image.shape == images[0].shape else fitted
+        y = margin[0] + top + (cell[0] - size[0]) // 2
+        x = margin[1] + left + (cell[1] - size[1]) // 2
+        mosaic[y : y + size[0], x : x + size[1]] = resize_image(image, (size[0], size[1]))
     return mosaic
+
+
+def _cells(
+    count: int, height: int, width: int, *, cut_first: bool
+) -> list[tuple[int, int, int, int]]:
+    """Return top, left, height and width of the cells of a mosaic of two to four images."""
+    if count == 4:
+        return [(y, x, height, width) for y in (0, height) for x in (0, width)]
+    if count == 2 and width > height:
+        return [(0, 0, height, width), (height, 0, height, width)]
+    if count == 2:
+        return [(0, 0, height, width), (0, width, height, width)]
+    if not cut_first:
+        return [(0, 0, 2 * height, 2 * width), (0, 2 * width, height, width),
+                (height, 2 * width, height, width)]  # fmt: skip
+    strip = min(2 * height, max(1, round(2 * width / _CARD_ASPECT) - height))
+    return [(0, 0, strip, 2 * width), (strip, 0, height, width), (strip, width, height, width)]
 
 
 def index_card(entry: Card) -> str:
