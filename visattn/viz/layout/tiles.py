@@ -119,7 +119,10 @@ def tile_figure(
     pen = ImageDraw.Draw(page)
     for tile, (x, y) in zip(tiles, places, strict=False):
         page.paste(Image.fromarray(tile.image), (x, y))
-        _write(pen, tile, (x, y + grid.tile_size[0] + text.name), grid.cell_width, text)
+        below = x, y + grid.tile_size[0] + text.name
+        write_name(pen, tile, below, grid.cell_width, text)
+        if tile.gate is not None:
+            draw_gate(pen, below, grid.cell_width, tile.gate)
     top = page.height - footer
     for legend in legends:
         legend.draw(page, (MARGIN, top))
@@ -127,18 +130,21 @@ def tile_figure(
     return np.array(page)
 
 
-def _write(
+def write_name(
     pen: ImageDraw.ImageDraw, tile: Tile, place: tuple[int, int], width: int, text: TextBelow
 ) -> None:
-    """Write name, note and aside of a tile, and draw its gate."""
+    """Write name, note and aside of a tile.
+
+    Example:
+        >>> page, tile = Image.new("RGB", (200, 60)), Tile(np.zeros((3, 5, 3), np.uint8), "dog")
+        >>> write_name(ImageDraw.Draw(page), tile, (0, 0), 180, WORDS)
+    """
     (x, y), small, large = place, load_font(SMALL), load_font(text.name_size)
     length = small.getlength(tile.aside)
     pen.text((x + width - length, y + text.note), tile.aside, MUTED, small)
     space = width - length - (10 if tile.aside else 0)
     pen.text((x, y), truncate_text(tile.name, large, space), TEXT, large)
     pen.text((x, y + text.note), truncate_text(tile.note, small, width), MUTED, small)
-    if tile.gate is not None:
-        draw_gate(pen, place, width, tile.gate)
 
 
 def draw_gate(pen: ImageDraw.ImageDraw, place: tuple[int, int], width: int, gate: Gate) -> None:
