@@ -15,6 +15,7 @@ from visattn.commands.options.arguments import (
     CommandParser,
     add_options,
     add_resize_mode,
+    refuse_without,
     whole_number,
 )
 from visattn.commands.options.boxes import (
@@ -29,7 +30,6 @@ from visattn.commands.options.models import (
     add_model,
     resolve_model,
 )
-from visattn.commands.options.modes import refuse_without
 from visattn.commands.records import Part, Record
 from visattn.io.terminal import print_message
 from visattn.results.cards import Card

@@ -12,10 +12,13 @@ from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
     CommandParser,
+    Mode,
     add_images,
     add_options,
     add_resize_mode,
     real_number,
+    refuse_unused,
+    refuse_without,
     whole_number,
 )
 from visattn.commands.options.folders import encode_png
@@ -24,7 +27,6 @@ from visattn.commands.options.models import (
     is_transformers,
     resolve_model,
 )
-from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.records import Part, Record
 from visattn.results.cards import Card
 

@@ -10,10 +10,10 @@ from visattn.commands.options.arguments import (
     add_overwrite,
     add_resize_mode,
     output_name,
+    refuse_without,
 )
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
-from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_row
 from visattn.io.bundled_models import (
     find_bundled_model,

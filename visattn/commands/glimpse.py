@@ -11,9 +11,12 @@ from visattn.commands.options.arguments import (
     BULK,
     IN_FILES,
     CommandParser,
+    Mode,
     add_images,
     add_options,
     add_resize_mode,
+    refuse_unused,
+    refuse_without,
     whole_number,
 )
 from visattn.commands.options.folders import encode_png
@@ -23,7 +26,6 @@ from visattn.commands.options.models import (
     load_trained_model,
     resolve_model,
 )
-from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.videos import (
     add_video,
     has_videos,

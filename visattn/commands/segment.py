@@ -14,13 +14,13 @@ from visattn.commands.options.arguments import (
     add_images,
     add_options,
     add_resize_mode,
+    refuse_without,
 )
 from visattn.commands.options.folders import encode_png
 from visattn.commands.options.models import (
     add_model,
     resolve_model,
 )
-from visattn.commands.options.modes import refuse_without
 from visattn.commands.records import Part, Record
 from visattn.results.cards import Card
 

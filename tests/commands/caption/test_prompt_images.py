@@ -190,5 +190,5 @@ def test_a_panel_of_many_frames_draws_some_and_bars_of_all() -> None:
     assert caption_figure(frames, said, width=700).shape[1] == 700
     with pytest.raises(ValueError, match="maps on 14 images, got 13"):
         caption_figure(frames[:13], said)
-    with pytest.raises(ValueError, match="at least 480"):
+    with pytest.raises(ValueError, match="a width of 480 pixels, got 2 tiles and 300"):
         caption_figure(frames, said, width=300)

@@ -17,15 +17,17 @@ from visattn.commands.options.arguments import (
     IN_FILES,
     WORD_METHODS,
     CommandParser,
+    Mode,
     add_images,
     add_options,
     add_resize_mode,
     real_number,
+    refuse_unused,
+    refuse_without,
     whole_number,
 )
 from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes, without_folder
 from visattn.commands.options.models import add_model, is_transformers, resolve_model
-from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.videos import (
     add_video,
     has_videos,

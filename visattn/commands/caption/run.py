@@ -201,7 +201,6 @@ class BeamSearchJob(CaptionJob):
     def infer(self, images: "Sequence[LoadedImage]") -> "list[Caption]":
         """Return the best captions of images, with the maps of `--method`."""
         from visattn.pipelines.captioning import caption
-        from visattn.pipelines.explain_words import explain_captions
 
         args = self.args
         captions = caption(
@@ -215,8 +214,10 @@ class BeamSearchJob(CaptionJob):
             seed=args.seed,
             batch_size=len(images),
         )
-        if self.out is None:  # the maps are only needed in files
+        if self.out is None or args.method == "attention":  # maps are only needed in files
             return captions
+        from visattn.pipelines.explain_words import explain_captions
+
         options = {"resize_mode": args.resize_mode}
         return explain_captions(self.model, images, captions, args.method, **options)
 

@@ -4,14 +4,15 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
+    Mode,
     add_options,
     count,
     output_path,
+    refuse_unused,
     seed,
     whole_number,
 )
 from visattn.commands.options.dry_run import print_dry_run
-from visattn.commands.options.modes import Mode, refuse_unused
 from visattn.commands.options.output_streams import print_row, progress_bar
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options.arguments import (
     real_number,
+    refuse_without,
 )
-from visattn.commands.options.modes import refuse_without
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json
 

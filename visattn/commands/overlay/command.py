@@ -8,18 +8,20 @@ from visattn.commands.options.arguments import (
     BULK,
     LONGEST_SIDE,
     CommandParser,
+    Mode,
     add_images,
     add_options,
     add_resize_mode,
     height_width,
     named_value,
     real_number,
+    refuse_unused,
+    refuse_without,
     whole_number,
 )
 from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
 from visattn.commands.options.dry_run import describe_images, print_dry_run
 from visattn.commands.options.models import add_model, resolve_model
-from visattn.commands.options.modes import Mode, refuse_unused, refuse_without
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.options.videos import add_video, has_videos
 from visattn.commands.overlay.dense_target import add_dense_target

@@ -13,6 +13,7 @@ from visattn.commands.options.arguments import (
     add_resize_mode,
     count,
     real_number,
+    refuse_without,
     whole_number,
 )
 from visattn.commands.options.models import (
@@ -21,7 +22,6 @@ from visattn.commands.options.models import (
     model_settings,
     resolve_model,
 )
-from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.options.provenance import file_digest
 from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose

@@ -14,6 +14,7 @@ from visattn.commands.options.arguments import (
     add_options,
     add_resize_mode,
     count,
+    refuse_without,
 )
 from visattn.commands.options.models import (
     add_model,
@@ -24,7 +25,6 @@ from visattn.commands.options.models import (
     resolve_model,
     transformers_directory,
 )
-from visattn.commands.options.modes import refuse_without
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.io.terminal import print_message
