@@ -138,23 +138,27 @@ RESULTS: dict[type, st.SearchStrategy[Any]] = {
 }
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(expected: Any, actual: Any) -> bool:
     """Whether two values are the same, tensors by their numbers and sequences by their items."""
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one.nan_to_num(-1), other.nan_to_num(-1))
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if is_dataclass(one):
-        return type(one) is type(other) and all(
-            equal(getattr(one, each.name), getattr(other, each.name))
-            for each in fields(one)
+    if isinstance(expected, Tensor):
+        return expected.dtype == actual.dtype and torch.equal(
+            expected.nan_to_num(-1), actual.nan_to_num(-1)
+        )
+    if isinstance(expected, np.ndarray):
+        return expected.dtype == actual.dtype and np.array_equal(expected, actual)
+    if is_dataclass(expected):
+        return type(expected) is type(actual) and all(
+            equal(getattr(expected, each.name), getattr(actual, each.name))
+            for each in fields(expected)
             if each.name != "written"  # how a record spelled its defaults
         )
-    if isinstance(one, Mapping):
-        return {*one} == {*other} and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, Sequence) and not isinstance(one, str):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
+    if isinstance(expected, Mapping):
+        return {*expected} == {*actual} and all(
+            equal(expected[key], actual[key]) for key in expected
+        )
+    if isinstance(expected, Sequence) and not isinstance(expected, str):
+        return len(expected) == len(actual) and all(map(equal, expected, actual))
+    return expected == actual
 
 
 def test_all_results_are_here() -> None:

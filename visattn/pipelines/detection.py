@@ -100,7 +100,8 @@ def _detect_image(
     maps = _placed_maps(model, attention, objects, queries, cells, layer)
     points = None
     if attention.points is not None:
-        points = place_points(*(part[0].cpu()[queries] for part in attention.points), geometry)
+        locations, weights = (part[0].cpu()[queries] for part in attention.points)
+        points = place_points(locations, weights, geometry)
     return Detections(objects, maps, points)
 
 

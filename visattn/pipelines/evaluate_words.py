@@ -26,7 +26,7 @@ WORD_BASELINES = ("uniform", "center")
 _CENTER_SIGMA = 0.25  # of the side
 
 
-ReadWords = Callable[[nn.Module, LoadedImage, Sequence[str] | None], WordSource]
+ReadWords = Callable[[Any, LoadedImage, Sequence[str] | None], WordSource]
 """Returns the given words of a photo for a model; for None those that the model generates."""
 
 
@@ -96,7 +96,9 @@ def evaluate_words(
             shown["swapped"] = before
         if untrained is not None:
             models["untrained"], shown["untrained"] = untrained, image
-        pairs = {name: (models[name], shown[name]) for name in controls if name in shown}
+        pairs: dict[Control, tuple[WordModel, LoadedImage]] = {
+            name: (models[name], shown[name]) for name in controls if name in shown
+        }
         yield from photo_rows(model, photo, image, methods, pairs, generated=generated)
         before = image
 

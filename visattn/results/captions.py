@@ -258,11 +258,7 @@ def _read_caption(
         )
         for number, (values, shape, place) in enumerate(zip(lists, shapes, places, strict=True))
     ]  # fmt: skip
-    statistics = {
-        key: kind.from_dict(entry[key])
-        for key, kind in (("text_attention", TextAttention), ("head_overview", HeadOverview))
-        if key in entry
-    }
+    text, heads = entry.get("text_attention"), entry.get("head_overview")
     return Caption(
         words=words,
         log_probs=tuple(entry["log_probs"]),
@@ -277,7 +273,8 @@ def _read_caption(
         spaces=tuple(entry.get("spaces", ())),
         further_maps=tuple(maps[1:]),
         phrases=tuple(map(_read_phrase, entry.get("phrases", ()))),
-        **statistics,
+        text_attention=None if text is None else TextAttention.from_dict(text),
+        head_overview=None if heads is None else HeadOverview.from_dict(heads),
     )
 
 

@@ -200,7 +200,7 @@ class ScanPath(SavedAsJson):
             original image; outside the image the network sees the pad value.
         patches: Content of each window, as the network sees it.
         pixels: Input of the network.
-        maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
+        maps: One map per glimpse, placed on the original: 1 where pixels of the input are arrays at
             full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
         glimpses_per_label: Number of glimpses after which each label of a sequence is read; None
             for a model with a single label.
@@ -285,8 +285,8 @@ class ScanPath(SavedAsJson):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scan path as values of JSON; patches and pixels as `pack_array` packs them."""
-        seen = {"patches": self.patches, "pixels": self.pixels}
-        packed = {key: pack_array(each.numpy()) for key, each in seen.items() if each.numel()}
+        arrays = {"patches": self.patches, "pixels": self.pixels}
+        packed = {key: pack_array(each.numpy()) for key, each in arrays.items() if each.numel()}
         return {**self.summary(), **packed}
 
     @classmethod
@@ -307,13 +307,13 @@ class ScanPath(SavedAsJson):
         count, scales, _ = boxes.shape
         side = record["glimpse_size"]
         windows = place.to_input(boxes.view(-1, 2)).view(boxes.shape).round()
-        seen = {
+        arrays = {
             "patches": torch.empty(count, scales, 0, side, side, dtype=torch.uint8),
             "pixels": torch.empty(0, *place.input_size, dtype=torch.uint8),
         }
-        seen |= {key: torch.from_numpy(unpack_array(record[key]).copy())
-                 for key in seen if key in record}  # fmt: skip
-        info = MapInfo.from_dict(_without(record, (*_OF_SCAN_PATH, *seen)))
+        arrays |= {key: torch.from_numpy(unpack_array(record[key]).copy())
+                 for key in arrays if key in record}  # fmt: skip
+        info = MapInfo.from_dict(_without(record, (*_OF_SCAN_PATH, *arrays)))
         return cls(
             class_names=tuple(record["class_names"]),
             probabilities=torch.tensor(record["probabilities"], dtype=torch.float64),
@@ -322,7 +322,7 @@ class ScanPath(SavedAsJson):
             maps=resolution_maps(windows, place.input_size, place, info),
             glimpses_per_label=record["glimpses_per_label"],
             end_class=record["end_class"],
-            **seen,
+            **arrays,
         )
 
 
@@ -537,7 +537,7 @@ def _made(maps: AttentionMap) -> dict[str, Any]:
 def resolution_maps(
     windows: Float[Tensor, "t s 4"], size: tuple[int, int], geometry: Geometry, info: MapInfo
 ) -> AttentionMap:
-    """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1].
+    """Return for each glimpse and pixel the resolution at which it is arrays, in (0, 1].
 
     Args:
         windows: Windows of the glimpses on the input, finest scale first.

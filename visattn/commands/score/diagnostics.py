@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.recording.model_info import ExplainedModel
 
 
-DIAGNOSTICS = ("diagnostics.json", "diagnostics.png")
+DIAGNOSTICS: tuple[str, ...] = ("diagnostics.json", "diagnostics.png")
 
 
 def diagnose(
@@ -44,7 +44,7 @@ def diagnose(
         for layer in layers
     ]
     plot = encode_png(plot_attention_stats(measures))
-    files = dict(zip(DIAGNOSTICS, (content, plot), strict=True))
+    files: dict[str, bytes] = dict(zip(DIAGNOSTICS, (content, plot), strict=True))
     return files, list(_table(layers, evaluator.explained))
 
 
