@@ -200,7 +200,7 @@ class ScanPath(SavedAsJson):
             original image; outside the image the network sees the pad value.
         patches: Content of each window, as the network sees it.
         pixels: Input of the network.
-        maps: One map per glimpse, placed on the original: 1 where pixels of the input are arrays at
+        maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
             full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
         glimpses_per_label: Number of glimpses after which each label of a sequence is read; None
             for a model with a single label.
@@ -537,7 +537,7 @@ def _made(maps: AttentionMap) -> dict[str, Any]:
 def resolution_maps(
     windows: Float[Tensor, "t s 4"], size: tuple[int, int], geometry: Geometry, info: MapInfo
 ) -> AttentionMap:
-    """Return for each glimpse and pixel the resolution at which it is arrays, in (0, 1].
+    """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1].
 
     Args:
         windows: Windows of the glimpses on the input, finest scale first.
