@@ -147,8 +147,8 @@ def tile_images(
 
     Example:
         >>> white = np.full((30, 40, 3), 255, np.uint8)
-        >>> tile_images([white] * 4).shape, tile_images([white] * 3).mean()
-        ((30, 40, 3), 255.0)
+        >>> tile_images([white] * 4).shape, tile_images([white] * 3).shape
+        ((30, 40, 3), (45, 60, 3))
     """
     if len(images) == 1:
         return images[0]
