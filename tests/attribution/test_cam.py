@@ -14,7 +14,7 @@ from visattn.attribution.cam import (
     layercam,
 )
 from visattn.attribution.targets import resolve_target
-from visattn.functional.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
+from visattn.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
 
 

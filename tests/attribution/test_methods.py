@@ -3,7 +3,7 @@
 import pytest
 from small_models import images, small_cnn, token_info
 
-from visattn.attribution.methods import METHODS, get_method, supported_methods, unsupported_reason
+from visattn.attribution.methods import METHODS, get_method, supported_methods
 from visattn.attribution.targets import resolve_target
 
 BOTTOM_UP = ["itti_koch", "spectral_residual"]
@@ -24,10 +24,10 @@ def test_supported_methods_follow_from_model_info() -> None:
 
 
 def test_unsupported_methods_have_a_reason() -> None:
-    reason = unsupported_reason(METHODS["rollout"], token_info((4, 6), (2, 3)))
+    reason = METHODS["rollout"].supports(token_info((4, 6), (2, 3)))
     assert "several token grids (4 x 6, 2 x 3)" in reason
     assert (
-        unsupported_reason(METHODS["attention"], small_cnn().info)
+        METHODS["attention"].supports(small_cnn().info)
         == "it has no attention among tokens"
     )
 

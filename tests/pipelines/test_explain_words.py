@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from visattn.attribution.cam import grad_cam
 from visattn.attribution.words import word_attributions
-from visattn.functional.attribution.cam import grad_cam
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from visattn.attribution.cam import activations_and_gradients, gradcam
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.targets import resolve_target
-from visattn.functional.attribution.cam import grad_cam
+from visattn.attribution.cam import grad_cam
 from visattn.recording.feature_layers import resolve_feature_layer
 
 SIZE = (40, 56)

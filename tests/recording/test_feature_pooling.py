@@ -11,7 +11,7 @@ from tool_modules import TOOLS, tool_module
 from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.methods import METHODS, unsupported_reason
+from visattn.attribution.methods import METHODS
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.recorder import record
 
@@ -222,7 +222,7 @@ def test_an_unknown_default_layer_has_a_reason() -> None:
         info = info_of(model)
         assert info.feature_layers == ()
         assert reason in info.features_error
-        assert unsupported_reason(METHODS["gradcam"], info) == info.features_error
+        assert METHODS["gradcam"].supports(info) == info.features_error
         assert f"features   unknown: {info.features_error}" in str(info)
 
 

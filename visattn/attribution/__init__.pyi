@@ -1,3 +1,6 @@
+from .cam import (
+    class_activation_map as class_activation_map,
+)
 from .dense_targets import (
     BoxTarget as BoxTarget,
     DenseTarget as DenseTarget,
@@ -13,6 +16,7 @@ from .methods import (
     METHODS as METHODS,
     Method as Method,
     get_method as get_method,
+    method as method,
     supported_methods as supported_methods,
 )
 from .targets import (

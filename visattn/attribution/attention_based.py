@@ -11,12 +11,14 @@ from torch.nn.functional import pad
 
 from visattn.attribution.layer_weights import (
     LayerWeights,
+    no_single_grid,
     read_shares,
     record_weights,
     resolve_attention_layer,
     single_grid_error,
     weights_and_gradients,
 )
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.attribution.rollout import (
     HeadFusion,
@@ -32,6 +34,7 @@ from visattn.recording.model_info import AttentionLayer, ExplainedModel
 Heads = HeadFusion | int | Sequence[int]
 
 
+@method("attention", title="Attention", paper="arXiv:2010.11929", needs="tokens", kind="tokens")
 def attention(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -67,6 +70,14 @@ def attention(
     return recorded.to_grid(replace(recorded, shares=shares[rows]).mean_of_read_rows(matrix))
 
 
+@method(
+    "rollout",
+    title="Attention rollout",
+    paper="arXiv:2005.00928",
+    needs="tokens",
+    kind="tokens",
+    check=no_single_grid,
+)
 def rollout(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -107,6 +118,9 @@ def rollout(
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
+@method(
+    "gradient_attention", title="Gradient × attention", paper="arXiv:2103.15679", needs="tokens"
+)
 def gradient_attention(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -134,6 +148,13 @@ def gradient_attention(
     return recorded.to_grid(recorded.mean_of_read_rows(weighted))
 
 
+@method(
+    "gradient_rollout",
+    title="Gradient rollout",
+    paper="Gildenblat 2020",
+    needs="tokens",
+    check=no_single_grid,
+)
 def gradient_rollout(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -174,6 +195,9 @@ def gradient_rollout(
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
+@method(
+    "relevance", title="Relevance", paper="arXiv:2103.15679", needs="tokens", check=no_single_grid
+)
 def relevance(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],

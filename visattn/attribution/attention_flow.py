@@ -5,12 +5,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.attention_based import combine_layers, included_layers
-from visattn.attribution.layer_weights import record_weights
+from visattn.attribution.layer_weights import no_single_grid, record_weights
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.attribution.attention_flow import attention_flow as max_flow
 from visattn.recording.model_info import ExplainedModel
 
 
+@method(
+    "attention_flow",
+    title="Attention flow",
+    paper="arXiv:2005.00928",
+    needs="tokens",
+    kind="tokens",
+    check=no_single_grid,
+)
 def attention_flow(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],

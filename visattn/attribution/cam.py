@@ -1,258 +1,566 @@
-"""Class activation maps: Grad-CAM and its relatives, and Eigen-CAM."""
+"""Class activation maps: formulas of the activations of a layer, and methods made of them.
 
+A formula takes the activations of one layer and, as it needs them, the `gradients` of the target
+and their `curvature`, and returns a map on the grid of that layer, in float32 at least. A method
+is one line: the formula, the layer around it, and its row in the table.
+"""
+
+import functools
+import inspect
 from collections.abc import Callable
-from functools import partial
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.attribution.layer_outputs import intercept_layer, layer_activations
-from visattn.attribution.pyramid import pyramid_map
-from visattn.attribution.targets import Target, target_values
-from visattn.functional.attribution.cam import (
-    eigen_cam,
-    grad_cam,
-    grad_cam_plus_plus,
-    hires_cam,
-    layer_cam,
-    x_grad_cam,
+from visattn.attribution.layer_outputs import (
+    activations_and_gradients,
+    layer_activations,
+    sum_levels,
 )
-from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
-from visattn.recording.frozen_model import frozen
-from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.attribution.registry import method
+from visattn.attribution.targets import ClassTarget, Target
+from visattn.attribution.variants import noisy_copies
+from visattn.functional.numerics import at_least_float32
+from visattn.recording.feature_layers import Layer, resolve_feature_layer
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_outputs import class_scores
 
-CamFunction = Callable[[Tensor, Tensor], Tensor]
+_CANCELED = 1e-4  # of the products that were summed: what is left is rounding
+Formula = Callable[..., Tensor]
+"""From activations, gradients and curvature, as it names them, and options to a map."""
 
 
-def gradcam(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-) -> Float[Tensor, "b gy gx"]:
+def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy gx"]]:
+    """Return the attribution method of a formula: it gets a layer, and its gradients if needed.
+
+    The method has the options of the formula and `layer`. The maps of the levels of a feature
+    pyramid are summed.
+
+    Args:
+        formula: From `activations` `[b, c, y, x]` of a layer to a map `[b, y, x]`. If it also has
+            the parameter `gradients`, it gets those of the target; with `curvature` also the
+            product of their derivative, the Hessian, with the activations.
+
+    Example:
+        >>> from visattn.attribution import analyze_model
+        >>> from visattn.models import AttentionResNet
+        >>> energy = class_activation_map(lambda activations: activations.square().sum(1))
+        >>> model = analyze_model(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
+        >>> energy(model, torch.ones(1, 3, 32, 32), lambda scores: scores[:, 0], layer=0).shape
+        torch.Size([1, 32, 32])
+    """
+    named = inspect.signature(formula).parameters
+
+    def explain(
+        explained: ExplainedModel,
+        images: Float[Tensor, "b c y x"],
+        target: Target,
+        *,
+        layer: Layer = -1,
+        **options: Any,
+    ) -> Float[Tensor, "b gy gx"]:
+        found = resolve_feature_layer(explained, layer)
+        if "gradients" not in named:
+            return formula(layer_activations(explained, images, target, found)[0], **options)
+        twice = "curvature" in named
+        levels = activations_and_gradients(explained, images, target, found, twice=twice)
+        return sum_levels(
+            [formula(*level, **options) for level in levels], explained, images, found
+        )
+
+    # The options of a method are read from its signature, also those of the formula.
+    signature = inspect.signature(explain)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    options = [each for each in named.values() if each.kind is each.KEYWORD_ONLY]
+    functools.update_wrapper(explain, formula)
+    vars(explain)["__signature__"] = signature.replace(parameters=[*own, *options])
+    return explain
+
+
+def grad_cam(
+    activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b y x"]:
     """Grad-CAM: channels of a layer weighted by their mean gradient, clipped at 0.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Selvaraju et al. 2017, arXiv:1610.02391.
-    """
-    return _class_activation_map(grad_cam, explained, images, target, layer)
-
-
-def gradcam_plus_plus(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-) -> Float[Tensor, "b gy gx"]:
-    """Grad-CAM++: as Grad-CAM, with pixel weights that favor small and multiple objects.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Chattopadhyay et al. 2018, arXiv:1710.11063.
-    """
-    return _class_activation_map(grad_cam_plus_plus, explained, images, target, layer)
-
-
-def layercam(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-) -> Float[Tensor, "b gy gx"]:
-    """LayerCAM: channels of a layer weighted at each position by their positive gradient.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Jiang et al. 2021, "LayerCAM".
-    """
-    return _class_activation_map(layer_cam, explained, images, target, layer)
-
-
-def hirescam(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-    signed: bool = False,
-) -> Float[Tensor, "b gy gx"]:
-    """HiResCAM: activations of a layer times their gradients, clipped at 0.
-
-    With a linear layer behind the features the signed map sums to the score without its bias.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-        signed: Keep negative values, evidence against the target.
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Draelos and Carin 2020, arXiv:2011.08891.
-    """
-    function = partial(hires_cam, signed=signed)
-    return _class_activation_map(function, explained, images, target, layer)
-
-
-def xgradcam(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-) -> Float[Tensor, "b gy gx"]:
-    """XGrad-CAM: channels of a layer weighted by their gradient where they are active.
-
-    Activations should not be negative, as after a ReLU: their sum is the divisor.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Fu et al. 2020, arXiv:2008.02312.
-    """
-    return _class_activation_map(x_grad_cam, explained, images, target, layer)
-
-
-def eigencam(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-) -> Float[Tensor, "b gy gx"]:
-    """Eigen-CAM: first principal component of the activations of a layer, without a class.
-
-    The sign is fixed: the map is positive where activations are strong.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Only noted in the info of the map; the map does not depend on a class.
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Muhammad and Yeasin 2020, arXiv:2008.00299.
-    """
-    feature_layer = resolve_feature_layer(explained, layer)
-    activations, _ = layer_activations(explained, images, target, feature_layer)
-    return eigen_cam(activations)
-
-
-def activations_and_gradients(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    layer: FeatureLayer,
-) -> tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]:
-    """Return the activations of a layer, and the gradient of the target with respect to them.
-
-    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
-    several times the last call counts, or `layer.call`.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: The layer.
-
-    Raises:
-        ValueError: If the layer does not run, or the target does not depend on it.
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
 
     Example:
-        >>> from visattn.recording.model_info import ModelInfo
-        >>> from torch import nn
-        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
-        >>> layer = FeatureLayer("0", "b c y x", (2, 3))
-        >>> info = ModelInfo(
-        ...     "tiny", "other", (2, 3), (0.5,), (0.5,), "none", feature_layers=(layer,)
-        ... )
-        >>> activations, gradients = activations_and_gradients(
-        ...     ExplainedModel(model, info, model),
-        ...     torch.zeros(1, 1, 2, 3),
-        ...     lambda scores: scores[:, 4],
-        ...     layer,
-        ... )
-        >>> torch.equal(gradients.flatten(), model[2].weight[4])
-        True
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 0.0]]]])
+        >>> grad_cam(activations, gradients)
+        tensor([[[1.5000, 0.0000]]])
+
+    Source:
+        Selvaraju et al. 2017, arXiv:1610.02391, equations 1 and 2.
     """
-    leaves: list[Tensor] = []
-
-    def replace_by_leaf(output: Tensor) -> Tensor:
-        """Start the graph here; the clone may be overwritten by in-place operations."""
-        leaves.append(output.detach().requires_grad_())
-        return leaves[-1].clone()
-
-    with frozen(explained.model):
-        with intercept_layer(explained, layer, replace_by_leaf):
-            values = target_values(explained, images, target)
-        leaf, gradients = leaves[-1], None
-        if values.requires_grad:
-            [gradients] = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
-        if gradients is None:
-            raise ValueError(
-                "the target must depend on the layer of a class activation map, but it does not "
-                f"depend on {layer.site or 'the output'} of {explained.info.name}; choose another "
-                "layer"
-            )
-    return to_grid(leaf.detach(), layer), to_grid(gradients, layer)
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    return weighted_sum(activations, gradients.mean((2, 3)))
 
 
-def _class_activation_map(
-    cam_function: CamFunction,
+def grad_cam_plus_plus(
+    activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b y x"]:
+    """Grad-CAM++: as Grad-CAM, with pixel weights that favor small and multiple objects.
+
+    With S the sum of a channel, a gradient g > 0 contributes g / (2 + S g) to its weight.
+
+    Args:
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 2.0]]]])
+        >>> grad_cam_plus_plus(activations, gradients)  # weights 3/5 + 1/3 and 2/8
+        tensor([[[1.1833, 0.5000]]])
+
+    Source:
+        Chattopadhyay et al. 2018, arXiv:1710.11063, equations 5 and 19. Deviation: no
+        epsilon in the denominator; the sum of a channel is clamped to at least 0, which keeps the
+        denominator positive.
+    """
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    sums, positive = activations.sum((2, 3), keepdim=True).relu(), gradients.relu()
+    return weighted_sum(activations, (positive / (2 + sums * positive)).sum((2, 3)))
+
+
+def layer_cam(
+    activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b y x"]:
+    """LayerCAM: channels of a layer weighted at each position by their positive gradient.
+
+    Without a spatial mean the map is also useful on the fine grids of early layers.
+
+    Args:
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 2.0]]]])
+        >>> layer_cam(activations, gradients)
+        tensor([[[3., 4.]]])
+
+    Source:
+        Jiang et al. 2021, "LayerCAM: Exploring Hierarchical Class Activation Maps for
+        Localization", equations 5 to 7.
+    """
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    return torch.einsum("bcyx,bcyx->byx", activations, gradients.relu()).relu()
+
+
+def hires_cam(
+    activations: Float[Tensor, "b c y x"],
+    gradients: Float[Tensor, "b c y x"],
+    *,
+    signed: bool = False,
+) -> Float[Tensor, "b y x"]:
+    """HiResCAM: activations of a layer times their gradients, clipped at 0.
+
+    If a linear layer follows, the signed map sums to the score without its bias. If a normalization
+    over channels follows at once, the score does not depend on the size of a position, and its
+    products cancel; the rounding that is left becomes zero.
+
+    Args:
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
+        signed: Keep negative values, evidence against the score, instead of clipping at 0.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, -2.0]]]])
+        >>> hires_cam(activations, gradients, signed=True)
+        tensor([[[ 2., -4.]]])
+
+    Source:
+        Draelos and Carin 2020, arXiv:2011.08891; clipped at 0 unless `signed`.
+    """
+    smallest = max(_CANCELED, torch.finfo(activations.dtype).eps)
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    result = torch.einsum("bcyx,bcyx->byx", activations, gradients)
+    sizes = torch.einsum("bcyx,bcyx->byx", activations.abs(), gradients.abs())
+    canceled = result.abs().amax((1, 2)) <= smallest * sizes.amax((1, 2))
+    result = result.masked_fill(canceled[:, None, None], 0.0)
+    return result if signed else result.relu()
+
+
+def x_grad_cam(
+    activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b y x"]:
+    """XGrad-CAM: channels of a layer weighted by their gradient where they are active.
+
+    The weight of a channel is the mean of its gradients, weighted by its activations; 0 if these
+    sum to 0. Activations should not be negative, as after a ReLU: their sum is the divisor.
+
+    Args:
+        activations: Activations of a layer, such as those after a ReLU.
+        gradients: Gradients of a score with respect to the activations.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 3.0]]]])
+        >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 1.0]]]])
+        >>> x_grad_cam(activations, gradients)  # weights 3/1 and 2/4
+        tensor([[[3.5000, 1.5000]]])
+
+    Source:
+        Fu et al. 2020, arXiv:2008.02312. Deviation: no epsilon in the denominator.
+    """
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    sums = activations.sum((2, 3))
+    weights = (activations * gradients).sum((2, 3)) / torch.where(sums == 0, 1.0, sums)
+    return weighted_sum(activations, torch.where(sums == 0, 0.0, weights))
+
+
+def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Eigen-CAM: first principal component of the activations of a layer, without a class.
+
+    The sign of a principal component is arbitrary; here the map is positive where activations are
+    strong: it does not correlate negatively with their squared norm. Negative values are clipped.
+
+    Args:
+        activations: Activations of a layer.
+
+    Example:
+        >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
+        >>> eigen_cam(activations)  # the channels lie on a line: distances from the mean, 5/3
+        tensor([[[0.0000, 0.0000, 3.3333]]])
+
+    Source:
+        Muhammad and Yeasin 2020, arXiv:2008.00299. Deviations: activations are
+        centered, as principal components are; the sign is fixed.
+    """
+    energy = activations.double().square().sum(1)
+    return _aligned(_first_component(activations), energy, activations)
+
+
+def eigen_grad_cam(
+    activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b y x"]:
+    """Eigen-Grad-CAM: first principal component of the activations of a layer times gradients.
+
+    The sign is fixed by the target: the map is positive where the products sum to evidence for it.
+
+    Args:
+        activations: Activations of a layer.
+        gradients: Gradients of a score with respect to the activations.
+
+    Example:
+        >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
+        >>> eigen_grad_cam(activations, torch.ones(1, 2, 1, 3))  # distances from the mean, 5/3
+        tensor([[[0.0000, 0.0000, 3.3333]]])
+
+    Source:
+        Gildenblat et al. 2021, pytorch-grad-cam, `EigenGradCAM`; no paper. Deviation: the sign is
+        fixed, and negative values are clipped.
+    """
+    products = activations.double() * gradients.double()
+    return _aligned(_first_component(products), products.sum(1), activations)
+
+
+def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """KPCA-CAM: first kernel principal component of the activations of a layer, without a class.
+
+    The kernel of the centered activations p and q of two positions is tanh(p·q / c + 1), with c
+    channels. It saturates, so that few strong positions do not rule the map.
+
+    Args:
+        activations: Activations of a layer.
+
+    Example:
+        >>> kpca_cam(torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]]))
+        tensor([[[0.0000, 0.0000, 0.7205]]])
+
+    Source:
+        Karmani et al. 2024, arXiv:2410.00267, with the sigmoid kernel of the authors' code in
+        pytorch-grad-cam. Deviation: the sign is fixed as for Eigen-CAM.
+    """
+    flat = activations.double().flatten(2)
+    flat = flat - flat.mean(2, keepdim=True)
+    kernel = (flat.mT @ flat / flat.shape[1] + 1).tanh()
+    kernel = kernel - kernel.mean(1, keepdim=True)
+    value, direction = _largest_eigenvector(kernel - kernel.mean(2, keepdim=True))
+    projection = direction * value.clamp(min=0).sqrt()[:, None]
+    return _aligned(projection, activations.double().square().sum(1), activations)
+
+
+def shapley_cam(
+    activations: Float[Tensor, "b c y x"],
+    gradients: Float[Tensor, "b c y x"],
+    curvature: Float[Tensor, "b c y x"],
+) -> Float[Tensor, "b y x"]:
+    """Return the Shapley-CAM map: channels weighted by their mean approximate Shapley values.
+
+    Args:
+        activations: Activations A of a layer.
+        gradients: Gradients of a score with respect to the activations.
+        curvature: Product of the Hessian of the score with A.
+
+    Example:
+        >>> activations = torch.tensor([[[[1.0, 2.0]]]])  # of the score sum of A squared
+        >>> shapley_cam(activations, 2 * activations, 2 * activations)  # weight 3 - 3/2
+        tensor([[[1.5000, 3.0000]]])
+
+    Source:
+        Cai 2025, arXiv:2501.06261, Shapley-CAM: gradient - H A / 2, averaged over positions.
+    """
+    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
+    return weighted_sum(activations, (gradients - curvature.to(gradients) / 2).mean((2, 3)))
+
+
+def smooth_grad_cam_plus_plus(
+    activations: Float[Tensor, "b c y x"], moments: Float[Tensor, "3 b c y x"]
+) -> Float[Tensor, "b y x"]:
+    """Return the Smooth Grad-CAM++ map: Grad-CAM++ with gradients that are means over noise.
+
+    Args:
+        activations: Activations of a layer for the image without noise.
+        moments: Means over noisy images of the gradients, their squares and their cubes.
+
+    Example:
+        >>> gradients = torch.tensor([[[[3.0, 1.0]]]])
+        >>> moments = torch.stack([gradients, gradients**2, gradients**3])  # of a single image
+        >>> smooth_grad_cam_plus_plus(torch.tensor([[[[1.0, 0.0]]]]), moments)  # weight 3/5 + 1/3
+        tensor([[[0.9333, 0.0000]]])
+
+    Source:
+        Omeiza et al. 2019, arXiv:1908.01224, section 3. Deviations: squares, not gradients, in the
+        numerator of alpha, as in Grad-CAM++, which the map is without noise; sums of channels and
+        mean cubes are clamped to at least 0, which keeps the denominator positive.
+    """
+    activations, moments = at_least_float32(activations), at_least_float32(moments)
+    first, second, third = moments
+    sums = activations.sum((2, 3), keepdim=True).relu()
+    alpha = second / (2 * second + sums * third.relu())
+    weights = torch.where(second > 0, alpha * first.relu(), 0).sum((2, 3))
+    return weighted_sum(activations, weights)
+
+
+def _first_component(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n"]:
+    """Return the projection of each position on the first principal component, of any sign."""
+    flat = values.flatten(2).double()
+    centered = flat - flat.mean(2, keepdim=True)
+    if centered.shape[1] < centered.shape[2]:
+        _, direction = _largest_eigenvector(centered @ centered.mT)
+        return torch.einsum("bcn,bc->bn", centered, direction)
+    value, direction = _largest_eigenvector(centered.mT @ centered)
+    return direction * value.clamp(min=0).sqrt()[:, None]
+
+
+def _aligned(
+    projection: Float[Tensor, "b n"], evidence: Float[Tensor, "b y x"], like: Tensor
+) -> Float[Tensor, "b y x"]:
+    """Return the positive part of a component, with the sign that agrees with evidence."""
+    flat = evidence.flatten(1)
+    covariance = (projection * (flat - flat.mean(1, keepdim=True))).sum(1, keepdim=True)
+    projection = torch.where(covariance < 0, -projection, projection).relu()
+    return projection.to(at_least_float32(like)).view_as(evidence)
+
+
+def _largest_eigenvector(
+    matrix: Float[Tensor, "b n n"],
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b n"]]:
+    eigh = torch.linalg.eigh(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    values, vectors = cast("tuple[Tensor, Tensor]", eigh)
+    return values[:, -1], vectors[:, :, -1]
+
+
+def weighted_sum(
+    activations: Float[Tensor, "b c y x"], weights: Float[Tensor, "b c"]
+) -> Float[Tensor, "b y x"]:
+    """Return the positive part of the sum of weighted channels."""
+    return torch.einsum("bcyx,bc->byx", activations, weights).relu()
+
+
+def _signed_features_error(info: ModelInfo, _target: object) -> str:
+    """Return why the features of a model have both signs; "" if they may be positive."""
+    if "layer_norm" not in info.operations.names:
+        return ""
+    return (
+        "its layer normalization makes features of both signs, whose sum, the divisor of "
+        "XGrad-CAM, is about 0"
+    )
+
+
+def _log_share(target: Target, output: Any) -> Float[Tensor, " b"] | float:
+    """Return the logarithm of the probability of a class; 0 for a target that is no class."""
+    if not isinstance(target, ClassTarget) or target.class_indices is None:
+        return 0.0
+    scores = class_scores(output, layout=target.layout)
+    is_probability = target.layout is not None and target.layout.is_probability
+    logs = scores.log() if is_probability else scores.log_softmax(1)
+    return target.select(logs)
+
+
+gradcam = method("gradcam", title="Grad-CAM", paper="arXiv:1610.02391", needs="features")(
+    class_activation_map(grad_cam)
+)
+gradcam_plus_plus = method(
+    "gradcam++", title="Grad-CAM++", paper="arXiv:1710.11063", needs="features"
+)(class_activation_map(grad_cam_plus_plus))
+layercam = method("layercam", title="LayerCAM", paper="Jiang et al. 2021", needs="features")(
+    class_activation_map(layer_cam)
+)
+hirescam = method("hirescam", title="HiResCAM", paper="arXiv:2011.08891", needs="features")(
+    class_activation_map(hires_cam)
+)
+xgradcam = method(
+    "xgradcam", title="XGrad-CAM", paper="arXiv:2008.02312", needs="features",
+    check=_signed_features_error,
+)(class_activation_map(x_grad_cam))  # fmt: skip
+eigencam = method(
+    "eigencam", title="Eigen-CAM", paper="arXiv:2008.00299", needs="features", kind="saliency"
+)(class_activation_map(eigen_cam))
+eigengradcam = method(
+    "eigengradcam", title="Eigen-Grad-CAM", paper="Gildenblat et al. 2021", needs="features"
+)(class_activation_map(eigen_grad_cam))
+kpcacam = method(
+    "kpcacam", title="KPCA-CAM", paper="arXiv:2410.00267", needs="features", kind="saliency"
+)(class_activation_map(kpca_cam))
+_shapley_values = class_activation_map(shapley_cam)
+
+
+@method("shapleycam", title="Shapley-CAM", paper="arXiv:2501.06261", needs="features")
+def shapleycam(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
     target: Target,
-    layer: Layer,
+    *,
+    layer: Layer = -1,
 ) -> Float[Tensor, "b gy gx"]:
-    feature_layer = resolve_feature_layer(explained, layer)
-    if feature_layer.levels:
-        return pyramid_map(cam_function, explained, images, target, feature_layer)
-    return cam_function(*activations_and_gradients(explained, images, target, feature_layer))
+    """Shapley-CAM: Grad-CAM with half of the curvature subtracted, of score and log-probability.
+
+    To the score of a class the logarithm of its probability is added; of another target the value
+    alone is explained. Behind linear layers this is what makes the map differ from Grad-CAM.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Source:
+        Cai 2025, arXiv:2501.06261, Shapley-CAM with the ReST utility function.
+    """
+
+    def residual_softmax(output: Any) -> Tensor:
+        return target(output) + _log_share(target, output)
+
+    return _shapley_values(explained, images, residual_softmax, layer=layer)
+
+
+@method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", class_only=True)
+def finercam(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: Layer = -1,
+    num_references: int = 3,
+    strength: float = 1.0,
+) -> Float[Tensor, "b gy gx"]:
+    """Finer-CAM: Grad-CAM of the difference between a class and the classes most similar to it.
+
+    What speaks for similar classes as well cancels. The most similar classes are those with the
+    closest scores; they are averaged with their probabilities as weights.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Class to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+        num_references: Number of similar classes, of those that there are.
+        strength: Weight of the similar classes; 0 gives Grad-CAM.
+
+    Raises:
+        ValueError: If there is no such layer, or the model has only one class.
+
+    Source:
+        Zhang et al. 2025, arXiv:2501.11309, equations 5 to 7. Deviation from the authors' code:
+        the weights of the similar classes are constants, so that no gradient is theirs.
+    """
+
+    def difference(output: Any) -> Tensor:
+        score = target(output)
+        return score - strength * similar_score(score, output, target, num_references)
+
+    return gradcam(explained, images, difference, layer=layer)
+
+
+def similar_score(
+    score: Float[Tensor, " b"], output: Any, target: Target, count: int
+) -> Float[Tensor, " b"]:
+    """Return the mean score of the classes whose scores are closest to that of a class.
+
+    Args:
+        score: Of the class.
+        output: Of the model.
+        target: Selects the class.
+        count: Number of similar classes.
+
+    Raises:
+        TypeError: If the target is no class.
+        ValueError: If there is one class only.
+    """
+    if not isinstance(target, ClassTarget) or target.class_indices is None:
+        raise TypeError("Finer-CAM compares classes: the target must be a class")
+    scores = class_scores(output, layout=target.layout)
+    if scores.shape[1] < 2 or count < 1:
+        raise ValueError(
+            f"Finer-CAM needs similar classes: got {scores.shape[1]} classes and "
+            f"num_references={count}"
+        )
+    distances = (scores - score[:, None]).detach().abs()
+    distances = distances.scatter(1, target.indices(scores)[:, None], torch.inf)  # not the class
+    similar = distances.argsort(dim=1, stable=True)[:, : min(count, scores.shape[1] - 1)]
+    weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
+    return (weights * scores.gather(1, similar)).sum(1)
+
+
+@method("smoothgradcam++", title="Smooth Grad-CAM++", paper="arXiv:1908.01224", needs="features")
+def smoothgradcam_plus_plus(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layer: Layer = -1,
+    num_samples: int = 25,
+    stdev_spread: float = 0.15,
+    seed: int = 0,
+) -> Float[Tensor, "b gy gx"]:
+    """Smooth Grad-CAM++: Grad-CAM++ with gradients averaged over noisy copies of each image.
+
+    All images get the same noise, so that the map of an image does not depend on its batch.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        layer: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+        num_samples: Noisy copies of each image.
+        stdev_spread: Standard deviation of the noise, relative to the range (max - min) of the
+            image.
+        seed: Of the noise.
+
+    Raises:
+        ValueError: If there is no such layer, there are no samples, or the noise is negative.
+
+    Source:
+        Omeiza et al. 2019, arXiv:1908.01224, section 3; see `smooth_grad_cam_plus_plus`.
+    """
+    found = resolve_feature_layer(explained, layer)
+    activations, called = layer_activations(explained, images, target, found)
+    moments = torch.zeros(3, *activations.shape).to(at_least_float32(activations))
+    for noisy in noisy_copies(images, num_samples, stdev_spread, seed):
+        [(_, gradients)] = activations_and_gradients(explained, noisy, target, called)
+        moments += torch.stack([gradients**power for power in (1, 2, 3)]) / num_samples
+    return smooth_grad_cam_plus_plus(activations, moments)

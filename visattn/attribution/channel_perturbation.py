@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from visattn.attribution.cam import weighted_sum
 from visattn.attribution.layer_outputs import intercept_layer, layer_activations
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.attribution.variants import evaluate_target, variant_scorer, variants_per_batch
-from visattn.functional.attribution.cam import ablation_cam, channel_masks, score_cam
+from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
@@ -21,6 +23,7 @@ _MAX_IMAGES = 32
 _TOLERANCE = 1e-3  # of the scores: rounding in kernels for other batch sizes
 
 
+@method("scorecam", title="Score-CAM", paper="arXiv:1910.01279", needs="features")
 def scorecam(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -72,6 +75,7 @@ def scorecam(
     return score_cam(activations, scores)
 
 
+@method("ablationcam", title="Ablation-CAM", paper="Desai and Ramaswamy 2020", needs="features")
 def ablationcam(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -112,6 +116,74 @@ def ablationcam(
         for chunk in channels.split(size):
             without[rows, chunk] = evaluate(chunk)
     return ablation_cam(activations, score, without)
+
+
+def score_cam(
+    activations: Float[Tensor, "b c y x"], scores: Float[Tensor, "b c"]
+) -> Float[Tensor, "b y x"]:
+    """Return the Score-CAM map: channels weighted by the scores of the image seen through them.
+
+    Args:
+        activations: Activations of a layer.
+        scores: Score of the image multiplied by each channel (see `channel_masks`).
+
+    Example:
+        >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+        >>> score_cam(activations, torch.tensor([[3.0, 1.0]]).log())  # weights 3/4 and 1/4
+        tensor([[[3.0000, 1.0000]]])
+
+    Source:
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1; the score of the baseline, equal for
+        all channels, cancels in the softmax.
+    """
+    activations = at_least_float32(activations)
+    return weighted_sum(activations, scores.to(activations.dtype).softmax(1))
+
+
+def ablation_cam(
+    activations: Float[Tensor, "b c y x"],
+    score: Float[Tensor, " b"],
+    scores_without: Float[Tensor, "b c"],
+) -> Float[Tensor, "b y x"]:
+    """Return the Ablation-CAM map: channels weighted by the relative drop of a score without them.
+
+    Args:
+        activations: Activations of a layer.
+        score: Score of the image.
+        scores_without: Score with each channel set to 0.
+
+    Example:
+        >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+        >>> ablation_cam(activations, torch.tensor([2.0]), torch.tensor([[1.0, 1.5]]))
+        tensor([[[2., 1.]]])
+
+    Source:
+        Desai and Ramaswamy 2020, "Ablation-CAM", WACV. Deviation: relative to the
+        absolute value of the score, so that a negative score does not reverse the map.
+    """
+    activations = at_least_float32(activations)
+    size = torch.where(score == 0, 1.0, score.abs())[:, None]
+    weights = (score[:, None] - scores_without) / size
+    return weighted_sum(activations, weights.to(activations.dtype))
+
+
+def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Return each channel as a mask of the image, normalized to [0, 1].
+
+    Constant channels give masks of zeros.
+
+    Args:
+        resized: Activations of a layer, resized to the image.
+
+    Example:
+        >>> channel_masks(torch.tensor([[[[1.0, 1.5, 2.5, 3.0]]]]))
+        tensor([[[[0.0000, 0.2500, 0.7500, 1.0000]]]])
+
+    Source:
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1.
+    """
+    low, high = resized.amin((2, 3), keepdim=True), resized.amax((2, 3), keepdim=True)
+    return (resized - low) / torch.where(high > low, high - low, 1.0)
 
 
 def _most_varying(activations: Float[Tensor, "b c y x"], count: int) -> Bool[Tensor, "b c"]:

@@ -6,12 +6,14 @@ from torch import Tensor
 
 from visattn.attribution.bound_targets import BoundBox
 from visattn.attribution.perturbation import Baseline, rise
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.attribution.variants import evaluate_target
 from visattn.recording.frozen_model import frozen
 from visattn.recording.model_info import ExplainedModel
 
 
+@method("drise", title="D-RISE", paper="arXiv:2006.03204", needs="boxes")
 def drise(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],

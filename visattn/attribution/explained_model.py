@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.layer_weights import NO_ATTENTION
 from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.recording.feature_layers import resizes_images
@@ -23,6 +22,7 @@ from visattn.recording.model_config import (
     takes_clips,
 )
 from visattn.recording.model_info import (
+    NO_ATTENTION,
     AttentionLayer,
     ExplainedModel,
     ModelInfo,

@@ -1,14 +1,18 @@
 """Gradient methods with respect to the input: saliency, gradient × input, SmoothGrad, IG."""
 
+from itertools import islice
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.perturbation import Baseline, baseline_image
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.attribution.variants import (
     evaluate_target,
     images_per_gradient_batch,
+    noisy_copies,
     variants_per_batch,
 )
 from visattn.functional.numerics import gauss_legendre
@@ -16,6 +20,7 @@ from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
 
 
+@method("input_gradient", title="Input gradient", paper="arXiv:1312.6034", needs="gradient")
 def input_gradient(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -52,6 +57,13 @@ def input_gradient(
     return _reduce_channels(gradients[0], signed=signed)
 
 
+@method(
+    "input_x_gradient",
+    title="Gradient × input",
+    paper="arXiv:1605.01713",
+    needs="gradient",
+    signed=True,
+)
 def input_x_gradient(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -80,6 +92,7 @@ def input_x_gradient(
     return _reduce_channels(images * gradients[0], signed=signed)
 
 
+@method("smoothgrad", title="SmoothGrad", paper="arXiv:1706.03825", needs="gradient")
 def smoothgrad(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -113,23 +126,23 @@ def smoothgrad(
     Source:
         Smilkov et al. 2017, arXiv:1706.03825, section 3.
     """
-    if num_samples < 1 or not stdev_spread >= 0:
-        raise ValueError(
-            "num_samples must be at least 1 and stdev_spread at least 0, got "
-            f"{num_samples=}, {stdev_spread=}"
-        )
-    random = torch.Generator().manual_seed(seed)
-    spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+    copies = noisy_copies(images, num_samples, stdev_spread, seed)
     total = torch.zeros_like(images)
     with frozen(explained.model):
         _call_target(explained, images, target)
         for count in _chunk_sizes(explained, num_samples, internal_batch_size, images):
-            noise = [torch.randn(images.shape[1:], generator=random) for _ in range(count)]
-            noisy = images + stdev_spread * spread * torch.stack(noise)[:, None].to(images)
-            total += _input_gradients(explained, with_grad(noisy), target).sum(0)
+            noisy = with_grad(torch.stack(list(islice(copies, count))))
+            total += _input_gradients(explained, noisy, target).sum(0)
     return _reduce_channels(total / num_samples, signed=signed)
 
 
+@method(
+    "integrated_gradients",
+    title="Integrated Gradients",
+    paper="arXiv:1703.01365",
+    needs="gradient",
+    signed=True,
+)
 def integrated_gradients(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],

@@ -1,18 +1,24 @@
-"""Reads or replaces the output of a layer while a model runs."""
+"""Reads or replaces the output of a layer while a model runs, and its gradients."""
 
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import grad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import grid_sample
 
-from visattn.attribution.targets import Target
+from visattn.attribution.targets import Target, target_values
 from visattn.recording.feature_layers import first_tensor, has_layout, to_grid
 from visattn.recording.frozen_model import frozen
+from visattn.recording.internal_resize import internal_geometry
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
+
+_NEAR = 0.9  # of a power of two: cells whose last row or column exceeds the canvas
 
 
 @dataclass
@@ -114,6 +120,158 @@ def layer_activations(
     with frozen(explained.model), torch.no_grad(), intercept_layer(explained, layer, keep) as calls:
         target(explained.forward(images))
     return to_grid(outputs[-1], layer), replace(layer, call=calls.last)
+
+
+def activations_and_gradients(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    layer: FeatureLayer,
+    *,
+    twice: bool = False,
+) -> list[tuple[Float[Tensor, "b d gy gx"], ...]]:
+    """Return the activations of a layer, and the gradient of the target with respect to them.
+
+    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
+    several times the last call counts, or `layer.call`. For a feature pyramid each level that the
+    target depends on is an item of the list: a detection is read from one level.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        layer: The layer.
+        twice: Whether to add the product of the Hessian with the activations.
+
+    Raises:
+        ValueError: If the layer does not run, or the target does not depend on it.
+
+    Example:
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
+        >>> layer = FeatureLayer("0", "b c y x", (2, 3))
+        >>> info = ModelInfo(
+        ...     "tiny", "other", (2, 3), (0.5,), (0.5,), "none", feature_layers=(layer,)
+        ... )
+        >>> [(activations, gradients)] = activations_and_gradients(
+        ...     ExplainedModel(model, info, model),
+        ...     torch.zeros(1, 1, 2, 3),
+        ...     lambda scores: scores[:, 4],
+        ...     layer,
+        ... )
+        >>> torch.equal(gradients.flatten(), model[2].weight[4])
+        True
+    """
+    with frozen(explained.model):
+        # fused attention has no second derivative
+        kernels = sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
+        with kernels, _leaves(explained, layer) as leaves:
+            values = target_values(explained, images, target)
+        leaves = leaves if layer.levels else leaves[-1:]
+        gradients: Sequence[Tensor | None] = [None] * len(leaves)
+        if values.requires_grad:
+            total = values.sum()
+            gradients = grad(total, leaves, allow_unused=True, create_graph=twice)
+        levels = [(leaf, each) for leaf, each in zip(leaves, gradients, strict=True)]
+        parts = [
+            (leaf, each, _curvature(leaf, each)) if twice else (leaf, each)
+            for leaf, each in levels
+            if each is not None
+        ]
+    if not parts:
+        raise ValueError(
+            "the target must depend on the layer of a class activation map, but it does not "
+            f"depend on {layer.site or 'the output'} of {explained.info.name}; choose another layer"
+        )
+    place = (lambda part: part) if layer.levels else (lambda part: to_grid(part, layer))
+    return [tuple(place(part.detach()) for part in level) for level in parts]
+
+
+def _curvature(leaf: Tensor, gradient: Tensor) -> Tensor:
+    """Return the product of the Hessian with the activations; 0 behind piecewise linear layers."""
+    if not gradient.requires_grad:
+        return torch.zeros_like(leaf)
+    directional = (gradient * leaf.detach()).sum()
+    [product] = grad(directional, leaf, allow_unused=True, retain_graph=True)
+    return torch.zeros_like(leaf) if product is None else product
+
+
+@contextmanager
+def _leaves(explained: ExplainedModel, layer: FeatureLayer) -> Iterator[list[Tensor]]:
+    """Start the graph at a layer inside the block; the list gets its outputs, or its levels."""
+    leaves: list[Tensor] = []
+
+    def replace_by_leaf(output: Tensor) -> Tensor:
+        """Return a clone, which may be overwritten by in-place operations."""
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1].clone()
+
+    def replace_levels(_: nn.Module, __: Any, output: Any) -> Any:
+        leaves.clear()
+        copied = type(output)(output)
+        for key in layer.levels:
+            copied[key] = replace_by_leaf(output[key])
+        return copied
+
+    if not layer.levels:
+        with intercept_layer(explained, layer, replace_by_leaf):
+            yield leaves
+        return
+    module = explained.model.get_submodule(layer.site)
+    handle = module.register_forward_hook(replace_levels)
+    try:
+        yield leaves
+    finally:
+        handle.remove()
+
+
+def sum_levels(
+    maps: Sequence[Float[Tensor, "b _ _"]],
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    layer: FeatureLayer,
+) -> Float[Tensor, "b gy gx"]:
+    """Return the sum of the maps of the levels of a pyramid, on the grid of the finest.
+
+    Args:
+        maps: One for each level, or for a layer that is no pyramid the only one, which is returned.
+        explained: The model.
+        images: Normalized.
+        layer: Module that returns the levels.
+    """
+    if not layer.levels:
+        [only] = maps
+        return only
+    canvas = internal_geometry(explained.model, (images.shape[2], images.shape[3])).input_size
+    return torch.stack([resample_level(each, layer.grid, canvas) for each in maps]).sum(0)
+
+
+def resample_level(
+    values: Float[Tensor, "b y x"], grid: tuple[int, int], canvas: tuple[int, int]
+) -> Float[Tensor, "b gy gx"]:
+    """Return a map of one level on the grid of another, both of which cover a canvas.
+
+    If the sides of the canvas are no multiple of the stride, the last cells of a level exceed it.
+
+    Args:
+        values: Map of a level.
+        grid: Rows and columns of the result.
+        canvas: Height and width in pixels.
+
+    Example:
+        >>> resample_level(torch.tensor([[[0.0, 1.0]]]), (1, 4), (8, 16))
+        tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
+    """
+    axes: list[Tensor] = []
+    for count, length, side in zip(values.shape[1:], grid, canvas, strict=True):
+        stride = 2.0 ** torch.tensor(side / count).log2().ceil().item()
+        extent = count * stride if side / count >= _NEAR * stride else float(side)
+        centers = (torch.arange(length, dtype=torch.float64) + 0.5) * (side / length)
+        axes.append((2 * centers / extent - 1).to(values))
+    points = torch.stack(torch.meshgrid(axes[1], axes[0], indexing="xy"), -1)
+    points = points.expand(len(values), -1, -1, -1)
+    sampled = grid_sample(values[:, None], points, padding_mode="border", align_corners=False)
+    return sampled[:, 0]
 
 
 def _replace_part(output: Any, key: Any, tensor: Tensor) -> Any:

@@ -11,11 +11,10 @@ from torch.nn.functional import interpolate
 
 from visattn.attribution.targets import Target, target_values
 from visattn.recording.frozen_model import frozen, with_grad
-from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
+from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import Recording, record
 from visattn.results.attention_map import AttentionMap
 
-NO_ATTENTION = "it has no attention among tokens"
 _POOLED_TOKENS = {"class": ("class",), "distilled": ("class", "distillation")}
 
 
@@ -140,6 +139,11 @@ def single_grid_error(info: ModelInfo) -> str:
                 f"{following.site}"
             )
     return ""
+
+
+def no_single_grid(info: ModelInfo, _target: object) -> str:
+    """Return why a method that combines all layers does not fit a model, as its `check`."""
+    return single_grid_error(info)
 
 
 def _compatible_prefix(tokens: tuple[str, ...], later: tuple[str, ...]) -> bool:

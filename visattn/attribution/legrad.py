@@ -9,7 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import grad
 
-from visattn.attribution.layer_weights import check_have_gradients, with_query_axis
+from visattn.attribution.layer_weights import (
+    check_have_gradients,
+    no_single_grid,
+    single_grid_error,
+    with_query_axis,
+)
+from visattn.attribution.registry import NO_TEXTS, method
 from visattn.attribution.residual_blocks import (
     BlockChain,
     block_names,
@@ -19,12 +25,19 @@ from visattn.attribution.residual_blocks import (
 )
 from visattn.attribution.targets import Target
 from visattn.recording.frozen_model import frozen
-from visattn.recording.model_info import ExplainedModel, TextScorer
+from visattn.recording.model_info import ExplainedModel, ModelInfo, TextScorer
 from visattn.recording.recorder import record
 
-NO_TEXTS = "compares images with no texts; give texts with text= or --text"
+
+def _no_chain(info: ModelInfo, _target: object) -> str:
+    """Return why a model is no chain of blocks with one token grid; "" if it may be."""
+    layers = info.attention_layers
+    if layers and all(layer.single_query or layer.pools for layer in layers):
+        return "its only attention is a pool, and LeGrad reads the tokens after each block"
+    return single_grid_error(info)
 
 
+@method("legrad", title="LeGrad", paper="arXiv:2404.03214", needs="tokens", check=_no_chain)
 def legrad(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -131,6 +144,9 @@ def _with_all_layers(explained: ExplainedModel) -> ExplainedModel:
     return replace(explained, info=replace(info, attention_layers=listed, unread_layers=()))
 
 
+@method(
+    "similarity", title="Similarity", paper="arXiv:2304.05653", needs="texts", check=no_single_grid
+)
 def similarity(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b gy gx"]:

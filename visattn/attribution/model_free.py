@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from visattn.attribution.perturbation import denormalize
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.saliency.itti_koch import itti_koch_saliency
 from visattn.functional.saliency.spectral_residual import spectral_residual
@@ -17,6 +18,7 @@ _RANDOM_GRID = (7, 7)
 _SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
 
 
+@method("itti_koch", title="Itti–Koch", paper="Itti et al. 1998", needs="pixels", kind="saliency")
 def itti_koch(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -36,6 +38,13 @@ def itti_koch(
     return itti_koch_saliency(denormalize(images, explained.info))
 
 
+@method(
+    "spectral_residual",
+    title="Spectral residual",
+    paper="Hou and Zhang 2007",
+    needs="pixels",
+    kind="saliency",
+)
 def spectral_residual_map(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],

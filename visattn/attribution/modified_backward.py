@@ -8,11 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from visattn.attribution.dense_targets import BoxTarget
+from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target, check_one_per_image, target_values
 from visattn.functional.attribution.full_grad import contribution_map
 from visattn.geometry.placement import GridPlacement
 from visattn.recording.frozen_model import frozen, with_grad
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.operations import (
     RECTIFIERS,
     SMOOTH_ACTIVATIONS,
@@ -25,6 +27,34 @@ from visattn.results.attention_map import resample_to_input
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
 
 
+def _unguided(info: ModelInfo, _target: object) -> str:
+    """Return why the gradient of a model cannot be guided; "" if it can."""
+    return rectifiers_error(info.operations)
+
+
+def _incomplete(info: ModelInfo, target: object) -> str:
+    """Return why gradients times input and biases do not sum to the score; "" if they do."""
+    if isinstance(target, BoxTarget):
+        return "the score of a box is no sum of gradients times input and biases"
+    elementwise = RECTIFIERS | SMOOTH_ACTIVATIONS
+    others = [name for name in info.operations.names if name not in elementwise]
+    if not others:
+        return ""
+    return (
+        "it must consist of convolutions, linear layers, batch normalization, pooling and "
+        f"elementwise activations, but computes {', '.join(others)}"
+    )
+
+
+@method(
+    "guided_backprop",
+    title="Guided backpropagation",
+    paper="arXiv:1412.6806",
+    needs="gradient",
+    check=_unguided,
+    warning="fails sanity checks: it restores the edges of the image and hardly depends on the "
+    "class or on upper layers (arXiv:1810.03292)",
+)
 def guided_backprop(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -65,6 +95,7 @@ def guided_backprop(
     return gradients.sum(1) if signed else gradients.abs().amax(1)
 
 
+@method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
 def fullgrad(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b y x"]:

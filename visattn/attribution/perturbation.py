@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from visattn.attribution.registry import method
 from visattn.attribution.targets import ScoreType, Target
 from visattn.attribution.variants import variant_scorer
 from visattn.functional.attribution.masks import (
@@ -66,6 +67,7 @@ def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tens
     return (images * std + mean).clamp(0, 1)
 
 
+@method("occlusion", title="Occlusion", paper="arXiv:1311.2901", needs="scores", signed=True)
 def occlusion(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -119,6 +121,7 @@ def occlusion(
     return total / counts
 
 
+@method("rise", title="RISE", paper="arXiv:1806.07421", needs="scores")
 def rise(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],

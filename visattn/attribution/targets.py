@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.io.messages import did_you_mean
@@ -96,7 +96,20 @@ class ClassTarget:
         scores = class_scores(output, layout=self.layout)
         if self.class_indices is None:
             self.class_indices = tuple(scores.argmax(1).tolist())
-        indices = self.class_indices
+        selected = self.select(scores)
+        if scores.shape[1] == 1 and not self.initial_values:
+            least = 0.5 if self.layout is not None and self.layout.is_probability else 0
+            self.predicted = tuple((scores[:, 0] > least).tolist())
+        self.initial_values = self.initial_values or tuple(selected.detach().tolist())
+        return selected
+
+    def indices(self, scores: Float[Tensor, "b k"]) -> Int[Tensor, " b"]:
+        """Return the index of the class of each image, of scores that the target was called with.
+
+        Raises:
+            ValueError: If there is no such class, or not one class for each image.
+        """
+        indices = self.class_indices or ()
         indices = indices * len(scores) if len(indices) == 1 else indices
         if len(indices) != len(scores):
             raise ValueError(
@@ -104,12 +117,11 @@ class ClassTarget:
                 f"{len(indices)} targets"
             )
         _check_class_indices(indices, scores.shape[1])
-        selected = scores.gather(1, scores.new_tensor(indices).long()[:, None])[:, 0]
-        if scores.shape[1] == 1 and not self.initial_values:
-            least = 0.5 if self.layout is not None and self.layout.is_probability else 0
-            self.predicted = tuple((scores[:, 0] > least).tolist())
-        self.initial_values = self.initial_values or tuple(selected.detach().tolist())
-        return selected
+        return scores.new_tensor(indices).long()
+
+    def select(self, values: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
+        """Return the value of the class of each image."""
+        return values.gather(1, self.indices(values)[:, None])[:, 0]
 
     def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
         """Return index, name and score of the class that is explained for an image.

@@ -224,3 +224,35 @@ def _variant_outputs(
         return
     output = explained.forward(variants.flatten(0, 1))
     yield from output.unflatten(0, variants.shape[:2])
+
+
+def noisy_copies(
+    images: Float[Tensor, "b c y x"], num_samples: int, stdev_spread: float, seed: int
+) -> Iterator[Float[Tensor, "b c y x"]]:
+    """Return an iterator of noisy copies of images, all of which get the same noise.
+
+    Args:
+        images: Normalized.
+        num_samples: Number of copies.
+        stdev_spread: Standard deviation of the noise, relative to the range (max - min) of each
+            image.
+        seed: Of the noise.
+
+    Raises:
+        ValueError: If there are no samples, or the noise is negative.
+
+    Example:
+        >>> images = torch.tensor([0.0, 1.0]).expand(2, 1, 1, 2)
+        >>> first, second = noisy_copies(images, 2, 0.1, seed=0)
+        >>> torch.equal(first[0], first[1]), torch.equal(first, second)
+        (True, False)
+    """
+    if num_samples < 1 or not stdev_spread >= 0:
+        raise ValueError(
+            "num_samples must be at least 1 and stdev_spread at least 0, got "
+            f"{num_samples=}, {stdev_spread=}"
+        )
+    random = torch.Generator().manual_seed(seed)
+    spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+    noise = (torch.randn(images.shape[1:], generator=random) for _ in range(num_samples))
+    return (images + stdev_spread * spread * each.to(images) for each in noise)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from visattn.functional.attribution.cam import grad_cam
+from visattn.attribution.cam import grad_cam
 from visattn.functional.attribution.rollout import (
     positive_grad_times_attention,
     propagate_decoder_relevance,

@@ -1,20 +1,17 @@
 """Maps of one attribution method on prepared images, with how they were made."""
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import read_by_target
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
-from visattn.attribution.methods import ARGUMENT_RANGES, NEEDS_FEATURES, Method
+from visattn.attribution.methods import Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.geometry.placement import GridPlacement, align_of
-from visattn.io.argument_checks import check_argument
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
 from visattn.recording.internal_resize import internal_geometry
@@ -22,39 +19,7 @@ from visattn.recording.model_info import ExplainedModel, TextScorer
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 
-_ON_GRID = ("tokens", "texts", "features", "positive_features")
 _UNREAD = "no score depends on the attention of this layer"
-
-
-def check_method_args(method: Method, method_args: Mapping[str, Any], *, is_function: bool) -> None:
-    """Check the arguments of a method.
-
-    Args:
-        method: The method.
-        method_args: Its arguments.
-        is_function: Whether the target is a function of the output.
-
-    Raises:
-        ValueError: If the method has no such argument, or it has another type or range.
-    """
-    known = method.default_kwargs
-    if unknown := sorted(set(method_args) - set(known)):
-        listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
-        raise ValueError(
-            f"{method.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
-        )
-    hints = inspect.signature(method.function).parameters
-    for name, value in method_args.items():
-        try:
-            if name != "layer" or not isinstance(value, nn.Module):  # instead of its name
-                check_argument(name, value, hints[name].annotation, ARGUMENT_RANGES.get(name))
-        except TypeError as error:  # from the command line, too, where it is no fault of the code
-            raise ValueError(f"{method.name}: {error}") from error
-    if is_function and "score_type" in method_args:
-        raise ValueError(
-            "score_type= transforms class scores; a target function receives the output of the "
-            "model and computes any number from it: drop score_type="
-        )
 
 
 def compute_maps(
@@ -98,12 +63,12 @@ def compute_maps(
     is_class = not (callable(target) or isinstance(target, DenseTarget))
     common = _common_info(explained, method, method_args, is_class=is_class)
     placement = _map_placement(explained, method, method_args)
-    if method.needs in _ON_GRID:
+    if method.on_grid:
         common = replace(common, align=align_of(placement))
     if batch.preprocessing:
         common = replace(common, more={**common.more, "preprocessing": batch.preprocessing})
     geometries = batch.geometries
-    if method.needs in NEEDS_FEATURES and resizes_images(explained.model):
+    if method.needs == "features" and resizes_images(explained.model):
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
         canvas = internal_geometry(explained.model, size)
         geometries = tuple(geometry.then(canvas) for geometry in geometries)
@@ -164,10 +129,10 @@ def _map_placement(
     explained: ExplainedModel, method: Method, method_args: Mapping[str, Any]
 ) -> GridPlacement | None:
     """Return where the cells of a map lie on the input; None for a map of pixels."""
-    if method.needs not in _ON_GRID or explained.align == "edges":
+    if not method.on_grid or explained.align == "edges":
         return None
     layer = {**method.default_kwargs, **method_args}.get("layer")
-    if method.needs in NEEDS_FEATURES:
+    if method.needs == "features":
         return None if layer is None else resolve_feature_layer(explained, layer).placement
     layers = explained.info.attention_layers
     if not layers:
@@ -217,3 +182,37 @@ def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:
             "target or method, or keep_empty=True"
         )
     return maps
+
+
+def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) -> list[AttentionMap]:
+    """Return one `AttentionMap` `[t, y, x]` for each image, with a label for each text.
+
+    Args:
+        maps: For each text, a map of each image.
+        texts: The texts.
+
+    Example:
+        >>> pair = [[AttentionMap(torch.full((2, 3), value), "legrad", "gradient")]
+        ...         for value in (1.0, 4.0)]
+        >>> [both] = stack_texts(pair, ["a dog", "a cat"])
+        >>> both[1].info.label, both.display_range()
+        ('a cat', (0.0, 4.0))
+    """
+    stacked: list[AttentionMap] = []
+    for of_image in zip(*maps, strict=True):
+        values = torch.stack([each.values for each in of_image])
+        info = replace(
+            of_image[0].info,
+            target=list(range(len(texts))),
+            class_name="",
+            score=[_single(each.info.score) for each in of_image],
+            cosine=[_single(each.info.cosine) for each in of_image],
+            texts=list(texts),
+            empty=empty_map_reason(values),
+        )
+        stacked.append(replace(of_image[0], values=values, labels=tuple(texts), info=info))
+    return stacked
+
+
+def _single(value: float | Sequence[float | None] | None) -> float | None:
+    return value if isinstance(value, int | float) else None

@@ -8,19 +8,15 @@ import torch
 from torch import nn
 from torchvision.transforms import v2
 
-from visattn.attribution.dense_targets import BoxTarget, DenseTarget
 from visattn.attribution.explained_model import describe_model
-from visattn.attribution.methods import Method, supported_methods, unsupported_reason
 from visattn.images.resize import ResizeMode
 from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.model_config import ClassNames, parse_image_size
-from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.model_info import ExplainedModel
 from visattn.recording.operations import ModelOperations, model_operations
 
-_BOTTLENECK = FeatureLayer("bottleneck", "b c y x", (1, 1))  # found when a map is computed
 _OPERATIONS: WeakKeyDictionary[nn.Module, ModelOperations] = WeakKeyDictionary()
-_NEEDS_OPERATIONS = ("positive_features", "biases", "rectifiers")
 
 
 def whole_image_preprocessing(
@@ -79,30 +75,14 @@ def with_bottleneck(explained: ExplainedModel) -> ExplainedModel:
     return replace(explained, info=replace(explained.info, feature_layers=layers))
 
 
-def unsupported_dense(method: Method, explained: ExplainedModel, target: DenseTarget) -> str:
-    """Return an error for a method that does not fit a dense target; "" if it does.
-
-    The layer of class activation maps is found when they are computed.
+def with_operations(explained: ExplainedModel) -> ExplainedModel:
+    """Return a dense model with the operations that it computes, by which methods are refused.
 
     Args:
-        method: The method.
-        explained: The model.
-        target: The target.
+        explained: The model, whose description ran nothing.
     """
-    is_box, info = isinstance(target, BoxTarget), explained.info
-    info = replace(info, feature_layers=info.feature_layers or (_BOTTLENECK,))
-    if method.needs in _NEEDS_OPERATIONS:
-        info = replace(info, operations=_operations(explained))
-    reason = unsupported_reason(method, info, callable_target=True, box_target=is_box)
-    if method.needs == "biases" and is_box:
-        reason = "the score of a box is no sum of gradients times input and biases"
-    if not reason:
-        return ""
-    fits = supported_methods(info, callable_target=True, box_target=is_box)
-    return (
-        f"{method.name} does not fit {info.name} with a {type(target).__name__}: {reason}; "
-        f"supported methods: {', '.join(each for each in fits if each != method.name)}"
-    )
+    info = replace(explained.info, operations=_operations(explained))
+    return replace(explained, info=info)
 
 
 def _operations(explained: ExplainedModel) -> ModelOperations:

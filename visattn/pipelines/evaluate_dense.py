@@ -8,12 +8,10 @@ import numpy as np
 import torch
 
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget, RegionTarget
-from visattn.attribution.methods import get_method
 from visattn.attribution.model_free import BASELINES
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.images.reader import LoadedImage
 from visattn.metrics.maps.localization import is_constant_map, localization_scores
-from visattn.pipelines.dense import unsupported_dense
 from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.inputs import PreparedImages
 from visattn.results.attention_map import AttentionMap
@@ -42,10 +40,8 @@ class DenseMapEvaluator(MapEvaluator):
         """
         example = BoxTarget(None) if self.kind == "box" else RegionTarget(0)
         for name in methods:
-            if name in BASELINES:
-                continue
-            if error := unsupported_dense(get_method(name), self.explained, example):
-                raise ValueError(error)
+            if name not in BASELINES:
+                self.explainer.check(name, example)
 
     def evaluate(
         self,

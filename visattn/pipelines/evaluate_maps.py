@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.attribution.methods import get_method, supported_methods
 from visattn.attribution.model_free import BASELINES
 from visattn.attribution.targets import ClassTarget, probabilities
 from visattn.attribution.variants import variant_scorer
@@ -138,13 +137,9 @@ class MapEvaluator:
         Raises:
             ValueError: If one does not, with the methods that do.
         """
-        supported = supported_methods(self.explained.info)
         for name in methods:
-            if name not in BASELINES and get_method(name).name not in supported:
-                raise ValueError(
-                    f"{name} does not fit {self.explained.info.name}; supported methods: "
-                    f"{', '.join(supported)}"
-                )
+            if name not in BASELINES:
+                self.explainer.check(name)
 
     def evaluate(
         self,

@@ -2,21 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.methods import (
-    METHODS,
-    NEEDS_FEATURES,
-    Method,
-    get_method,
-    supported_methods,
-    unsupported_reason,
-)
+from visattn.attribution.methods import METHODS, Method, get_method, supported_methods
 from visattn.attribution.targets import Target, TargetLike
 from visattn.geometry.placement import Align
 from visattn.images.reader import ImageLike, list_images
@@ -27,18 +19,13 @@ from visattn.models.backbones.huggingface import is_image_processor
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioner import Captioner
-from visattn.pipelines.attribution_maps import (
-    check_method_args,
-    compute_maps,
-    require_values,
-)
+from visattn.pipelines.attribution_maps import compute_maps, require_values, stack_texts
 from visattn.pipelines.dense import (
     describe_at_size,
-    unsupported_dense,
     whole_image_preprocessing,
     with_bottleneck,
+    with_operations,
 )
-from visattn.pipelines.explain_texts import maps_of_texts, stack_texts
 from visattn.pipelines.inputs import (
     PreparedImages,
     followed_transform,
@@ -71,10 +58,13 @@ class Explainer:
             centered, or stretched over the input from `edges` to edges as most tools do.
         dense: Whether a pixel, region, box, query or token is explained. The model is then not
             probed, and the whole of each image is shown to it: padded, or as it is to a detector
-            that resizes images itself.
+            that resizes images itself. `explain` does so by itself for such a target.
+        text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
+        processor: Processor or tokenizer of such a model in memory; without texts, the image
+            processor of any model of transformers, whose preprocessing is then used.
 
     Raises:
-        ValueError: If an analyzed model and class names are passed.
+        ValueError: If an analyzed model and class names are passed, or texts and class names.
 
     Example:
         >>> from visattn.models import AttentionResNet
@@ -98,7 +88,20 @@ class Explainer:
         resize_mode: ResizeMode | None = None,
         align: Align = "receptive_field",
         dense: bool = False,
+        text: str | Sequence[str] | None = None,
+        processor: Any = None,
     ) -> None:
+        if processor is not None and text is None:
+            transform = _image_processor(processor, transform)
+        self._passed = {
+            "model": model, "img_size": img_size, "class_names": class_names,
+            "transform": transform, "resize_mode": resize_mode, "align": align,
+        }  # fmt: skip
+        self.text = text
+        if text is not None:
+            _refuse_arguments("text=", class_names)
+            network = model if isinstance(model, nn.Module) else model.model
+            model = text_classifier(network, [text] if isinstance(text, str) else text, processor)
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
         loaded = model if isinstance(model, LoadedModel) else None
@@ -168,6 +171,20 @@ class Explainer:
             )
         return batch
 
+    def methods(self, target: TargetLike | DenseTarget = None) -> list[str]:
+        """Return the names of the methods that fit the model.
+
+        Args:
+            target: What will be explained, as for `explain`.
+        """
+        own = sequence_methods(self.model)
+        if isinstance(self.model, Captioner):
+            return own
+        explained = self.analyze()
+        if self.dense:
+            explained = with_operations(explained)
+        return [*own, *supported_methods(explained.info, target)]
+
     def check(
         self, method: str, target: TargetLike | DenseTarget = None, **method_args: Any
     ) -> None:
@@ -177,6 +194,36 @@ class Explainer:
             ValueError: With the reason and what fits.
         """
         self._check(self.analyze(), get_method(method), target, method_args)
+
+    def explain(
+        self,
+        images: Iterable[ImageLike] | ImageLike,
+        method: str = "rollout",
+        target: TargetLike | DenseTarget | Sequence[DenseTarget] = None,
+        *,
+        batch_size: int = 16,
+        keep_empty: bool = False,
+        **method_args: Any,
+    ) -> list[AttentionMap]:
+        """Return one map for each image; arguments as for `visattn.explain`.
+
+        Raises:
+            ImageError: If an image cannot be read.
+            ValueError: If the method does not fit, or a map is empty and `keep_empty` is False.
+        """
+        listed = list_images(images)
+        if self.text is not None:
+            _refuse_arguments("text=", target)
+            maps = self._maps_of_texts(listed, method, batch_size, method_args)
+            for of_text in () if keep_empty else maps:
+                require_values(of_text, method)
+            single = isinstance(self.text, str)
+            return maps[0] if single else stack_texts(maps, self.analyze().class_names)
+        if method in sequence_methods(self.model):
+            maps = self._sequence_maps(listed, method, target, batch_size, method_args)
+        else:
+            maps = self._maps(listed, method, target, batch_size, method_args)
+        return maps if keep_empty else require_values(maps, method)
 
     def map(
         self,
@@ -197,10 +244,78 @@ class Explainer:
         if isinstance(method_args.get("layer"), nn.Module):
             method_args["layer"] = find_module_name(self.model, method_args["layer"])
         self._check(explained, chosen, target, method_args)
-        if self.dense and chosen.needs in NEEDS_FEATURES and "layer" not in method_args:
+        if self.dense and chosen.needs == "features" and "layer" not in method_args:
             explained = with_bottleneck(explained)
         maps = compute_maps(explained, batch, chosen, target, method_args)
         return maps if keep_empty else require_values(maps, method)
+
+    def _maps(
+        self,
+        images: list[ImageLike],
+        method: str,
+        target: TargetLike | DenseTarget | Sequence[DenseTarget],
+        batch_size: int,
+        method_args: Mapping[str, Any],
+    ) -> list[AttentionMap]:
+        """Return the map of each image."""
+        _check_method_name(method, self.model)
+        targets = _targets_per_image(target, len(images))
+        dense = any(isinstance(each, DenseTarget) for each in targets or [target])
+        suited = self._for_dense(method) if dense and not self.dense else self
+        if suited.transform is None:
+            first: Any = targets[0] if dense and targets else target
+            suited.check(method, first, **method_args)
+        maps: list[AttentionMap] = []
+        step = 1 if dense else batch_size  # coordinates belong to one photo
+        for start in range(0, len(images), step):
+            part = slice(start, start + step)
+            of_batch: Any = target if targets is None else targets[part]
+            if dense and targets is not None:
+                [of_batch] = targets[part]
+            batch = suited.prepare(images[part])
+            maps += suited.map(batch, method, of_batch, keep_empty=True, **method_args)
+        return maps
+
+    def _for_dense(self, method: str) -> "Explainer":
+        """Return an explainer of a pixel, box or query: attention is that of an analyzed model."""
+        options = dict(self._passed)
+        if METHODS[method].needs != "tokens":
+            return Explainer(**options, dense=True)
+        if options["transform"] is None:
+            options["resize_mode"] = options["resize_mode"] or "pad"
+        return Explainer(**options)
+
+    def _maps_of_texts(
+        self,
+        images: list[ImageLike],
+        method: str,
+        batch_size: int,
+        method_args: Mapping[str, Any],
+    ) -> list[list[AttentionMap]]:
+        """Return for each text, which is a class of the model, a map of each image."""
+        maps: list[list[AttentionMap]] = [[] for _ in self.analyze().class_names]
+        for start in range(0, len(images), batch_size):
+            batch = self.prepare(images[start : start + batch_size])
+            for index, of_text in enumerate(maps):
+                of_text += self.map(batch, method, index, keep_empty=True, **method_args)
+        return maps
+
+    def _sequence_maps(
+        self,
+        images: list[ImageLike],
+        method: str,
+        target: object,
+        batch_size: int,
+        method_args: Mapping[str, Any],
+    ) -> list[AttentionMap]:
+        """Return the maps of each image that its words or glimpses have."""
+        passed = (self._passed[name] for name in ("transform", "img_size", "class_names"))
+        _refuse_arguments(method, target, *passed)
+        options: dict[str, Any] = {"batch_size": batch_size}
+        if self.resize_mode is not None:
+            options["resize_mode"] = self.resize_mode
+        maps = sequence_maps(self.model, images, method, options, method_args)
+        return [each.aligned(self.align) for each in maps]
 
     def _check(
         self,
@@ -209,26 +324,16 @@ class Explainer:
         target: TargetLike | DenseTarget,
         method_args: Mapping[str, Any],
     ) -> None:
-        is_function = callable(target) or isinstance(target, DenseTarget)
-        check_method_args(method, method_args, is_function=is_function)
-        if isinstance(target, DenseTarget):
-            if error := unsupported_dense(method, explained, target):
-                raise ValueError(error)
+        method.check_args(method_args, target)
+        if self.dense and method.check is not None:  # by operations, for which the model runs
+            explained = with_operations(explained)
+        if not (reason := method.supports(explained.info, target, method_args)):
             return
-        reason = unsupported_reason(method, explained.info, callable_target=is_function)
-        no_layers = method.needs in NEEDS_FEATURES and not explained.info.feature_layers
-        has_target = is_function or not explained.info.output.error
-        if no_layers and has_target and "layer" in method_args:
-            return  # the named layer is checked when it is resolved
-        if reason:
-            fits = supported_methods(explained.info, callable_target=is_function)
-            hint = ""
-            if no_layers and has_target and "layer" in method.default_kwargs:
-                hint = "; name one of its modules with layer="
-            raise ValueError(
-                f"{method.name} does not fit {explained.info.name}: {reason}{hint}; supported "
-                f"methods: {', '.join([*sequence_methods(self.model), *fits])}"
-            )
+        of = f" with a {type(target).__name__}" if isinstance(target, DenseTarget) else ""
+        raise ValueError(
+            f"{method.name} does not fit {explained.info.name}{of}: {reason}; supported "
+            f"methods: {', '.join(self.methods(target))}"
+        )
 
 
 @checked_arguments(batch_size=(1, 65_536))
@@ -306,70 +411,13 @@ def explain(
     Source:
         Each method names its paper in `METHODS`.
     """
-    listed = list_images(images)
-    network = model.model if isinstance(model, LoadedModel) else model
-    if processor is not None and text is None:
-        transform = _image_processor(processor, transform)
-    if text is not None:
-        _refuse_arguments("text=", target, class_names)
-        loaded = text_classifier(network, [text] if isinstance(text, str) else text, processor)
-        own = img_size is None and transform is None and resize_mode is None
-        explainer = Explainer(
-            loaded.model,
-            img_size=img_size, transform=loaded.transform if own else transform,
-            resize_mode=resize_mode, align=align,
-        )  # fmt: skip
-        of_texts = _maps_of_texts(explainer, listed, method, batch_size, method_args)
-        for maps in () if keep_empty else of_texts:
-            require_values(maps, method)
-        return of_texts[0] if isinstance(text, str) else stack_texts(of_texts, loaded.class_names)
-    if method in sequence_methods(network):
-        _refuse_arguments(method, target, transform, img_size, class_names)
-        resize = {"resize_mode": resize_mode} if resize_mode else {}
-        options = {"batch_size": batch_size, **resize}
-        maps = sequence_maps(network, listed, method, options, method_args)
-        maps = [attention_map.aligned(align) for attention_map in maps]
-        return maps if keep_empty else require_values(maps, method)
-    _check_method_name(method, network)
-    targets = _targets_per_image(target, len(listed))
-    tokens = METHODS[method].needs == "tokens"
-    dense = any(isinstance(each, DenseTarget) for each in targets or [target])
     explainer = Explainer(
         model,
-        img_size=img_size, class_names=class_names, transform=transform,
-        resize_mode=resize_mode or ("pad" if dense and transform is None and tokens else None),
-        align=align,
-        dense=dense and not tokens,
+        img_size=img_size, class_names=class_names, transform=transform, resize_mode=resize_mode,
+        align=align, text=text, processor=processor,
     )  # fmt: skip
-    if explainer.transform is None:
-        checked: Any = targets[0] if dense and targets else target
-        explainer.check(method, checked, **method_args)
-    maps = []
-    step = 1 if dense else batch_size  # coordinates belong to one photo
-    for start in range(0, len(listed), step):
-        part = slice(start, start + step)
-        batch_target: Any = target if targets is None else targets[part]
-        if dense and targets is not None:
-            [batch_target] = targets[part]
-        inputs = explainer.prepare(listed[part])
-        maps += explainer.map(inputs, method, batch_target, keep_empty=True, **method_args)
-    return maps if keep_empty else require_values(maps, method)
-
-
-def _maps_of_texts(
-    explainer: Explainer,
-    images: list[ImageLike],
-    method: str,
-    batch_size: int,
-    method_args: Mapping[str, Any],
-) -> list[list[AttentionMap]]:
-    """Return the map of each image for each text, which are the classes of the model."""
-    return maps_of_texts(
-        explainer.prepare,
-        partial(explainer.map, method=method, keep_empty=True, **method_args),
-        [images[start : start + batch_size] for start in range(0, len(images), batch_size)],
-        len(explainer.analyze().class_names),
-    )
+    options = {"batch_size": batch_size, "keep_empty": keep_empty}
+    return explainer.explain(images, method, target, **options, **method_args)
 
 
 @checked_arguments()
@@ -391,13 +439,7 @@ def methods_for(
         >>> methods_for(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))[:3]
         ['gradcam', 'gradcam++', 'layercam']
     """
-    if isinstance(model, LoadedModel):
-        model = model.model
-    own = sequence_methods(model)
-    if isinstance(model, Captioner):
-        return own
-    info = analyze_model(model, img_size).info
-    return [*own, *supported_methods(info, callable_target=target is not None)]
+    return Explainer(model, img_size=img_size).methods(target)
 
 
 def _image_size(batch: PreparedImages) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from visattn.recording.operations import ModelOperations
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]
 FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
+NO_ATTENTION = "it has no attention among tokens"
 
 
 @runtime_checkable

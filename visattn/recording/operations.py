@@ -84,7 +84,7 @@ class OperationRecorder(TorchFunctionMode):
         self.masks: dict[Any, bool] = {}
         """Nodes of masking operations, and whether they are rectifiers."""
         self.norms: set[Any] = set()
-        """Nodes inside of normalization that is computed in several steps."""
+        """Nodes inside of normalization that is computed in several steps, and others left out."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -108,8 +108,17 @@ class OperationRecorder(TorchFunctionMode):
                 telling = boolean or bool((activation < 0).any())
                 self.masks[result.grad_fn] = telling and torch.equal(result, activation.relu())
         if sources and isinstance(output, Tensor):
-            self.norms |= set(_nodes([output.grad_fn], until=sources))
+            self.exempt(output, sources)
         return output
+
+    def exempt(self, output: Tensor, sources: Iterable[Any]) -> None:
+        """Leave out the steps between the autograd nodes of arguments and an output.
+
+        Args:
+            output: Of a function.
+            sources: Autograd nodes of its arguments.
+        """
+        self.norms |= set(_nodes([output.grad_fn], until=sources))
 
     def rectifiers(self, output: Any) -> list[Any]:
         """Return the autograd nodes of all rectifiers that an output is computed by.

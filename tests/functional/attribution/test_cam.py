@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.attribution.cam import (
+from visattn.attribution.cam import (
     channel_masks,
     eigen_cam,
     grad_cam,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
     from visattn.images.reader import LoadedImage
+    from visattn.pipelines.explainer import Explainer
     from visattn.pipelines.inputs import PreparedImages
-    from visattn.recording.model_info import ExplainedModel, ModelInfo
     from visattn.results.attention_map import AttentionMap
     from visattn.results.info import MapInfo
 
@@ -72,7 +72,6 @@ class MapRunner:
         self.loaded, explained = load_explained_model(args, dense=is_dense)
         self.explained = replace(explained, align=args.align)
         info = self.explained.info
-        self.specs = _specs_per_text(_map_specs(args, self.explained, self.dense), args.text or ())
         self.explainer = Explainer(
             self.explained,
             img_size=args.input_size if is_dense else None,
@@ -81,6 +80,8 @@ class MapRunner:
             align=args.align,
             dense=is_dense,
         )
+        specs = _map_specs(args, self.explainer, self.dense)
+        self.specs = _specs_per_text(specs, args.text or ())
         self.layers, self.heads = args.layers, args.heads
         name = args.target
         check_target_number(name, self.explained.class_names)
@@ -177,28 +178,23 @@ def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "Atten
 
 
 def _map_specs(
-    args: argparse.Namespace, explained: "ExplainedModel", dense: "DenseTarget | None" = None
+    args: argparse.Namespace, explainer: "Explainer", dense: "DenseTarget | None" = None
 ) -> list[MapSpec]:
     """Return the specs of the selected methods, after checking that the model supports them."""
-    from visattn.attribution.methods import METHODS, get_method, supported_methods
-    from visattn.pipelines.dense import unsupported_dense
+    from visattn.attribution.methods import get_method
 
-    info = explained.info
-    supported = supported_methods(info)
-    if dense is not None:
-        errors = {name: unsupported_dense(METHODS[name], explained, dense) for name in METHODS}
-        supported = [name for name, error in errors.items() if not error]
-    names = args.method or [_default_method(supported, layered=bool(args.layer))]
-    names = supported if names == ["all"] else list(dict.fromkeys(names))
+    names = args.method or ()
+    if not names or names == ["all"]:
+        supported = explainer.methods(dense)
+        names = supported if names else [_default_method(supported, layered=bool(args.layer))]
+    names = list(dict.fromkeys(names))
     methods = [get_method(name) for name in names]
-    for method in methods:
-        if dense is not None:
-            if error := unsupported_dense(method, explained, dense):
-                raise ValueError(error)
-        else:
-            _check_supported(method, info, supported, layer_named=bool(args.layer))
     method_args = dict(args.method_args)
     known = {name for method in methods for name in method.default_kwargs}
+    layers = args.layers or args.layer
+    for method in methods:
+        named = {"layer": layers[0]} if layers and "layer" in method.default_kwargs else {}
+        explainer.check(method.name, dense, **named)
     if unknown := sorted(set(method_args) - known):
         raise ValueError(
             f"none of {', '.join(names)} has an argument {unknown[0]!r}; there are "
@@ -212,23 +208,8 @@ def _map_specs(
         }
         if args.heads and "heads" in method.default_kwargs:
             own_args["heads"] = list(args.heads)
-        specs += _specs_per_layer(method, own_args, args.layers or args.layer)
+        specs += _specs_per_layer(method, own_args, layers)
     return specs
-
-
-def _check_supported(
-    method: "Method", info: "ModelInfo", supported: Sequence[str], *, layer_named: bool
-) -> None:
-    """Refuse a method that the model does not support; a named layer is checked when it runs."""
-    from visattn.attribution.methods import unsupported_reason
-
-    reason = unsupported_reason(method, info)
-    checked_later = layer_named and method.needs == "features" and not info.output.error
-    if reason and not checked_later:
-        raise ValueError(
-            f"{method.name} does not fit {info.name}: {reason}; supported methods: "
-            f"{', '.join(supported)}"
-        )
 
 
 def _check_layers_and_heads(args: argparse.Namespace, known: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.functional.attribution.cam import grad_cam
+from visattn.attribution.cam import grad_cam
 from visattn.geometry.affine import Geometry
 from visattn.pipelines.words.pixel_places import PixelPlaces, find_pixel_places
 from visattn.pipelines.words.placement import (

@@ -1,0 +1,208 @@
+"""AttnLRP: layer-wise relevance propagation through transformers, as input times a gradient.
+
+With R = x * g every rule of relevance is a rule of how the gradient g passes an operation:
+
+    linear layer, sum, mean, softmax     the gradient itself
+    activation f                         g_x = g_y * f(x) / x     all relevance passes
+    normalization                        the divisor is a constant
+    product of two parts of the image    half of the gradient for each
+
+The last rule gives values of attention half of the gradient, and queries and keys a quarter.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from visattn.attribution.layer_weights import single_grid_error
+from visattn.attribution.registry import method
+from visattn.attribution.targets import Target, check_one_per_image
+from visattn.recording.attention_call import functional_multihead_call, multihead_output
+from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.operations import OperationRecorder
+
+_ACTIVATIONS = frozenset({"gelu", "silu", "relu", "relu6", "hardtanh", "leaky_relu", "mish"})
+"""Functions that are 0 at 0, so that f(x) / x is the share of x that passes."""
+_PRODUCTS = frozenset({"mul", "__mul__", "__rmul__", "multiply", "matmul", "__matmul__", "bmm"})
+_NORMS_WITHOUT_RULE = frozenset(
+    {"group_norm", "instance_norm", "rms_norm", "local_response_norm", "normalize"}
+)
+_RULES = _ACTIVATIONS | {"softmax", "product", "layer_norm"}
+_ATTENTION = ("scaled_dot_product", "multi_head_attention")
+_INSTEAD_OF_CHAIN = "use gradient_attention, gradcam or integrated_gradients"
+_INSTEAD = "use relevance, gradient_attention or integrated_gradients"
+
+
+def _no_rules(info: ModelInfo, _target: object) -> str:
+    """Return why relevance cannot be followed through a model; "" if it may be."""
+    grids = {layer.grid for layer in info.attention_layers}
+    if len(grids) > 1:
+        return (
+            "its tokens are merged between layers, and AttnLRP follows a chain of blocks on one "
+            f"token grid; {_INSTEAD_OF_CHAIN}"
+        )
+    if reason := single_grid_error(info):
+        return reason
+    names = {*info.operations.names, *info.operations.not_rectifiers}
+    unknown = sorted(n for n in names - _RULES if not n.startswith(_ATTENTION))
+    if unknown:
+        return f"AttnLRP has no rule for {', '.join(unknown)}; {_INSTEAD}"
+    return ""
+
+
+@method(
+    "attnlrp", title="AttnLRP", paper="arXiv:2402.05602", needs="gradient", signed=True,
+    check=_no_rules,
+)  # fmt: skip
+def attnlrp(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> Float[Tensor, "b y x"]:
+    """AttnLRP: the relevance of each pixel, propagated by a rule for each operation of a ViT.
+
+    Positive relevance speaks for the target, negative against it. The relevance of all pixels and
+    biases, and what a softmax keeps, sum to the target. The input is the normalized image, so that
+    a pixel of the mean color has no relevance. Operations without a rule are refused.
+
+    Args:
+        explained: The model, a vision transformer.
+        images: Normalized.
+        target: Target to explain.
+
+    Raises:
+        ValueError: If the model computes something for which there is no rule.
+
+    Source:
+        Achtibat et al. 2024, arXiv:2402.05602, equations 8 to 15, as gradient times input.
+        Deviation: epsilon is 0 in linear layers, also where the authors take the gamma rule.
+    """
+    with frozen(explained.model), RelevanceRules() as rules:
+        inputs = with_grad(images)
+        output = explained.forward(inputs)
+        values = check_one_per_image(target(output), len(images))
+        if unknown := sorted(rules.unruled | set(rules.not_rectifiers(output))):
+            raise ValueError(
+                f"attnlrp does not fit {explained.info.name}: it has no rule for "
+                f"{', '.join(unknown)}; {_INSTEAD}"
+            )
+        [gradients] = torch.autograd.grad(values.sum(), inputs)
+    return (images * gradients).sum(1)
+
+
+class RelevanceRules(OperationRecorder):
+    """Changes how gradients pass operations while a model runs, to those of AttnLRP.
+
+    `not_rectifiers` then lists the nonlinear operations without a rule: what a rule computes is
+    left out, like normalization.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unruled: set[str] = set()
+        """Names of normalization and attention without a rule."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function, with its rule if there is one."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        rule = _rule(name)
+        if rule is None or not any(each.requires_grad for each in tensors):
+            if name in _NORMS_WITHOUT_RULE:
+                self.unruled.add(name)
+            return super().__torch_function__(func, types, args, kwargs)
+        sources = {each.grad_fn for each in tensors}
+        output = rule(func, args, kwargs)
+        if isinstance(output, str):
+            self.unruled.add(output)
+            return func(*args, **kwargs)
+        first = output[0] if isinstance(output, tuple) else output
+        self.exempt(first, sources)
+        return output
+
+
+Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _rule(name: str) -> Rule | None:
+    """Return the rule of a torch function; operations in place have none."""
+    if name in _ACTIVATIONS:
+        return _activation
+    if name in _PRODUCTS:
+        return _product
+    rules: dict[str, Rule] = {
+        "softmax": lambda func, args, kwargs: func(*args, **kwargs),
+        "layer_norm": _layer_norm,
+        "scaled_dot_product_attention": _attention,
+        "multi_head_attention_forward": _multihead,
+    }
+    return rules.get(name)
+
+
+def _activation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    x = args[0]
+    with torch.no_grad():
+        kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
+        share = torch.where(x == 0, 0, func(x.clone(), *args[1:], **kwargs) / x)
+    return x * share
+
+
+def _product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return func(*_shares(*args), **kwargs)
+
+
+def _layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:  # noqa: ARG001
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args, strict=False))}
+    given |= kwargs
+    axes = tuple(range(-len(given["normalized_shape"]), 0))
+    centered = given["input"] - given["input"].mean(axes, keepdim=True)
+    variance = centered.detach().square().mean(axes, keepdim=True)
+    output = centered * (variance + given["eps"]).rsqrt()
+    output = output if given["weight"] is None else output * given["weight"]
+    return output if given["bias"] is None else output + given["bias"]
+
+
+def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = _attention_shares(given["query"], given["key"], given["value"])
+    return func(**given | {"query": query, "key": key, "value": value})
+
+
+def _multihead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    output = func(*args, **kwargs)
+    call = functional_multihead_call(args, kwargs, output)
+    if isinstance(call, str) or call.queries is None or call.keys is None or call.values is None:
+        return "multi_head_attention_forward"
+    call.queries, call.keys, call.values = _attention_shares(call.queries, call.keys, call.values)
+    weights = call.compute_weights(slice(None), slice(None))
+    return multihead_output(call, weights, output, batch_first=False)
+
+
+def _attention_shares(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Return the parts of attention with the shares of two products, weights and their scores."""
+    query, key = _shares(query, key)
+    scores = query if query.requires_grad else key
+    half = scores.requires_grad and value.requires_grad
+    if not half:
+        return query, key, value
+    return _scaled_gradient(query, 0.5), _scaled_gradient(key, 0.5), _scaled_gradient(value, 0.5)
+
+
+def _shares(first: Any, second: Any) -> tuple[Any, Any]:
+    """Return factors that share the gradient of their product, if both depend on the image."""
+    both = all(isinstance(each, Tensor) and each.requires_grad for each in (first, second))
+    if not both:
+        return first, second
+    return _scaled_gradient(first, 0.5), _scaled_gradient(second, 0.5)
+
+
+def _scaled_gradient(x: Tensor, share: float) -> Tensor:
+    """Return the same values, with a share of the gradient."""
+    return x * share + (x * (1 - share)).detach()

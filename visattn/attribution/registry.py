@@ -1,0 +1,265 @@
+"""Attribution methods: what describes one, and the table in which it is registered."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from visattn.attribution.dense_targets import BoxTarget, DenseTarget
+from visattn.io.argument_checks import LARGEST_SEED, check_argument
+from visattn.io.messages import did_you_mean
+from visattn.recording.model_info import NO_ATTENTION, ModelInfo
+from visattn.results.kinds import MapKind
+
+Needs = Literal[
+    "tokens",
+    "texts",
+    "features",
+    "gradient",
+    "scores",
+    "boxes",
+    "pixels",
+]
+F = TypeVar("F", bound=Callable[..., Tensor])
+NO_TEXTS = "compares images with no texts; give texts with text= or --text"
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
+_RANGES = {
+    "num_masks": (1, 10_000_000),
+    "grid_size": (1, 1000),
+    "num_samples": (1, 1_000_000),
+    "n_steps": (1, 1_000_000),
+    "stdev_spread": (0, 1000),
+    "sigma": (0, 1000),
+    "max_channels": (1, 10_000_000),
+    "max_tokens": (1, 100_000),
+    "num_references": (1, 100_000),
+    "sliding_window_size": (1, 100_000),
+    "stride": (1, 100_000),
+    "internal_batch_size": (1, 65_536),
+    "seed": (0, LARGEST_SEED),
+}
+"""Smallest and largest values of arguments of methods, beyond which no machine gets."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """An attribution method.
+
+    Args:
+        name: Identifier in Python and on the command line.
+        title: Name in the literature.
+        paper: Reference.
+        needs: Requirement of the model: attention among `tokens`, these and `texts` to compare
+            the image with, `features` on a grid, a `gradient` down to the image, only `scores`,
+            `boxes` of a detector, or only the `pixels` of the image.
+        function: From an `ExplainedModel`, normalized images, a target and options to maps.
+        kind: Kind of the maps.
+        signed: Whether maps also have negative values, for evidence against the target; an option
+            `signed` overrides it.
+        class_only: Whether it compares classes, and so takes no other target.
+        check: Further requirement: from the metadata of a model and the target to the reason why
+            the method does not fit, "" if it does.
+        warning: What its maps do not show; "" if nothing is known.
+    """
+
+    name: str
+    title: str
+    paper: str
+    needs: Needs
+    function: Callable[..., Tensor]
+    kind: MapKind = "gradient"
+    signed: bool = False
+    class_only: bool = False
+    check: Callable[[ModelInfo, Any], str] | None = None
+    warning: str = ""
+
+    @property
+    def default_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of the function and their defaults."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {
+            parameter.name: parameter.default
+            for parameter in parameters
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether it explains a target, such as the score of a class."""
+        return self.kind == "gradient"
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether a map lies on the grid of a layer, and not on the pixels."""
+        return self.needs in ("tokens", "texts") or "layer" in self.default_kwargs
+
+    def supports(
+        self, info: ModelInfo, target: Any = None, args: Mapping[str, Any] = _NO_ARGUMENTS
+    ) -> str:
+        """Return "" if a model supports the method, or else the reason why it does not.
+
+        Args:
+            info: Metadata of the model.
+            target: What is explained: a class, a function of the output, a `PixelTarget`,
+                `RegionTarget`, `BoxTarget`, `QueryTarget` or `TokenTarget`; None for the predicted
+                class.
+            args: Arguments of the method. A layer that they name is checked when it is resolved.
+
+        Example:
+            >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
+            >>> METHODS["gradcam"].supports(info)
+            'it has no layer whose features lie on a grid; name one of its modules with layer='
+        """
+        dense = isinstance(target, DenseTarget)
+        of_output = dense or callable(target)
+        if self.needs == "texts" and not info.has_texts:
+            return f"it {NO_TEXTS}"
+        if self.needs == "boxes" and not isinstance(target, BoxTarget):
+            return "it explains a box of a detector, target=BoxTarget((left, top, right, bottom))"
+        if self.class_only and of_output:
+            return "it compares classes, and explains no other target"
+        if self.needs_target and not of_output and info.output.error:
+            return info.output.error
+        # the layers of a dense model are searched when a map is computed
+        if self.needs == "features" and not info.feature_layers and not dense:
+            if "layer" in args:
+                return ""
+            hint = "; name one of its modules with layer=" if "layer" in self.default_kwargs else ""
+            return (info.features_error or "it has no layer whose features lie on a grid") + hint
+        if self.check is not None and (reason := self.check(info, target)):
+            return reason
+        if self.needs in ("tokens", "texts"):
+            return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
+        return ""
+
+    def check_args(self, args: Mapping[str, Any], target: Any = None) -> None:
+        """Check the arguments of the method.
+
+        Args:
+            args: Arguments by name.
+            target: What is explained.
+
+        Raises:
+            ValueError: If the method has no such argument, or it has another type or range.
+        """
+        known = self.default_kwargs
+        if unknown := sorted(set(args) - set(known)):
+            listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
+            raise ValueError(
+                f"{self.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
+            )
+        hints = inspect.signature(self.function).parameters
+        for name, value in args.items():
+            try:
+                if name != "layer" or not isinstance(value, nn.Module):  # instead of its name
+                    check_argument(name, value, hints[name].annotation, _RANGES.get(name))
+            except TypeError as error:  # from the command line, too, where it is no fault of code
+                raise ValueError(f"{self.name}: {error}") from error
+        if (callable(target) or isinstance(target, DenseTarget)) and "score_type" in args:
+            raise ValueError(
+                "score_type= transforms class scores; a target function receives the output of the "
+                "model and computes any number from it: drop score_type="
+            )
+
+
+METHODS: dict[str, Method] = {}
+"""All methods by name."""
+
+
+def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> Callable[[F], F]:
+    """Return a decorator that registers a function as an attribution method.
+
+    The function then is a method of `va.explain`, `va.methods_for` and `visattn overlay`. It takes
+    an `ExplainedModel` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a target,
+    which is a function from the output of `forward` to one number per image, and its own options by
+    keyword; it returns maps `[b, y, x]`. A formula of activations and gradients becomes such a
+    function with `class_activation_map`.
+
+    Args:
+        name: Identifier in Python and on the command line.
+        title: Name in the literature.
+        paper: Reference.
+        needs: Requirement of the model, see `Method`.
+        facts: More of what `Method` takes.
+
+    Raises:
+        ValueError: If there is another method of that name.
+
+    Example:
+        >>> import numpy as np
+        >>> import visattn as va
+        >>> from visattn.attribution import class_activation_map
+        >>> from visattn.models import AttentionResNet
+        >>> for name in ("mean_activation", "flat"):  # forgotten behind this example
+        ...     getfixture("monkeypatch").setitem(METHODS, name, None)
+        >>> @method("mean_activation", title="Mean activation", paper="of my own",
+        ...         needs="features", kind="saliency")
+        ... @class_activation_map
+        ... def mean_activation(activations):
+        ...     return activations.mean(1)
+        >>> @method("flat", title="Flat", paper="of my own", needs="scores")
+        ... def flat(explained, images, target, *, side: int = 3):
+        ...     scores = target(explained.forward(images)).detach()
+        ...     return scores[:, None, None].expand(-1, side, side)
+        >>> model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+        >>> photo = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+        >>> [heatmap] = va.explain(model, photo, "mean_activation")
+        >>> [other] = va.explain(model, photo, "flat", "dog", side=5)
+        >>> heatmap.kind, heatmap.geometry.image_size, tuple(other.values.shape)
+        ('saliency', (60, 80), (5, 5))
+    """
+
+    def register(function: F) -> F:
+        present = METHODS.get(name)
+        if present is not None and _address(present.function) != _address(function):
+            raise ValueError(
+                f"the method {name!r} is {_address(present.function)} already: choose another name"
+            )
+        METHODS[name] = Method(name, title, paper, needs, function, **facts)
+        return function
+
+    return register
+
+
+def _address(function: Callable[..., Tensor]) -> str:
+    """Return where a function is defined; a cell of a notebook may define it anew."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def get_method(name: str) -> Method:
+    """Return a method by name.
+
+    Raises:
+        ValueError: If the name is unknown; the message suggests similar names.
+
+    Example:
+        >>> get_method("gradcam").title
+        'Grad-CAM'
+        >>> get_method("grad-cam")
+        Traceback (most recent call last):
+        ValueError: method must be one of the attribution methods, got 'grad-cam'; did you mean \
+gradcam, xgradcam or gradcam++?
+    """
+    if name in METHODS:
+        return METHODS[name]
+    raise ValueError(
+        f"method must be one of the attribution methods, got {name!r}; "
+        f"{did_you_mean(name, METHODS)}"
+    )
+
+
+def supported_methods(info: ModelInfo, target: Any = None) -> list[str]:
+    """Return the names of the methods that a model supports.
+
+    Args:
+        info: Metadata of the model.
+        target: What is explained, as for `Method.supports`.
+
+    Example:
+        >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
+        ['occlusion', 'rise', 'input_gradient']
+    """
+    return [name for name, each in METHODS.items() if not each.supports(info, target)]
