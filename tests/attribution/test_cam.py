@@ -8,13 +8,15 @@ from small_models import images, small_cnn
 from torch import Tensor, nn
 
 from visattn.attribution.cam import (
-    activations_and_gradients,
+    grad_cam,
+    grad_cam_plus_plus,
     gradcam,
     gradcam_plus_plus,
+    layer_cam,
     layercam,
 )
+from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
-from visattn.attribution.cam import grad_cam, grad_cam_plus_plus, layer_cam
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
 
 
@@ -93,7 +95,7 @@ def test_channels_last_layouts_are_supported(layout: str) -> None:
     explained = ExplainedModel(model, info, model)
     layer = FeatureLayer("0", layout, (13, 17))  # pyright: ignore[reportArgumentType]
     x = images()
-    activations, gradients = activations_and_gradients(
+    [(activations, gradients)] = activations_and_gradients(
         explained, x, resolve_target(4, explained), layer
     )
     assert torch.equal(activations, x)
@@ -108,7 +110,9 @@ def test_prefix_tokens_are_excluded() -> None:
     layer = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=2)
     explained = ExplainedModel(model, small_cnn().info, lambda x: model(x[:, 0]))
     x = torch.rand(2, 1, 8, 5)
-    activations, _ = activations_and_gradients(explained, x, resolve_target(4, explained), layer)
+    [(activations, _)] = activations_and_gradients(
+        explained, x, resolve_target(4, explained), layer
+    )
     assert activations.shape == (2, 5, 2, 3)
     assert torch.equal(activations[:, :, 0, 0], x[:, 0, 2])
     wrong = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=1)

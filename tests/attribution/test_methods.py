@@ -8,28 +8,25 @@ from visattn.attribution.targets import resolve_target
 
 BOTTOM_UP = ["itti_koch", "spectral_residual"]
 GRADIENTS = ["input_gradient", "input_x_gradient", "smoothgrad", "integrated_gradients"]
-ANY = [*GRADIENTS, "occlusion", "rise", *BOTTOM_UP]
-CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "scorecam"]
-CAMS += ["ablationcam", "fullgrad"]
+ANY = ["occlusion", "rise", *GRADIENTS, *BOTTOM_UP]
+CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", "eigengradcam"]
+CAMS += ["kpcacam", "shapleycam", "finercam", "smoothgradcam++", "scorecam", "ablationcam"]
 ONE_LAYER = ["attention", "gradient_attention"]
-ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "attention_flow", "legrad"]
+ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "attention_flow", "legrad", "attnlrp"]
 
 
 def test_supported_methods_follow_from_model_info() -> None:
-    assert supported_methods(small_cnn().info) == [*CAMS, *ANY]
+    assert supported_methods(small_cnn().info) == [*CAMS, *ANY, "fullgrad"]
     assert set(supported_methods(token_info((3, 5), (3, 5)))) == {*ONE_LAYER, *ALL_LAYERS, *ANY}
     assert set(supported_methods(token_info((4, 6), (2, 3)))) == {*ONE_LAYER, *ANY}
-    others = {"similarity", "guided_backprop", "drise"}
+    others = {"similarity", "guided_backprop", "drise", "fullgrad"}
     assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, *others}
 
 
 def test_unsupported_methods_have_a_reason() -> None:
     reason = METHODS["rollout"].supports(token_info((4, 6), (2, 3)))
     assert "several token grids (4 x 6, 2 x 3)" in reason
-    assert (
-        METHODS["attention"].supports(small_cnn().info)
-        == "it has no attention among tokens"
-    )
+    assert METHODS["attention"].supports(small_cnn().info) == "it has no attention among tokens"
 
 
 def test_a_misspelled_method_gets_suggestions() -> None:
@@ -39,7 +36,7 @@ def test_a_misspelled_method_gets_suggestions() -> None:
         get_method("zzz")
 
 
-@pytest.mark.parametrize("name", [*CAMS, *ANY])
+@pytest.mark.parametrize("name", [*CAMS, *ANY, "fullgrad"])
 def test_each_method_gives_one_map_per_image(name: str) -> None:
     explained, x = small_cnn(), images()
     options = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}.get(name, {})

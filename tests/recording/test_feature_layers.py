@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.cam import activations_and_gradients, gradcam
+from visattn.attribution.cam import grad_cam, gradcam
 from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
-from visattn.attribution.cam import grad_cam
 from visattn.recording.feature_layers import resolve_feature_layer
 
 SIZE = (40, 56)
@@ -116,7 +116,7 @@ def test_the_last_call_counts_or_the_selected_one() -> None:
     for (name, features), gradient in zip(calls, gradients, strict=True):
         layer = resolve_feature_layer(explained, name)
         assert layer.call == int(name[-1])
-        activations, gradient_of_layer = activations_and_gradients(explained, x, target, layer)
+        [(activations, gradient_of_layer)] = activations_and_gradients(explained, x, target, layer)
         torch.testing.assert_close(activations, features.detach())
         torch.testing.assert_close(gradient_of_layer, gradient)
     last = grad_cam(third.detach(), gradients[2])

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from visattn.attribution.cam import (
-    channel_masks,
     eigen_cam,
     grad_cam,
     grad_cam_plus_plus,
@@ -15,6 +14,7 @@ from visattn.attribution.cam import (
     layer_cam,
     x_grad_cam,
 )
+from visattn.attribution.channel_perturbation import channel_masks
 
 B, C, Y, X = 2, 3, 5, 7
 
