@@ -191,7 +191,7 @@ def method_figure(name: str, *, draft: bool = False) -> np.ndarray:
     """Return three scenes above the maps of a method on them; a draft takes few random masks."""
     torch.manual_seed(0)
     method = METHODS[name]
-    model = explained("vit" if method.needs in ("tokens", "texts") else "cnn")
+    model = explained("vit" if of_transformers(method) else "cnn")
     images, _ = photos()
     target: Any = SHAPES[:3] if method.needs_target else None
     if method.needs == "texts":
@@ -315,14 +315,25 @@ NEEDS = {
     "tokens": "attention among tokens",
     "texts": "attention among tokens, and texts to compare images with",
     "features": "a layer whose features lie on the image",
-    "positive_features": "a layer whose features lie on the image and are hardly negative",
-    "biases": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
-    "rectifiers": "ReLU or ReLU6 as the only activations",
     "gradient": "gradients down to the pixels",
     "scores": "scores only; the model runs on changed images",
     "boxes": "a detector; only its boxes and scores are read",
     "pixels": "nothing: the model is not used",
 }
+CHECKED = {
+    "xgradcam": "a layer whose features lie on the image and are hardly negative",
+    "fullgrad": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
+    "guided_backprop": "ReLU or ReLU6 as the only activations",
+    "attnlrp": "a ViT of linear layers, attention, layer normalization and usual activations",
+}
+"""What methods with a further requirement need."""
+LAYER = "Index of a feature layer, a module or its name; -1 is the last."
+
+
+def of_transformers(method: Method) -> bool:
+    """Whether a method explains transformers only."""
+    return method.needs in ("tokens", "texts") or method.name == "attnlrp"
+
 
 NOTES = {
     "attention_flow": """The maps above miss the shapes: 13 to 25 % of the flow ends on them, which
@@ -340,7 +351,7 @@ shows, but similarity is no evidence of where a thing is.""",
 def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
-    architecture = "vit_tiny_patch16_224" if method.needs == "tokens" else "resnet18"
+    architecture = "vit_tiny_patch16_224" if of_transformers(method) else "resnet18"
     options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
     imports = {"texts": "timm\n        import torch", "boxes": "torchvision"}.get(
         method.needs, "timm"
@@ -362,14 +373,14 @@ def method_page(name: str) -> str:
         """
     facts = [
         ("paper", method.paper),
-        ("needs", NEEDS[method.needs]),
+        ("needs", CHECKED.get(name, NEEDS[method.needs])),
         ("class-specific", "yes" if method.needs_target else "no"),
         ("signed", "yes" if method.signed else "no"),
         ("warning", method.warning),
         ("cost", cost(method)),
         ("code", f"`{source_file(method.function)}`"),
     ]
-    network = "ViT" if method.needs in ("tokens", "texts") else "CNN"
+    network = "ViT" if of_transformers(method) else "CNN"
     network = "detector" if method.needs == "boxes" else network
     shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
     parts = [
@@ -397,6 +408,9 @@ def cost(method: Method) -> str:
         "scorecam": "one forward pass per channel of the layer",
         "ablationcam": "one forward pass per channel, of the part behind the layer",
         "eigencam": "one forward pass",
+        "kpcacam": "one forward pass, and the eigenvectors of a matrix of all pairs of positions",
+        "smoothgradcam++": "one forward and backward pass per noisy sample",
+        "shapleycam": "one forward and two backward passes",
         "attention_flow": "one forward pass and a maximum-flow problem per token",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass"}
@@ -650,6 +664,7 @@ def options_section(thing: Any, *, first: int = 0, keyword_only: bool = False) -
             re.MULTILINE | re.DOTALL,
         )
     )
+    meanings.setdefault("layer", LAYER)
     parameters = list(inspect.signature(thing).parameters.values())[first:]
     if keyword_only:
         parameters = [p for p in parameters if p.kind is p.KEYWORD_ONLY]

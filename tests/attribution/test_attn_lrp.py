@@ -151,7 +151,7 @@ def oracle(model: TinyTransformer, image: Tensor, target: int) -> tuple[np.ndarr
         columns = slice(h * width, (h + 1) * width)
         of_weights, of_values = product_rule(weights[h], parts[2][h], relevance[:, columns])
         of_scores = np.zeros_like(of_weights)
-        for row in range(TOKENS):  # equation 13
+        for row in range(TOKENS):  # proposition 3.1
             for m in range(TOKENS):
                 kept = weights[h][row, m] * of_weights[row].sum()
                 of_scores[row, m] = scores[h][row, m] * (of_weights[row, m] - kept)

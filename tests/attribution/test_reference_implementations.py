@@ -10,10 +10,14 @@ from torch import Tensor, nn
 
 from visattn.attribution.cam import (
     eigencam,
+    eigengradcam,
+    finercam,
     gradcam,
     gradcam_plus_plus,
     hirescam,
+    kpcacam,
     layercam,
+    shapleycam,
     xgradcam,
 )
 from visattn.attribution.channel_perturbation import ablationcam, scorecam
@@ -35,10 +39,11 @@ import sys, cv2, numpy as np, torch
 from captum.attr import (
     GuidedBackprop, InputXGradient, IntegratedGradients, LayerGradCam, Occlusion, Saliency)
 from pytorch_grad_cam import (
-    AblationCAM, FullGrad, GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM, ScoreCAM, XGradCAM)
+    AblationCAM, EigenGradCAM, FinerCAM, FullGrad, GradCAM, GradCAMPlusPlus, HiResCAM, KPCA_CAM,
+    LayerCAM, ScoreCAM, ShapleyCAM, XGradCAM)
 from pytorch_grad_cam import fullgrad_cam
 from pytorch_grad_cam.utils.svd_on_activations import get_2d_projection
-from pytorch_grad_cam.utils.model_targets import RawScoresOutputTarget
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputReST, FinerWeightedTarget
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -82,6 +87,26 @@ for name, method in (
     with method(model=model, target_layers=layers) as cam:
         maps = cam(input_tensor=x.clone(), targets=[score(index) for index in indices])
         results[name] = torch.from_numpy(maps.copy())
+model[6].weight.data /= 1000  # so that the softmax of these methods does not saturate
+def cam(method, layer, *targets):
+    with method(model=model, target_layers=[layer]) as one:
+        return one(input_tensor=x.clone(), targets=list(targets))
+results["shapleycam"] = torch.from_numpy(
+    cam(ShapleyCAM, model[0], *map(ClassifierOutputReST, indices)))
+results["finercam"] = torch.from_numpy(cam(
+    GradCAM, model[3],
+    *(FinerWeightedTarget(index, [(index + 1) % 4], 0.6) for index in indices)))
+def projections(method, layer, *targets):
+    with method(model=model, target_layers=[layer]) as one:
+        one.compute_cam_per_layer = lambda *rest: one.get_cam_image(
+            x, layer, None, one.activations_and_grads.activations[0].numpy(),
+            one.activations_and_grads.gradients[0].numpy(), False)
+        one.aggregate_multi_layers = lambda maps: maps
+        one.uses_gradients = True
+        return torch.from_numpy(one(input_tensor=x.clone(), targets=list(targets)))
+results["eigengradcam"] = projections(EigenGradCAM, model[3], *map(ClassScore, indices))
+results["kpcacam"] = projections(KPCA_CAM, model[3], *map(ClassScore, indices))
+model[6].weight.data *= 1000
 results["eigencam"] = torch.from_numpy(get_2d_projection(model[:4](x).detach().numpy()))
 target = torch.tensor(indices)
 results["captum_gradcam"] = LayerGradCam(model, model[3]).attribute(
@@ -123,6 +148,44 @@ def normalized_and_resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return (large - low) / (1e-7 + high - low)
 
 
+def check_maps_of_small_scores(
+    explained: ExplainedModel, x: Tensor, expected: dict[str, Tensor]
+) -> None:
+    last: nn.Linear = explained.model[6]  # pyright: ignore[reportIndexIssue, reportAssignmentType]
+    last.weight.data /= 1000
+    target = resolve_target(CLASS_INDICES, explained)
+    result = shapleycam(explained, x, target, layer="0")
+    torch.testing.assert_close(
+        normalized_and_resized(result, (56, 72)), expected["shapleycam"], atol=5e-6, rtol=0
+    )
+    # Theirs takes the references from a list; of a single one no weight is left.
+    index = torch.tensor(CLASS_INDICES)
+
+    def difference(scores: Tensor) -> Tensor:
+        rows = torch.arange(2)
+        return scores[rows, index] - 0.6 * scores[rows, (index + 1) % 4]
+
+    result = normalized_and_resized(gradcam(explained, x, difference), (56, 72))
+    torch.testing.assert_close(result, expected["finercam"], atol=5e-6, rtol=0)
+    scores = explained.model(x).detach()
+    for row, image in enumerate(x):
+        distances = (scores[row] - scores[row, index[row]]).abs()
+        nearest = int(distances.argsort()[1])
+        ours = finercam(
+            explained, image[None], resolve_target(int(index[row]), explained), num_references=1
+        )
+        theirs = gradcam(
+            explained, image[None], lambda out, n=nearest, c=index[row]: out[:, c] - out[:, n]
+        )
+        torch.testing.assert_close(ours, theirs)
+    for name, method in (("eigengradcam", eigengradcam), ("kpcacam", kpcacam)):
+        result = method(explained, x, target)
+        for ours, projection in zip(result, expected[name], strict=True):
+            sign = 1 if bool((ours * projection).sum() > 0) else -1  # theirs is arbitrary
+            torch.testing.assert_close(ours, (sign * projection).relu(), atol=5e-6, rtol=1e-4)
+    last.weight.data *= 1000
+
+
 @pytest.mark.peers
 def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None:
     if not PYTHON.exists():
@@ -160,6 +223,7 @@ def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None
     ):
         sign = 1 if bool((result * projection).sum() > 0) else -1  # theirs is arbitrary
         torch.testing.assert_close(result, (sign * projection).relu(), atol=5e-6, rtol=1e-5)
+    check_maps_of_small_scores(explained, x, expected)
     result = input_x_gradient(explained, x, target)
     theirs = expected["input_x_gradient"].sum(1)
     torch.testing.assert_close(result, theirs, atol=1e-4, rtol=1e-5)

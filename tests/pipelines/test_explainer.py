@@ -306,7 +306,7 @@ def test_target_functions_receive_the_model_output() -> None:
 
 
 def test_models_without_class_scores_support_fewer_methods() -> None:
-    model, pixels = Dense(), ["eigencam", "itti_koch", "spectral_residual"]
+    model, pixels = Dense(), ["eigencam", "kpcacam", "itti_koch", "spectral_residual"]
     assert methods_for(model, img_size=32) == pixels
     with pytest.raises(ValueError, match=r"target=lambda output: output\['out'\]\[:, 3\].mean"):
         explain(model, photo(), "gradcam", 1, img_size=32)

@@ -67,7 +67,7 @@ def test_no_argument_is_ignored() -> None:
         (glimpses, "glimpses", {"transform": steps}, "takes no target, transform, img_size"),
         (glimpses, "glimpses", {"img_size": 24}, "takes no target, transform, img_size"),
         (glimpses, "glimpses", {"class_names": ["a", "b"]}, "takes no target, transform, img_size"),
-        (vit(), "gradcam", {"text": "a cat", "target": 1}, "text= explains .* takes no target"),
+        (vit(), "gradcam", {"text": "a cat", "class_names": ["a"]}, "text= explains .* no target"),
         (vit(), "gradcam", {"text": "a cat"}, "need a model with a text tower"),
     ]
     for model, method, options, message in cases:

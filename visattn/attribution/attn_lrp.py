@@ -76,8 +76,9 @@ def attnlrp(
         ValueError: If the model computes something for which there is no rule.
 
     Source:
-        Achtibat et al. 2024, arXiv:2402.05602, equations 8 to 15, as gradient times input.
-        Deviation: epsilon is 0 in linear layers, also where the authors take the gamma rule.
+        Achtibat et al. 2024, arXiv:2402.05602, equations 8 and 9, propositions 3.1 to 3.4, as
+        gradient times input. Deviations: epsilon is 0 in linear layers, also where the authors take
+        the gamma rule; of a product only factors that depend on the image share the relevance.
     """
     with frozen(explained.model), RelevanceRules() as rules:
         inputs = with_grad(images)

@@ -327,9 +327,9 @@ def smooth_grad_cam_plus_plus(
         tensor([[[0.9333, 0.0000]]])
 
     Source:
-        Omeiza et al. 2019, arXiv:1908.01224, section 3. Deviations: squares, not gradients, in the
-        numerator of alpha, as in Grad-CAM++, which the map is without noise; sums of channels and
-        mean cubes are clamped to at least 0, which keeps the denominator positive.
+        Omeiza et al. 2019, arXiv:1908.01224. Deviations: squares, not gradients, in the numerator
+        of alpha, as in torch-cam and in Grad-CAM++, which the map is without noise; sums of
+        channels and mean cubes are clamped to at least 0, which keeps the denominator positive.
     """
     activations, moments = at_least_float32(activations), at_least_float32(moments)
     first, second, third = moments
@@ -484,8 +484,8 @@ def finercam(
         ValueError: If there is no such layer, or the model has only one class.
 
     Source:
-        Zhang et al. 2025, arXiv:2501.11309, equations 5 to 7. Deviation from the authors' code:
-        the weights of the similar classes are constants, so that no gradient is theirs.
+        Zhang et al. 2025, arXiv:2501.11309, with the weights of the authors' code. Deviation from
+        it: the weights are constants, so that only scores are explained, not also probabilities.
     """
 
     def difference(output: Any) -> Tensor:
@@ -555,7 +555,9 @@ def smoothgradcam_plus_plus(
         ValueError: If there is no such layer, there are no samples, or the noise is negative.
 
     Source:
-        Omeiza et al. 2019, arXiv:1908.01224, section 3; see `smooth_grad_cam_plus_plus`.
+        Omeiza et al. 2019, arXiv:1908.01224. Deviations: squares, not gradients, in the numerator
+        of alpha, as in Grad-CAM++, which the map is without noise; sums of channels and mean cubes
+        are clamped to at least 0.
     """
     found = resolve_feature_layer(explained, layer)
     activations, called = layer_activations(explained, images, target, found)
