@@ -284,7 +284,7 @@ def test_models_that_are_no_chain_of_blocks_are_refused_with_what_to_do() -> Non
     hybrid = VisionTransformer(
         ("ant", "bee"), img_size=(40, 48), patch_size=8, embed_dim=12, depth=1, num_heads=3
     )
-    hybrid.head = nn.Sequential(nn.Softplus(), hybrid.head)
+    hybrid.head = nn.Sequential(nn.Softplus(), hybrid.head)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ValueError, match="AttnLRP has no rule for softplus; use relevance"):
         va.explain(hybrid, photo, "attnlrp")
     assert "attnlrp" not in va.methods_for(swin)

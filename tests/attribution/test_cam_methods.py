@@ -32,7 +32,7 @@ TARGETS = [1, 3]
 
 def halves(explained: ExplainedModel) -> tuple[nn.Sequential, nn.Sequential]:
     """Return the first convolution, and what follows it without operations in place."""
-    layers: Any = list(explained.model.eval())
+    layers: Any = list(explained.model.eval().children())
     layers[3] = nn.ReLU()
     return nn.Sequential(layers[0]), nn.Sequential(*layers[1:])
 
@@ -129,11 +129,11 @@ def test_shapley_cam_runs_through_fused_attention() -> None:
         ("ant", "bee"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
     )
     photo = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
-    layer = {"layer": "blocks.0"}
-    maps = [va.explain(model, photo, name, 1, keep_empty=True, **layer)[0].values
-            for name in ("shapleycam", "gradcam")]  # fmt: skip
-    assert bool(maps[0].isfinite().all())
-    assert not torch.allclose(*maps)
+    options: dict[str, Any] = {"layer": "blocks.0", "keep_empty": True}
+    [curved] = va.explain(model, photo, "shapleycam", 1, **options)
+    [plain] = va.explain(model, photo, "gradcam", 1, **options)
+    assert bool(curved.values.isfinite().all())
+    assert not torch.allclose(curved.values, plain.values)
 
 
 @pytest.mark.parametrize(("count", "strength"), [(1, 1.0), (2, 0.6), (99, 1.0)])

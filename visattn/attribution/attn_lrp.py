@@ -145,7 +145,9 @@ def _rule(name: str) -> Rule | None:
     return rules.get(name)
 
 
-def _activation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _activation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | str:
+    if not args:
+        return "input= of an activation"
     x = args[0]
     with torch.no_grad():
         kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
@@ -153,27 +155,29 @@ def _activation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     return x * share
 
 
-def _product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | str:
+    if len(args) != 2:
+        return "product"
     return func(*_shares(*args), **kwargs)
 
 
 def _layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:  # noqa: ARG001
     names = ("input", "normalized_shape", "weight", "bias", "eps")
-    given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args, strict=False))}
-    given |= kwargs
-    axes = tuple(range(-len(given["normalized_shape"]), 0))
-    centered = given["input"] - given["input"].mean(axes, keepdim=True)
+    arguments = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args, strict=False))}
+    arguments |= kwargs
+    axes = tuple(range(-len(arguments["normalized_shape"]), 0))
+    centered = arguments["input"] - arguments["input"].mean(axes, keepdim=True)
     variance = centered.detach().square().mean(axes, keepdim=True)
-    output = centered * (variance + given["eps"]).rsqrt()
-    output = output if given["weight"] is None else output * given["weight"]
-    return output if given["bias"] is None else output + given["bias"]
+    output = centered * (variance + arguments["eps"]).rsqrt()
+    output = output if arguments["weight"] is None else output * arguments["weight"]
+    return output if arguments["bias"] is None else output + arguments["bias"]
 
 
 def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    query, key, value = _attention_shares(given["query"], given["key"], given["value"])
-    return func(**given | {"query": query, "key": key, "value": value})
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key, value = _attention_shares(arguments["query"], arguments["key"], arguments["value"])
+    return func(**arguments | {"query": query, "key": key, "value": value})
 
 
 def _multihead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -61,13 +61,15 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         layer: Layer = -1,
         **options: Any,
     ) -> Float[Tensor, "b gy gx"]:
-        found = resolve_feature_layer(explained, layer)
+        feature_layer = resolve_feature_layer(explained, layer)
         if "gradients" not in named:
-            return formula(layer_activations(explained, images, target, found)[0], **options)
+            return formula(
+                layer_activations(explained, images, target, feature_layer)[0], **options
+            )
         twice = "curvature" in named
-        levels = activations_and_gradients(explained, images, target, found, twice=twice)
+        levels = activations_and_gradients(explained, images, target, feature_layer, twice=twice)
         return sum_levels(
-            [formula(*level, **options) for level in levels], explained, images, found
+            [formula(*level, **options) for level in levels], explained, images, feature_layer
         )
 
     # The options of a method are read from its signature, also those of the formula.
@@ -559,8 +561,8 @@ def smoothgradcam_plus_plus(
         of alpha, as in Grad-CAM++, which the map is without noise; sums of channels and mean cubes
         are clamped to at least 0.
     """
-    found = resolve_feature_layer(explained, layer)
-    activations, called = layer_activations(explained, images, target, found)
+    feature_layer = resolve_feature_layer(explained, layer)
+    activations, called = layer_activations(explained, images, target, feature_layer)
     moments = torch.zeros(3, *activations.shape).to(at_least_float32(activations))
     for noisy in noisy_copies(images, num_samples, stdev_spread, seed):
         [(_, gradients)] = activations_and_gradients(explained, noisy, target, called)

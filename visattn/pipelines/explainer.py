@@ -117,7 +117,8 @@ class Explainer:
         self.class_names = class_names
         self.img_size, self.transform = img_size, transform
         self.resize_mode: ResizeMode | None = resize_mode
-        self.align, self.dense = align, dense
+        self.align: Align = align
+        self.dense = dense
         self._colors: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         if transform is None and loaded is not None and loaded.transform is not None:
             # Only its size is replaced.
