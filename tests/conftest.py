@@ -31,6 +31,17 @@ def _compare(path: Path, drawn: np.ndarray) -> None:
 
 
 @pytest.fixture
+def own_methods() -> Iterator[None]:
+    """Attribution methods that a test registers are unknown to other tests."""
+    from visattn.attribution import METHODS
+
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
     """Compare a drawn image (uint8, [y x 3]) with tests/golden/NAME.png.
 

@@ -1,6 +1,5 @@
 """Class activation maps made of formulas: methods against plainer computations, and one's own."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -237,14 +236,6 @@ def test_methods_of_activations_alone_need_no_gradient() -> None:
     assert [scores.requires_grad for scores in gradients] == [False]
     eigengradcam(explained, x, target)
     assert [scores.requires_grad for scores in gradients] == [False, True]
-
-
-@pytest.fixture
-def own_methods() -> Iterator[None]:
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
 
 
 @pytest.mark.usefixtures("own_methods")

@@ -34,8 +34,8 @@ PAGES = [page for page in written_pages() if snippets(page)]
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that a snippet registers are unknown to other tests."""
+def own_registry(monkeypatch: pytest.MonkeyPatch, own_methods: None) -> None:  # noqa: ARG001
+    """Blocks and methods that a snippet registers are unknown to other tests."""
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
 
@@ -119,8 +119,8 @@ def test_figures_differ_and_are_not_blank(site: Path) -> None:
     assert len(figures) >= 38
     assert [f.name for f, a in zip(figures, arrays, strict=True) if a.std() < 10] == []
     # Where features are averaged before a linear classifier, as in the CNN of the gallery, HiResCAM
-    # and XGrad-CAM are Grad-CAM.
-    equal = {"hirescam.png", "xgradcam.png"}
+    # and XGrad-CAM are Grad-CAM, and Smooth Grad-CAM++ is Grad-CAM++.
+    equal = {"hirescam.png", "xgradcam.png", "smoothgradcam++.png"}
     pairs = zip(figures, arrays, strict=True)
     below = [array[len(array) // 2 :].tobytes() for file, array in pairs if file.name not in equal]
     assert len(set(below)) == len(below)

@@ -274,7 +274,7 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
 
     Example:
         >>> kpca_cam(torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]]))
-        tensor([[[0.0000, 0.0000, 0.7205]]])
+        tensor([[[0.0000, 0.0000, 1.3119]]])
 
     Source:
         Karmani et al. 2024, arXiv:2410.00267, with the sigmoid kernel of the authors' code in
@@ -540,7 +540,9 @@ def smoothgradcam_plus_plus(
 ) -> Float[Tensor, "b gy gx"]:
     """Smooth Grad-CAM++: Grad-CAM++ with gradients averaged over noisy copies of each image.
 
-    All images get the same noise, so that the map of an image does not depend on its batch.
+    All images get the same noise, so that the map of an image does not depend on its batch. Of a
+    layer that only average pooling and a linear layer follow, as the last one of many CNNs, the
+    gradient does not depend on the image, and the map is that of Grad-CAM++.
 
     Args:
         explained: The model.
