@@ -34,7 +34,7 @@ PAGES = [page for page in written_pages() if snippets(page)]
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch, own_methods: None) -> None:  # noqa: ARG001
+def own_registry(monkeypatch: pytest.MonkeyPatch, own_methods: None) -> None:
     """Blocks and methods that a snippet registers are unknown to other tests."""
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
