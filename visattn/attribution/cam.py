@@ -397,31 +397,25 @@ def _log_share(target: Target, output: Any) -> Float[Tensor, " b"] | float:
     return target.select(logs)
 
 
-gradcam = method("gradcam", title="Grad-CAM", paper="arXiv:1610.02391", needs="features")(
-    class_activation_map(grad_cam)
+def _register(
+    name: str, title: str, paper: str, formula: Formula, **facts: Any
+) -> Callable[..., Float[Tensor, "b gy gx"]]:
+    """Return the method of a formula, which is registered."""
+    return method(name, title=title, paper=paper, needs="features", **facts)(
+        class_activation_map(formula)
+    )
+
+
+gradcam = _register("gradcam", "Grad-CAM", "arXiv:1610.02391", grad_cam)
+gradcam_plus_plus = _register("gradcam++", "Grad-CAM++", "arXiv:1710.11063", grad_cam_plus_plus)
+layercam = _register("layercam", "LayerCAM", "Jiang et al. 2021", layer_cam)
+hirescam = _register("hirescam", "HiResCAM", "arXiv:2011.08891", hires_cam)
+xgradcam = _register(
+    "xgradcam", "XGrad-CAM", "arXiv:2008.02312", x_grad_cam, check=_signed_features_error
 )
-gradcam_plus_plus = method(
-    "gradcam++", title="Grad-CAM++", paper="arXiv:1710.11063", needs="features"
-)(class_activation_map(grad_cam_plus_plus))
-layercam = method("layercam", title="LayerCAM", paper="Jiang et al. 2021", needs="features")(
-    class_activation_map(layer_cam)
-)
-hirescam = method("hirescam", title="HiResCAM", paper="arXiv:2011.08891", needs="features")(
-    class_activation_map(hires_cam)
-)
-xgradcam = method(
-    "xgradcam", title="XGrad-CAM", paper="arXiv:2008.02312", needs="features",
-    check=_signed_features_error,
-)(class_activation_map(x_grad_cam))  # fmt: skip
-eigencam = method(
-    "eigencam", title="Eigen-CAM", paper="arXiv:2008.00299", needs="features", kind="saliency"
-)(class_activation_map(eigen_cam))
-eigengradcam = method(
-    "eigengradcam", title="Eigen-Grad-CAM", paper="Gildenblat et al. 2021", needs="features"
-)(class_activation_map(eigen_grad_cam))
-kpcacam = method(
-    "kpcacam", title="KPCA-CAM", paper="arXiv:2410.00267", needs="features", kind="saliency"
-)(class_activation_map(kpca_cam))
+eigencam = _register("eigencam", "Eigen-CAM", "arXiv:2008.00299", eigen_cam, kind="saliency")
+eigengradcam = _register("eigengradcam", "Eigen-Grad-CAM", "Gildenblat et al. 2021", eigen_grad_cam)
+kpcacam = _register("kpcacam", "KPCA-CAM", "arXiv:2410.00267", kpca_cam, kind="saliency")
 _shapley_values = class_activation_map(shapley_cam)
 
 
