@@ -275,11 +275,13 @@ def test_models_that_are_no_chain_of_blocks_are_refused_with_what_to_do() -> Non
         ("ant", "bee"), img_size=(40, 48), patch_size=4, embed_dim=6, depths=(1, 2),
         num_heads=(1, 2), window_size=(5, 3),
     )  # fmt: skip
-    message = "attnlrp does not fit SwinTransformer: its tokens are merged .*; use gradient_attent"
+    message = "attnlrp does not fit SwinTransformer: its tokens are merged .*; use gradcam or int"
     with pytest.raises(ValueError, match=message):
         va.explain(swin, photo, "attnlrp")
     cnn = AttentionResNet(("ant", "bee"), depth=8, stem_width=4)
-    with pytest.raises(ValueError, match="attnlrp does not fit .*it has no attention among tokens"):
+    with pytest.raises(
+        ValueError, match="attnlrp does not fit .*it has no attention among tokens; use g"
+    ):
         va.explain(cnn, photo, "attnlrp")
     hybrid = VisionTransformer(
         ("ant", "bee"), img_size=(40, 48), patch_size=8, embed_dim=12, depth=1, num_heads=3

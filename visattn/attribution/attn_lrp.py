@@ -33,7 +33,7 @@ _NORMS_WITHOUT_RULE = frozenset(
 )
 _RULES = _ACTIVATIONS | {"softmax", "product", "layer_norm"}
 _ATTENTION = ("scaled_dot_product", "multi_head_attention")
-_INSTEAD_OF_CHAIN = "use gradient_attention, gradcam or integrated_gradients"
+_WITHOUT_CHAIN = "use gradcam or integrated_gradients"
 _INSTEAD = "use relevance, gradient_attention or integrated_gradients"
 
 
@@ -43,10 +43,10 @@ def _no_rules(info: ModelInfo, _target: object) -> str:
     if len(grids) > 1:
         return (
             "its tokens are merged between layers, and AttnLRP follows a chain of blocks on one "
-            f"token grid; {_INSTEAD_OF_CHAIN}"
+            f"token grid; {_WITHOUT_CHAIN}"
         )
     if reason := single_grid_error(info):
-        return reason
+        return f"{reason}; {_WITHOUT_CHAIN}"
     names = {*info.operations.names, *info.operations.not_rectifiers}
     unknown = sorted(n for n in names - _RULES if not n.startswith(_ATTENTION))
     if unknown:
