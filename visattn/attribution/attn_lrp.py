@@ -11,17 +11,18 @@ The last rule gives values of attention half of the gradient, and queries and ke
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from visattn.attribution.gradient_based import input_x_gradient
 from visattn.attribution.layer_weights import single_grid_error
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Target, check_one_per_image
+from visattn.attribution.targets import Target
 from visattn.recording.attention_call import functional_multihead_call, multihead_output
-from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.operations import OperationRecorder
 
@@ -80,17 +81,19 @@ def attnlrp(
         gradient times input. Deviations: epsilon is 0 in linear layers, also where the authors take
         the gamma rule; of a product only factors that depend on the image share the relevance.
     """
-    with frozen(explained.model), RelevanceRules() as rules:
-        inputs = with_grad(images)
-        output = explained.forward(inputs)
-        values = check_one_per_image(target(output), len(images))
+    rules = RelevanceRules()
+
+    def forward(inputs: Tensor) -> Any:
+        with rules:
+            output = explained.forward(inputs)
         if unknown := sorted(rules.unruled | set(rules.not_rectifiers(output))):
             raise ValueError(
                 f"attnlrp does not fit {explained.info.name}: it has no rule for "
                 f"{', '.join(unknown)}; {_INSTEAD}"
             )
-        [gradients] = torch.autograd.grad(values.sum(), inputs)
-    return (images * gradients).sum(1)
+        return output
+
+    return input_x_gradient(replace(explained, forward=forward), images, target)
 
 
 class RelevanceRules(OperationRecorder):
