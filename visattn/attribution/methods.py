@@ -18,5 +18,8 @@ from visattn.attribution.registry import (
     Method as Method,
     get_method as get_method,
     method as method,
+    sort_by_needs,
     supported_methods as supported_methods,
 )
+
+sort_by_needs()

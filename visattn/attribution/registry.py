@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 
@@ -229,6 +229,14 @@ def _address(function: Callable[..., Tensor]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
+def sort_by_needs() -> None:
+    """Order the table by what methods need, whatever order their modules were imported in."""
+    order = get_args(Needs)
+    for name, each in sorted(METHODS.items(), key=lambda item: order.index(item[1].needs)):
+        del METHODS[name]
+        METHODS[name] = each
+
+
 def get_method(name: str) -> Method:
     """Return a method by name.
 
@@ -260,6 +268,6 @@ def supported_methods(info: ModelInfo, target: Any = None) -> list[str]:
 
     Example:
         >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
-        ['occlusion', 'rise', 'input_gradient']
+        ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """
     return [name for name, each in METHODS.items() if not each.supports(info, target)]
