@@ -6,7 +6,8 @@ MapKind = Literal[
     "gate", "tokens", "words", "queries", "glimpse", "gradient", "saliency", "channel"
 ]
 
-Split = Literal["train", "validation", "test"]
+Split = Literal["train", "validation", "test", "novel"]
+"""Parts of a dataset; `novel` tests what training never combined, for data that know it."""
 
 SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 

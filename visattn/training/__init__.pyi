@@ -33,9 +33,6 @@ from .data.detection import (
 from .data.digit_sequences import (
     DigitSequenceDataModule as DigitSequenceDataModule,
 )
-from .data.fallback import (
-    ReadFallbackDataModule as ReadFallbackDataModule,
-)
 from .data.folder import (
     FolderDataModule as FolderDataModule,
 )

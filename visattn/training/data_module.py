@@ -1,17 +1,35 @@
 """The base class of data modules."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader
 
-from visattn.data.loading.samplers import LengthBucketBatchSampler
-from visattn.data.loading.stateful_loader import default_num_workers
+from visattn.data.loading.fallback import OnError, ReadFallback
+from visattn.data.loading.samplers import (
+    DistributedEvalSampler,
+    EpochIndexSampler,
+    LengthBucketBatchSampler,
+)
+from visattn.data.loading.stateful_loader import (
+    StatefulDataLoader,
+    default_num_workers,
+    loader_options,
+)
+from visattn.images.resize import ResizeMode, ResizeSpec
+from visattn.io.messages import format_names
 from visattn.models.encoder import ImageEncoder
+from visattn.results.kinds import Split
 from visattn.training.targets import TargetCounts
+
+_MAX_LISTED = 3  # files that a warning names
 
 
 @dataclass(frozen=True)
@@ -33,27 +51,177 @@ class InputSpec:
 
 
 class DataModule(LightningDataModule, ABC):
-    """Training, validation and test data."""
+    """Training, validation and test data; a source adds `open_dataset`.
 
-    batch_size: int
-    """Samples per training batch and process."""
-    num_workers: int | None
-    """Worker processes that load batches; None for `num_workers_for` to choose."""
-    seed: int
-    """Seed of the order of the training samples."""
+    A data set may take one index (`collate_fn` then makes a batch) or the list of indices of a
+    batch. Indices of training samples exceed its length: sample i of epoch e has the index
+    i + e · length, from which its random augmentations follow. If the data set has a method
+    `length(index)`, a training batch is sorted by it. Only the test opens the test splits.
+
+    Args:
+        batch_size: Images per training batch and process.
+        num_workers: Worker processes that load batches; 0 loads them in this process. By default
+            as many as there are cores but one, up to 16; none for fewer than 1,000 images.
+        seed: Seed of the order of the training images, and of their augmentation.
+
+    Raises:
+        ValueError: If the batch size is below 1.
+
+    Example:
+        >>> from visattn.data.classification.datasets import LabeledBatch
+        >>> class Gray:
+        ...     def __init__(self, count):
+        ...         self.count = count
+        ...     def __len__(self):
+        ...         return self.count
+        ...     def __getitem__(self, indices):
+        ...         rows = torch.tensor(indices) % self.count
+        ...         return LabeledBatch(torch.full((len(rows), 3, 8, 8), 128).byte(), rows % 2)
+        >>> class GrayDataModule(DataModule):
+        ...     class_names = ("even", "odd")
+        ...     def open_dataset(self, split):
+        ...         return Gray(7 if split == "train" else 3)
+        >>> data = GrayDataModule(batch_size=2)
+        >>> [len(batch.labels) for batch in data.train_dataloader()]
+        [2, 2, 2]
+        >>> [batch.labels.tolist() for batch in data.val_dataloader()]
+        [[0, 1, 0]]
+    """
+
+    test_splits: tuple[Split, ...] = ("test",)
+    """The splits that the test reads."""
+    eval_batch_size: int | None = 64
+    """Images per batch of validation and test; None for `batch_size`."""
+    group_size = 1
+    """Number of consecutive validation and test images that stay in one batch on one process: with
+    2, a control may show a model the image of its partner. It divides `eval_batch_size`."""
+    batches_per_pool = 1
+    """Number of training batches that are sorted by length together."""
+    class_names: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers."""
     input_spec: InputSpec | None = None
     """The input that the model expects; the task sets it before `setup`."""
+    needs_encoder = False
+    """Whether only captioners train on the data, whose `input_spec` has an encoder."""
+    needed_task = "whose input_spec has the size of its images"
+    """The task that trains on the data, for messages."""
+    resize_mode: ResizeMode = "crop"
+    """How an image is resized to the input of the model."""
+    on_error: OnError = "raise"
+    """Whether an unreadable training image is an error, or is replaced (`substitute`)."""
+    _fallback: ReadFallback | None = None
+    _file_name: Callable[[int], object] = str
+    _num_reported = 0
+
+    def __init__(
+        self, *, batch_size: int = 32, num_workers: int | None = None, seed: int = 0
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.datasets: dict[Split, Any] = {}
 
     @property
-    @abstractmethod
     def data_info(self) -> dict[str, Any]:
-        """Plain values from which a task builds its model, such as the names of the classes."""
+        """Plain values from which a task builds its model; by default the names of the classes."""
+        return {"class_names": list(self.class_names)}
+
+    @abstractmethod
+    def open_dataset(self, split: Split) -> Any:
+        """Return the images of a split, once `input_spec` is known."""
+
+    def get_dataset(self, split: Split) -> Any:
+        """Return the images of a split, which is opened on first use."""
+        if split not in self.datasets:
+            self.datasets[split] = self.open_dataset(split)
+        return self.datasets[split]
+
+    def stage_splits(self, stage: str) -> tuple[Split, ...]:
+        """Return the splits that a stage of Lightning reads from `get_dataset`."""
+        stages: dict[str, tuple[Split, ...]] = {
+            "fit": ("train", "validation"),
+            "test": self.test_splits,
+        }
+        return stages.get(stage, ("validation",))
+
+    def setup(self, stage: str) -> None:
+        """Open the splits of a stage."""
+        for split in self.stage_splits(stage):
+            self.get_dataset(split)
+
+    def collate_fn(self, split: Split) -> Callable[[list[Any]], Any] | None:
+        """Return the function that makes a batch of samples; None for data sets of batches."""
+        return None
+
+    def train_samples(self) -> Any:
+        """Return the data set that training batches are read from."""
+        return self.get_dataset("train")
+
+    def train_sampler(self, samples: Any) -> EpochIndexSampler:
+        """Return the batches of indices of the training samples of this process."""
+        return EpochIndexSampler(
+            LengthBucketBatchSampler(
+                len(samples),
+                getattr(samples, "length", lambda _: 0),
+                batch_size=self.batch_size,
+                batches_per_pool=self.batches_per_pool,
+                seed=self.seed,
+                rank=self.rank,
+                num_replicas=self.world_size,
+            )
+        )
+
+    def train_dataloader(self) -> Any:
+        """Return random batches of training images."""
+        samples = self.train_samples()
+        return StatefulDataLoader(
+            samples,
+            self.train_sampler(samples),
+            collate_fn=self.collate_fn("train"),
+            num_workers=self.num_workers_for(len(samples)),
+        )
+
+    def val_dataloader(self) -> Any:
+        """Return the validation images, each once."""
+        return self.eval_dataloader("validation")
+
+    def test_dataloader(self) -> list[DataLoader[Any]]:
+        """Return the images of each test split, each once."""
+        return [self.eval_dataloader(split) for split in self.test_splits]
+
+    def eval_dataloader(self, split: Split) -> DataLoader[Any]:
+        """Return the images of a split in order, each once, this process its share of them."""
+        images = self.get_dataset(split)
+        sampler = DistributedEvalSampler(
+            len(images), rank=self.rank, num_replicas=self.world_size, group_size=self.group_size
+        )
+        batches: Any = BatchSampler(
+            sampler, self.eval_batch_size or self.batch_size, drop_last=False
+        )
+        workers = self.num_workers_for(len(images))
+        return DataLoader(images, **loader_options(batches, self.collate_fn(split), workers))
+
+    def example_batch(self, count: int) -> Any:
+        """Return the first validation images as a batch."""
+        dataset, collate = self.get_dataset("validation"), self.collate_fn("validation")
+        indices = list(range(min(count, len(dataset))))
+        return collate([dataset[index] for index in indices]) if collate else dataset[indices]
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as `read_image` accepts them."""
-        raise NotImplementedError(f"{type(self).__name__} has no images to show")
+        images = self.example_batch(count).images
+        return list(images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
 
-    def count_targets(self, split: Any) -> TargetCounts | None:
+    def centers(self, split: Split) -> Float[Tensor, "n 2"] | None:
+        """Return the center of the object in each image of a split.
+
+        Returns:
+            x and y, from -1 to 1 across the image; None if the data do not know them.
+        """
+        return None
+
+    def count_targets(self, split: Split) -> TargetCounts | None:
         """Return what the loss will read of a split; None if it cannot be counted beforehand.
 
         Args:
@@ -67,6 +235,31 @@ class DataModule(LightningDataModule, ABC):
     def test_notes(self) -> dict[str, Any]:
         """Return facts about the test images that are written beside the test results."""
         return {}
+
+    @property
+    def resize(self) -> ResizeSpec:
+        """The resizing of an image to the input of the model.
+
+        Raises:
+            TypeError: If the task trains another kind of model.
+        """
+        spec = self.input_spec
+        if spec is None or (spec.encoder is not None) != self.needs_encoder:
+            raise TypeError(f"{type(self).__name__} needs a task {self.needed_task}")
+        return ResizeSpec(spec.image_size, mode=self.resize_mode)
+
+    def check_image_size(self, size: tuple[int, int]) -> None:
+        """Refuse images whose size is not that of the model's input, if it is known.
+
+        Raises:
+            TypeError: If the task trains another kind of model.
+            ValueError: If the sizes differ.
+        """
+        if self.input_spec is not None and self.resize.size != size:
+            raise ValueError(
+                f"the model reads images of {self.resize.size} pixels (height, width), the data "
+                f"have {size}: set image_size, or the img_size of the encoder"
+            )
 
     @property
     def rank(self) -> int:
@@ -89,28 +282,51 @@ class DataModule(LightningDataModule, ABC):
         shared = getattr(self.trainer, "num_devices", 1)
         return default_num_workers(count, num_processes=shared)
 
-    def train_batch_sampler(
-        self, count: int, *, length: Callable[[int], int] = lambda _: 0, batches_per_pool: int = 1
-    ) -> LengthBucketBatchSampler:
-        """Return the batch sampler of the training samples of this process.
-
-        Args:
-            count: Number of training samples.
-            length: Length of a sample; a batch has samples of similar length.
-            batches_per_pool: Number of batches that are sorted by length together.
-        """
-        return LengthBucketBatchSampler(
-            count,
-            length,
-            batch_size=self.batch_size,
-            batches_per_pool=batches_per_pool,
-            seed=self.seed,
-            rank=self.rank,
-            num_replicas=self.world_size,
-        )
-
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
         """Move the tensors of a batch to a device."""
         return batch.to(device)
+
+    def read_fallback(
+        self, split: Split, count: int, file_name: Callable[[int], object]
+    ) -> ReadFallback | None:
+        """Return the replacement of unreadable images of a split; None if they raise an error.
+
+        The data module warns after the batch of the first unreadable image, whenever their number
+        has doubled, and at the end. Validation and test never replace an image, since the score
+        would be another one.
+
+        Args:
+            split: The split.
+            count: Number of its images.
+            file_name: Returns the file of an image, for the warning.
+        """
+        if self.on_error == "raise" or split != "train":
+            return None
+        self._fallback, self._file_name = ReadFallback(count, seed=self.seed), file_name
+        self._num_reported = 0
+        return self._fallback
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Warn if there are twice as many unreadable images as in the last warning."""
+        self._warn(minimum=max(1, 2 * self._num_reported))
+        return batch
+
+    def teardown(self, stage: str) -> None:
+        """Warn of the unreadable images since the last warning."""
+        self._warn(minimum=self._num_reported + 1)
+
+    def _warn(self, minimum: int) -> None:
+        """Warn of unreadable images if there are at least `minimum`."""
+        unreadable = self._fallback.unreadable if self._fallback else []
+        if not unreadable or len(unreadable) < minimum:
+            return
+        self._num_reported = len(unreadable)
+        names = format_names([str(self._file_name(index)) for index in unreadable], _MAX_LISTED)
+        warnings.warn(
+            f"{len(unreadable):,} training images could not be read so far and were replaced by "
+            f"others: {names}",
+            UserWarning,
+            stacklevel=2,
+        )

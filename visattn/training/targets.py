@@ -2,6 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
+
+from jaxtyping import Int
+from torch import Tensor
 
 from visattn.io.messages import format_names
 
@@ -36,6 +40,19 @@ class TargetCounts:
     largest: int = 0
     remarks: Sequence[str] = ()
     cure: str = ""
+
+    @classmethod
+    def of_labels(cls, labels: Int[Tensor, " n"], class_names: Sequence[str]) -> Self:
+        """Return the number of images of each class.
+
+        Args:
+            labels: Class of each image.
+            class_names: Names of the classes.
+        """
+        counts = labels.bincount(minlength=len(class_names)).tolist()
+        classes = dict(zip(class_names, counts, strict=True))
+        cure = "remove the class, or add images of it"
+        return cls(len(labels), "labels", sum(counts), classes, cure=cure)
 
     def lines(self, split: str) -> list[str]:
         """Return the report of a split, line by line.

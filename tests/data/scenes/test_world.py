@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.data.scenes.dataset import Scenes, Split
+from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.world import (
     COLORS,
     HELD_OUT,
@@ -19,6 +19,7 @@ from visattn.data.scenes.world import (
     WorldConfig,
     sample_world,
 )
+from visattn.results.kinds import Split
 
 
 @given(seed=st.integers(0, 10**9), novel=st.booleans(), count=st.integers(2, 5))

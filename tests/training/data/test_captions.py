@@ -112,9 +112,9 @@ def test_feature_cache_excludes_substitutes_for_unreadable_photos(paths: Caption
     with pytest.raises(ValueError, match=r"every photo is read once .* must be raise"):
         CaptionDataModule(**data_config(paths, on_error="substitute", feature_cache_dir="features"))
     data = CaptionDataModule(**data_config(paths, on_error="substitute"))
-    fallback = data.train_fallback(13, str)
+    fallback = data.read_fallback("train", 13, str)
     assert fallback is not None
-    assert CaptionDataModule(**data_config(paths)).train_fallback(13, str) is None
+    assert CaptionDataModule(**data_config(paths)).read_fallback("train", 13, str) is None
 
 
 @pytest.fixture(scope="module")

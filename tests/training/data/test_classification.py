@@ -46,7 +46,7 @@ def test_digits_keep_their_labels_in_every_split(digits: Path) -> None:
     for split, loader in (
         ("train", data.train_dataloader()),
         ("validation", data.val_dataloader()),
-        ("test", data.test_dataloader()),
+        ("test", *data.test_dataloader()),
     ):
         pairs = [pair for batch in loader for pair in zip(*batch, strict=True)]
         counts[split] = len(pairs)

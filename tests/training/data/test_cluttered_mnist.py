@@ -82,7 +82,7 @@ def test_every_split_has_its_digits_with_their_labels(root: Path) -> None:
     data.setup("fit")
     data.setup("test")
     counts = []
-    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
+    for loader in (data.train_dataloader(), data.val_dataloader(), *data.test_dataloader()):
         pairs = [pair for batch in loader for pair in zip(*batch, strict=True)]
         counts.append(len(pairs))
         for image, label in pairs:
@@ -156,7 +156,7 @@ def test_centers_are_in_the_order_of_the_test_images(root: Path) -> None:
     before = data.centers()
     data.setup("test")
     assert torch.equal(data.centers(), before)
-    batches = torch.cat([batch.images for batch in data.test_dataloader()])
+    batches = torch.cat([batch.images for batch in data.test_dataloader()[0]])
     for image, (x, _) in zip(batches, before.tolist(), strict=True):
         columns = torch.nonzero(image[0])[:, 1].float()  # a digit is a row from 4 to 24 of 28
         assert 2 * (columns.mean() + 0.5) / 37 - 1 == pytest.approx(x, abs=1e-6)

@@ -33,12 +33,12 @@ def test_splits_are_fixed_and_training_changes_with_the_epoch(root: Path) -> Non
     for module in (data, other_seed, other_split):
         module.setup("fit")
         module.setup("test")
-    validation, test = images(data.val_dataloader()), images(data.test_dataloader())
+    validation, test = images(data.val_dataloader()), images(data.test_dataloader()[0])
     assert (len(validation), len(test)) == (11, 13)
     assert torch.equal(validation, images(other_seed.val_dataloader()))
-    assert torch.equal(test, images(other_seed.test_dataloader()))
+    assert torch.equal(test, images(other_seed.test_dataloader()[0]))
     assert not torch.equal(validation, images(other_split.val_dataloader()))
-    assert not torch.equal(test, images(other_split.test_dataloader()))
+    assert not torch.equal(test, images(other_split.test_dataloader()[0]))
     loader = data.train_dataloader()
     epochs = []
     for epoch in range(2):
@@ -67,7 +67,7 @@ def test_digits_of_the_splits_are_disjoint_and_distractors_come_from_training(ro
     for split in ("validation", "test"):
         assert data.open_dataset(split).distractor_source is train
     assert len(data.open_dataset("validation").digits) == 11
-    labels = data.digits.split_images("validation")[1]
+    labels = data.splits.images("validation")[1]
     assert torch.equal(data.open_dataset("validation").labels, labels)
 
 

@@ -6,7 +6,6 @@ import torch
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
 from visattn.results.kinds import Split
-from visattn.training.data.classification import Loader
 from visattn.training.data.scenes import SingleObjectDataModule
 
 
@@ -29,11 +28,8 @@ def test_splits_have_their_scenes() -> None:
     data.setup("test")
     batches = list(data.train_dataloader())
     assert [batch.images.shape for batch in batches] == [(5, 3, 17, 17)] * 4
-    loaders: list[tuple[Split, Loader]] = [
-        ("validation", data.val_dataloader()),
-        ("test", data.test_dataloader()),
-    ]
-    for split, loader in loaders:
+    splits: tuple[Split, ...] = ("validation", "test")
+    for split, loader in zip(splits, (data.val_dataloader(), *data.test_dataloader()), strict=True):
         (batch,) = loader
         scenes = single_object_scenes(
             Scenes(len(batch.labels), size=17, seed=2, split=split, config=SINGLE_OBJECT)

@@ -1,11 +1,13 @@
 """Data modules of segmentation: splits, classes, refused arguments."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from segmentation_data import write_instances, write_mask_folder
 
+from visattn.models.encoder import SmallEncoder
 from visattn.training.data.segmentation import (
     CocoSegmentationDataModule,
     MaskFolderDataModule,
@@ -83,6 +85,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="both images and masks have {split} or neither"):
         MaskFolderDataModule("a/{split}", "b", ["background", "cat"])
     data = SceneSegmentationDataModule(image_size=32)
+    data.input_spec = replace(spec(32, 32), encoder=SmallEncoder((32, 32), channels=8))
     with pytest.raises(TypeError, match="needs a task that trains a dense model"):
         data.setup("fit")
     data.input_spec = spec(64, 64)

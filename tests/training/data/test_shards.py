@@ -116,7 +116,7 @@ def check_modules(
         assert count_equal_batches(train, reference) > 1
     assert count_equal_batches(shards.val_dataloader(), files.val_dataloader())
     shards, files = set_up(shard_data(), stage="test"), set_up(file_data(), stage="test")
-    assert count_equal_batches(shards.test_dataloader(), files.test_dataloader())
+    assert count_equal_batches(shards.test_dataloader()[0], files.test_dataloader()[0])
 
 
 def caption_data(paths: CaptionPaths, **options: Any) -> CaptionDataModule:
@@ -251,7 +251,7 @@ def test_shards_without_a_test_split_use_validation_for_the_test(
 ) -> None:
     folder = write_caption_shards(tmp_path / "shards", paths, "train", "validation")
     data = set_up(ShardCaptionDataModule(str(folder), min_word_freq=1, batch_size=3), stage="test")
-    ids = [sample.id for batch in data.test_dataloader() for sample in batch.samples]
+    ids = [sample.id for batch in data.test_dataloader()[0] for sample in batch.samples]
     assert ids == paths.validation.read_text().split()
     without = write_caption_shards(tmp_path / "other", paths, "train")
     with pytest.raises(ValueError, match="has no split validation; it has train"):

@@ -10,6 +10,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from visattn.io.safe_text import open_regular_file
+from visattn.results.kinds import Split
 
 _UINT8, _MAX_BYTES = 8, 2**30  # dtype code of uint8; largest file size
 
@@ -86,6 +87,55 @@ def check_mnist_files(folder: Path, *, train: bool, classes: int) -> None:
     highest = max(labels.read_bytes()[8:])
     if highest >= classes:
         raise ValueError(f"{labels} contains label {highest}; labels must be 0 to {classes - 1}")
+
+
+class TorchvisionSplits:
+    """A small dataset of torchvision in memory; validation images are some of the training images.
+
+    Args:
+        source: A class of `torchvision.datasets` that holds all its images in memory.
+        root: Folder in which torchvision looks for the files.
+        val: Number of training images that are for validation.
+        split_seed: Seed of their choice.
+        download: Download missing files.
+
+    Raises:
+        FileNotFoundError: If the files are missing.
+        ValueError: If they are damaged, or there are too few images.
+    """
+
+    class_names: tuple[str, ...]
+    """Names of the classes, in the order of their numbers."""
+
+    def __init__(
+        self,
+        source: str,
+        root: str,
+        *,
+        val: int = 5000,
+        split_seed: int = 0,
+        download: bool = False,
+    ) -> None:
+        self.source, self.root, self.download = source, root, download
+        images, labels, self.class_names = load_torchvision(
+            source, root, train=True, download=download
+        )
+        if not 1 <= val < len(images):
+            raise ValueError(
+                f"val must be at least 1 and below the number of training images, {len(images)}; "
+                f"got {val}"
+            )
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(split_seed))
+        self._train_files = {
+            "validation": (images[order[:val]], labels[order[:val]]),
+            "train": (images[order[val:]], labels[order[val:]]),
+        }
+
+    def images(self, split: Split) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"]]:
+        """Return the images of a split and their classes; the test files are read on access."""
+        if split == "test":
+            return load_torchvision(self.source, self.root, train=False, download=self.download)[:2]
+        return self._train_files[split]
 
 
 def load_torchvision(

@@ -2,7 +2,7 @@
 
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -47,14 +47,11 @@ class StatefulDataLoader(DataLoader[Any]):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
     ) -> None:
-        options: dict[str, Any] = {
-            **worker_options(num_workers, pin_memory=collate_fn is None),
-            "generator": torch.Generator(),  # else each epoch would advance the global generator
-        }
-        if collate_fn is None:
-            super().__init__(dataset, batch_size=None, sampler=batch_sampler, **options)  # type: ignore[arg-type]
-        else:
-            super().__init__(dataset, batch_sampler=batch_sampler, collate_fn=collate_fn, **options)
+        super().__init__(
+            dataset,
+            **loader_options(batch_sampler, collate_fn, num_workers),
+            generator=torch.Generator(),  # else each epoch would advance the global generator
+        )
         self.epoch_sampler = batch_sampler
         self._epoch, self._batches_done = -1, 0
 
@@ -110,23 +107,31 @@ def default_num_workers(count: int, *, num_processes: int = 1) -> int:
     return max(0, min(_MAX_WORKERS, cores - 1))
 
 
-def worker_options(num_workers: int, *, pin_memory: bool = True) -> dict[str, Any]:
+def loader_options(
+    batches: Iterable[list[int]], collate_fn: Callable[[list[Any]], Any] | None, num_workers: int
+) -> dict[str, Any]:
     """Return the options of a `DataLoader` for training or evaluation.
 
     Args:
+        batches: The indices of each batch.
+        collate_fn: Makes a batch of samples. If None, the dataset is indexed with whole batches.
         num_workers: Number of worker processes, which are kept between epochs.
-        pin_memory: Whether batches are put into pinned memory, if there is a GPU.
 
     Example:
-        >>> options = worker_options(2)
-        >>> options["num_workers"], options["persistent_workers"]
-        (2, True)
+        >>> options = loader_options([[0, 2], [1]], "".join, num_workers=0)
+        >>> list(DataLoader("abc", **options))
+        ['ac', 'b']
     """
+    order: dict[str, Any] = {"batch_sampler": batches, "collate_fn": collate_fn}
+    if collate_fn is None:
+        order = {"sampler": batches, "batch_size": None}
     return {
+        **order,
         "num_workers": num_workers,
         "persistent_workers": num_workers > 0,
         "worker_init_fn": _leave_signals_to_trainer,
-        "pin_memory": pin_memory and torch.cuda.is_available(),
+        # Collated batches have samples, which cannot be pinned.
+        "pin_memory": collate_fn is None and torch.cuda.is_available(),
     }
 
 

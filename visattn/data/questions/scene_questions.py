@@ -19,7 +19,6 @@ from visattn.data.questions.scene_grammar import (
     scene_referents,
     solve_scene_question,
 )
-from visattn.data.scenes.dataset import Split
 from visattn.data.scenes.grammar import CONVERSE, RELATIONS, relation_holds
 from visattn.data.scenes.render import draw_world, object_boxes
 from visattn.data.scenes.world import (
@@ -30,6 +29,7 @@ from visattn.data.scenes.world import (
     WorldConfig,
     sample_world,
 )
+from visattn.results.kinds import Split
 
 MAX_COUNT = 4
 """Largest number of objects that a question counts."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import Dataset
@@ -43,6 +43,7 @@ TEMPLATES = {
 }
 _NAMES = tuple(SORT_OF_CLEVR_COLORS)
 _NUM_SUBTYPES = 3
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _NUM_PAIR_COLORS = 5  # ternary questions are about the first five colors
 
 
@@ -108,8 +109,8 @@ class SortOfClevr(Dataset[QuestionSample]):
         ternary: bool = False,
         size: int = SORT_OF_CLEVR_SIZE,
     ) -> None:
-        if split not in get_args(Split):
-            raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
+        if split not in _SPLITS:
+            raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
         if num_images < 1 or questions < 1 or seed < 0:
             raise ValueError(
                 "num_images and questions must be at least 1 and seed at least 0, got "
@@ -118,7 +119,7 @@ class SortOfClevr(Dataset[QuestionSample]):
         left_margin(size)
         self.num_images, self.split, self.size = num_images, split, size
         self.num_questions, self.original, self.ternary = questions, original, ternary
-        self.seed = mix_seed(seed, get_args(Split).index(split))
+        self.seed = mix_seed(seed, _SPLITS.index(split))
         self.answers = (
             (*SORT_OF_CLEVR_ANSWERS, "0") if ternary and not original else (SORT_OF_CLEVR_ANSWERS)
         )

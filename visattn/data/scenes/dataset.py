@@ -1,6 +1,7 @@
 """Scenes: a deterministic synthetic caption dataset, rendered on access."""
 
-from typing import Literal, get_args
+from collections.abc import Iterator
+from typing import get_args
 
 import numpy as np
 import torch
@@ -13,8 +14,7 @@ from visattn.data.scenes.grammar import SceneCaption, describe_world
 from visattn.data.scenes.render import draw_world, object_masks
 from visattn.data.scenes.world import World, WorldConfig, sample_world
 from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
-
-Split = Literal["train", "validation", "test", "novel"]
+from visattn.results.kinds import Split
 
 
 class Scenes(Dataset[CaptionSample]):
@@ -95,6 +95,8 @@ class Scenes(Dataset[CaptionSample]):
 class SingleCaptionScenes(Dataset[CaptionSample]):
     """Each scene five times, once with each of its captions, for training.
 
+    Indices may exceed the length: with n captions, i + n is caption i again.
+
     Args:
         scenes: The scenes.
 
@@ -109,8 +111,12 @@ class SingleCaptionScenes(Dataset[CaptionSample]):
     def __len__(self) -> int:
         return 5 * len(self.scenes)
 
+    def __iter__(self) -> Iterator[CaptionSample]:
+        # Without this, iteration would not end: __getitem__ never raises IndexError.
+        return (self[index] for index in range(len(self)))
+
     def __getitem__(self, index: int) -> CaptionSample:
-        return self.scenes.single_caption_sample(*divmod(index, 5))
+        return self.scenes.single_caption_sample(*divmod(index % len(self), 5))
 
     def length(self, index: int) -> int:
         """Return the number of words of a caption, without rendering its scene."""

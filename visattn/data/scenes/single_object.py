@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from visattn.data.scenes.dataset import Scenes, Split
+from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import draw_world
 from visattn.data.scenes.world import World, WorldConfig
+from visattn.results.kinds import Split
 
 SINGLE_OBJECT = WorldConfig(num_objects=(2, 2))
 """Config of the worlds that are reduced to one object; two is the minimum of a world."""

@@ -3,15 +3,15 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import ConcatDataset
 
-from visattn.data.captions.batch import CaptionSample, collate_captions
+from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.captions.dataset import CaptionDataset
 from visattn.data.captions.files import (
     CaptionEntry,
@@ -23,41 +23,40 @@ from visattn.data.captions.formats import CaptionFormat
 from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary, WordCounts, count_words
 from visattn.data.feature_cache.cache import FeatureCache, Photos
-from visattn.data.loading.fallback import OnError, ReadFallback
-from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader, worker_options
+from visattn.data.loading.fallback import OnError
 from visattn.data.phrases.phrases import read_phrases
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.encoder import ImageEncoder
 from visattn.results.kinds import Split
-from visattn.training.data.fallback import ReadFallbackDataModule
+from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.targets import TargetCounts
 
-Loader = DataLoader[CaptionSample]
-_EVAL_BATCH_SIZE = 64
-_EVAL_SPLITS: dict[str, Split] = {"validate": "validation", "test": "test"}
 
-
-class CaptionedImagesDataModule(ReadFallbackDataModule):
+class CaptionedImagesDataModule(DataModule):
     """Base class of photos with several captions each.
+
+    With `feature_cache_dir`, the features of the frozen encoder are computed once per photo and
+    stored; a batch then has features instead of photos.
 
     Args:
         vocabulary: Vocabulary of the training split.
-        resize_mode: How a photo is resized to the input of the encoder.
-        feature_cache_dir: Folder for the features of a frozen encoder; None computes them in every
+        resize_mode: How a photo is resized to the input of the encoder: `crop` takes the center
+            crop, `squash` ignores the aspect ratio, `pad` adds margins.
+        feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
             step.
         hflip: Flip every second training photo horizontally, and swap left and right in its
             captions.
         phrases: A file of phrases with boxes, for scores or supervision of the attention.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
         max_words: Longer training captions are truncated.
         batch_size: Photos per training batch and process, each with all of its captions.
-        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
-            as many as the cores allow.
-        seed: Seed of the order of the photos and of the flips.
-        on_error: Whether an unreadable training photo is an error (`raise`) or is replaced by
-            another one (`substitute`).
+        options: Options of `DataModule`.
     """
 
+    group_size = 2
+    needs_encoder = True
+    needed_task = "that trains a captioner, such as CaptioningTask, whose input_spec has an encoder"
     entries: Mapping[Split, Sequence[CaptionEntry]]
     """The photos of each split with their captions."""
     max_counted = 200_000
@@ -67,33 +66,27 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
         self,
         vocabulary: Vocabulary,
         *,
-        resize_mode: ResizeMode,
-        feature_cache_dir: str | None,
-        hflip: bool,
-        phrases: str | None,
-        max_words: int,
-        batch_size: int,
-        num_workers: int | None,
-        seed: int,
+        resize_mode: ResizeMode = "crop",
+        feature_cache_dir: str | None = None,
+        hflip: bool = False,
+        phrases: str | None = None,
         on_error: OnError = "raise",
+        max_words: int = 30,
+        batch_size: int = 26,
+        **options: Any,
     ) -> None:
-        super().__init__()
-        if min(max_words, batch_size) < 1:
-            raise ValueError(
-                f"max_words and batch_size must be at least 1, got {max_words} and {batch_size}"
-            )
+        super().__init__(batch_size=batch_size, **options)
+        if max_words < 1:
+            raise ValueError(f"max_words must be at least 1, got {max_words}")
         if on_error == "substitute" and feature_cache_dir:
             raise ValueError(
                 "with feature_cache_dir every photo is read once before training, so on_error must "
                 "be raise; remove the photos that cannot be read, or set feature_cache_dir to null"
             )
-        self.on_error: OnError = on_error
         self.vocabulary = vocabulary
         self.phrases = read_phrases(phrases) if phrases else {}
         self.feature_cache_dir, self.hflip, self.max_words = feature_cache_dir, hflip, max_words
-        self.resize_mode: ResizeMode = resize_mode
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
-        self.datasets: dict[Split, CaptionDataset] = {}
+        self.resize_mode, self.on_error = resize_mode, on_error
 
     @abstractmethod
     def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
@@ -117,52 +110,43 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
         """Values for the task: the vocabulary and the kind of annotations."""
         return {"words": list(self.vocabulary.words), "annotations": ["references"]}
 
-    @property
-    def encoder(self) -> ImageEncoder:
-        """The encoder of the captioner.
+    def stage_splits(self, stage: str) -> tuple[Split, ...]:
+        """Return the splits of a stage that have photos; training may have no validation.
 
         Raises:
-            TypeError: If the task has no encoder.
+            ValueError: If none has.
         """
-        if self.input_spec is None or self.input_spec.encoder is None:
-            raise TypeError(
-                f"{type(self).__name__} needs a task that trains a captioner, such as "
-                "CaptioningTask, whose input_spec has an encoder"
-            )
-        return self.input_spec.encoder
-
-    @property
-    def resize(self) -> ResizeSpec:
-        """The resizing of a photo to the input of the encoder."""
-        return ResizeSpec(self.encoder.img_size, mode=self.resize_mode)
+        needed = super().stage_splits(stage)
+        splits = tuple(split for split in needed if split in self.entries)
+        if not splits:
+            raise ValueError(f"the data have neither {needed[0]} nor validation photos")
+        return splits
 
     def setup(self, stage: str) -> None:
         """Open the photos, and compute the features that are not in the cache yet."""
-        if self.datasets:
-            return
-        resize = self.resize
-        needed: tuple[Split, ...] = (
-            ("train", "validation") if stage == "fit" else (_EVAL_SPLITS[stage],)
-        )
-        splits: list[Split] = [split for split in needed if split in self.entries]
-        if not splits:
-            raise ValueError(f"the data have neither {needed[0]} nor validation photos")
-        images = [self.open_images(split, resize) for split in splits]
-        rank_zero_info(self._vocabulary_summary())
-        device = self.trainer.strategy.root_device if self.trainer else None
-        caches = self._open_caches(self.encoder, resize, device) if self.feature_cache_dir else {}
-        for split, photos in zip(splits, images, strict=True):
-            self.datasets[split] = CaptionDataset(
-                photos,
-                feature_cache=caches.get(split),
-                phrases=self.phrases,
-                hflip=self.hflip and split == "train",
-                seed=self.seed,
-                fallback=self._fallback_of(photos) if split == "train" else None,
-            )
+        first = not self.datasets
+        super().setup(stage)
+        if first:
+            rank_zero_info(self._vocabulary_summary())
 
-    def _fallback_of(self, photos: CaptionedImages) -> ReadFallback | None:
-        return self.train_fallback(len(photos), lambda index: photos.entries[index].file)
+    def open_dataset(self, split: Split) -> CaptionDataset:
+        """Return the photos of a split, or their features, with captions and phrases."""
+        photos = self.open_images(split, self.resize)
+        return CaptionDataset(
+            photos,
+            feature_cache=self._caches[split] if self.feature_cache_dir else None,
+            phrases=self.phrases,
+            hflip=self.hflip and split == "train",
+            seed=self.seed,
+            fallback=self.read_fallback(
+                split, len(photos), lambda index: photos.entries[index].file
+            ),
+        )
+
+    def collate_fn(self, split: Split) -> "partial[CaptionBatch]":
+        """Return the function that makes a batch of captioned photos."""
+        most = self.max_words if split == "train" else None
+        return partial(collate_captions, vocabulary=self.vocabulary, max_words=most)
 
     def _vocabulary_summary(self) -> str:
         """Return the size of the vocabulary, and the fraction of unknown validation words."""
@@ -175,10 +159,11 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
             "are unknown"
         )
 
-    def _open_caches(
-        self, encoder: ImageEncoder, resize: ResizeSpec, device: torch.device | None
-    ) -> dict[Split, FeatureCache]:
-        """Return the cached features of each split, after computing those that are missing."""
+    @cached_property
+    def _caches(self) -> dict[Split, FeatureCache]:
+        """The cached features of each split, after computing those that are missing."""
+        resize, encoder = self.resize, cast(InputSpec, self.input_spec).encoder
+        device = self.trainer.strategy.root_device if self.trainer else None
         ids, photos = self.all_images(resize)
         views = ("plain", "mirrored") if self.hflip else ("plain",)
         folder = Path(str(self.feature_cache_dir))
@@ -237,46 +222,15 @@ class CaptionedImagesDataModule(ReadFallbackDataModule):
                 "Khmer are split by letters"
             )
 
-    def train_dataloader(self) -> Loader:
-        """Return random batches of training photos, each with all of its captions."""
-        photos = self.datasets["train"]
-        collate = partial(collate_captions, vocabulary=self.vocabulary, max_words=self.max_words)
-        return StatefulDataLoader(
-            photos,
-            EpochIndexSampler(self.train_batch_sampler(len(photos))),
-            collate_fn=collate,
-            num_workers=self.num_workers_for(len(photos)),
-        )
-
-    def val_dataloader(self) -> Loader | list[Loader]:
+    def val_dataloader(self) -> Any:
         """Return the validation photos, each once; an empty list if there are none."""
-        return self._eval_dataloader("validation") if "validation" in self.datasets else []
-
-    def test_dataloader(self) -> Loader:
-        """Return the test photos, each once."""
-        return self._eval_dataloader("test")
-
-    def _eval_dataloader(self, split: Split) -> Loader:
-        photos = self.datasets[split]
-        sampler = DistributedEvalSampler(
-            len(photos), rank=self.rank, num_replicas=self.world_size, group_size=2
-        )
-        collate = partial(collate_captions, vocabulary=self.vocabulary)
-        return DataLoader(
-            photos,
-            batch_size=_EVAL_BATCH_SIZE,
-            sampler=sampler,
-            collate_fn=collate,
-            **worker_options(self.num_workers_for(len(photos)), pin_memory=False),
-        )
+        return super().val_dataloader() if "validation" in self.entries else []
 
 
 class CaptionDataModule(CaptionedImagesDataModule):
     """Photos with several captions each, from caption files of any supported format.
 
-    The vocabulary is that of the training split. With `feature_cache_dir`, the features of the
-    frozen encoder are computed once per photo and stored; a batch then has features instead of
-    photos.
+    The vocabulary is that of the training split.
 
     Args:
         captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
@@ -288,21 +242,8 @@ class CaptionDataModule(CaptionedImagesDataModule):
         val: The same for validation; null trains without validation.
         test: The same for the test; by default the validation photos.
         format: Format of the caption files; detected by default.
-        resize_mode: How a photo is resized to the input of the encoder: `crop` takes the center
-            crop, `squash` ignores the aspect ratio, `pad` adds margins.
-        feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
-            step.
-        hflip: Flip every second training photo horizontally, and swap left and right in its
-            captions.
-        phrases: A file of phrases with boxes, for scores or supervision of the attention.
-        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
-            by the same other photo, with a warning (`substitute`).
         min_word_freq: Words with fewer occurrences in training captions become unknown words.
-        max_words: Longer training captions are truncated.
-        batch_size: Photos per training batch and process, each with all of its captions.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the photos and of the flips.
+        options: Options of `CaptionedImagesDataModule`.
     """
 
     def __init__(
@@ -314,33 +255,15 @@ class CaptionDataModule(CaptionedImagesDataModule):
         val: str | None = "val",
         test: str | None = None,
         format: CaptionFormat | None = None,  # noqa: A002 (the name of the command-line option)
-        resize_mode: ResizeMode = "crop",
-        feature_cache_dir: str | None = None,
-        hflip: bool = False,
-        phrases: str | None = None,
-        on_error: OnError = "raise",
         min_word_freq: int = 5,
-        max_words: int = 30,
-        batch_size: int = 26,
-        num_workers: int | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
         self.splits = read_caption_splits(captions, photos, (train, val, test), format=format)
-        if feature_cache_dir:
-            check_unique_ids(self.splits)
         texts = (text for entry in self.splits["train"].entries for text in entry.captions)
-        super().__init__(
-            Vocabulary.from_captions(texts, min_word_freq=min_word_freq),
-            resize_mode=resize_mode,
-            feature_cache_dir=feature_cache_dir,
-            hflip=hflip,
-            phrases=phrases,
-            max_words=max_words,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            seed=seed,
-            on_error=on_error,
-        )
+        vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
+        super().__init__(vocabulary, **options)
+        if self.feature_cache_dir:
+            check_unique_ids(self.splits)
         self.entries = {split: part.entries for split, part in self.splits.items()}
 
     def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedPhotos:

@@ -1,6 +1,7 @@
 """Data modules for object detection: rendered scenes, and COCO instances."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from visattn.data.images.augment import AugmentationSpec
@@ -8,17 +9,17 @@ from visattn.data.images.joint_transforms import JointTransforms
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.detection import (
     AnnotatedObjects,
+    DetectionBatch,
     DetectionDataset,
     SceneObjects,
     collate_detections,
     count_boxes,
 )
 from visattn.data.regions.readers import check_photo_sizes, read_coco_images
-from visattn.data.scenes.dataset import Scenes, Split
-from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.images.resize import ResizeMode
-from visattn.results.kinds import NO_OBJECT
+from visattn.results.kinds import NO_OBJECT, Split
 from visattn.training.data.dense import DenseDataModule
+from visattn.training.data.drawn_scenes import DrawnScenesDataModule
 from visattn.training.targets import TargetCounts
 
 
@@ -27,94 +28,52 @@ class DetectionDataModule(DenseDataModule):
 
     Args:
         train_transforms: Transforms of training images, their masks and boxes, in this order, each
-            with its options if it has any: names of `torchvision.transforms.v2`.
-        batch_size: Images per training batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
-            as many as the cores allow.
-        seed: Seed of the order of the images and of their transforms.
+            with its options if it has any: names of `torchvision.transforms.v2`. Photos are resized
+            afterwards.
+        options: Options of `DataModule`.
     """
 
-    collate = collate_detections
-
     def __init__(
-        self,
-        train_transforms: list[AugmentationSpec] | None,
-        *,
-        batch_size: int,
-        num_workers: int | None,
-        seed: int,
+        self, train_transforms: list[AugmentationSpec] | None = None, **options: Any
     ) -> None:
         transforms = JointTransforms(train_transforms, mask_fill=0) if train_transforms else None
-        super().__init__(transforms, batch_size=batch_size, num_workers=num_workers, seed=seed)
+        super().__init__(transforms, **options)
 
     @abstractmethod
     def open_dataset(self, split: Split) -> DetectionDataset:
         """Return the images of a split."""
+
+    def collate_fn(self, split: Split) -> Callable[[list[Any]], DetectionBatch]:
+        """Return the function that makes a batch of samples."""
+        return collate_detections
 
     def count_in_samples(self, split: Split, indices: list[int]) -> int:
         """Return the number of objects that the loss reads of some images."""
         batch = collate_detections([self.datasets[split][index] for index in indices])
         return int((batch.labels != NO_OBJECT).sum())
 
-    def examples(self, count: int) -> list[Any]:
-        """Return the first validation images, as RGB arrays."""
-        self.setup("validate")
-        dataset = self.datasets["validation"]
-        images = [dataset[index].region.image for index in range(min(count, len(dataset)))]
-        return [image.permute(1, 2, 0).numpy() for image in images]
 
-
-class ScenesDetectionDataModule(DetectionDataModule):
+class ScenesDetectionDataModule(DrawnScenesDataModule, DetectionDataModule):
     """Images of colored, textured shapes; classes are the shapes, boxes those of their pixels.
 
     Args:
         train: Number of training scenes.
         val: Number of validation scenes.
         test: Number of test scenes.
-        image_size: Height and width in pixels.
-        train_transforms: Transforms of training images, their masks and boxes, in this order, each
-            with its options if it has any: names of `torchvision.transforms.v2`.
-        batch_size: Images per training batch and process.
-        colors: Colors of the objects.
-        shapes: Shapes of the objects, which are the classes.
-        textures: Textures of the objects.
-        min_objects: Minimum number of objects in a scene.
-        max_objects: Maximum number of objects in a scene.
-        num_workers: Worker processes that render training scenes; 0 renders them in this process.
-        seed: Seed of the scenes, of their order and of their transforms.
+        options: Options of `DrawnScenesDataModule` and `DetectionDataModule`.
     """
 
     def __init__(
-        self,
-        *,
-        train: int = 200_000,
-        val: int = 500,
-        test: int = 1000,
-        image_size: int = 64,
-        train_transforms: list[AugmentationSpec] | None = None,
-        batch_size: int = 32,
-        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
-        shapes: list[str] = list(SHAPES),  # noqa: B006
-        textures: list[str] = list(TEXTURES),  # noqa: B006
-        min_objects: int = 2,
-        max_objects: int = 4,
-        num_workers: int = 0,
-        seed: int = 0,
+        self, *, train: int = 200_000, val: int = 500, test: int = 1000, **options: Any
     ) -> None:
-        super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
-        )
-        self.counts: dict[Split, int] = {"train": train, "validation": val, "test": test}
-        self.image_size = image_size
-        num_objects = (min_objects, max_objects)
-        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
+        super().__init__(train=train, val=val, test=test, **options)
         self.class_names = self.config.shapes
 
     def open_dataset(self, split: Split) -> SceneObjects:
         """Return the scenes of a split."""
-        count, size = self.counts[split], self.image_size
-        scenes = Scenes(count, size=size, split=split, seed=self.seed, config=self.config)
-        return SceneObjects(scenes, transforms=self.transforms_of(split), seed=self.seed)
+        return SceneObjects(
+            self.scenes(split), transforms=self.transforms_of(split), seed=self.seed
+        )
 
 
 class CocoDetectionDataModule(DetectionDataModule):
@@ -134,13 +93,8 @@ class CocoDetectionDataModule(DetectionDataModule):
         test_images: Folder of the test photos.
         resize_mode: How a photo is resized to the input of the network: `pad` adds margins,
             `squash` ignores the aspect ratio, `crop` takes the center crop.
-        train_transforms: Transforms of training images, their masks and boxes, in this order, each
-            with its options if it has any: names of `torchvision.transforms.v2`. The photos are
-            resized afterwards.
         batch_size: Photos per training batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the photos and of their transforms.
+        options: Options of `DetectionDataModule`.
     """
 
     def __init__(
@@ -153,20 +107,16 @@ class CocoDetectionDataModule(DetectionDataModule):
         val_images: str | None = None,
         test_images: str | None = None,
         resize_mode: ResizeMode = "pad",
-        train_transforms: list[AugmentationSpec] | None = None,
         batch_size: int = 16,
-        num_workers: int | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
-        )
+        super().__init__(batch_size=batch_size, **options)
         self.files: dict[Split, tuple[str, str | None]] = {
             "train": (train, train_images),
             "validation": (val, val_images),
             "test": (test, test_images) if test else (val, val_images),
         }
-        self.resize_mode: ResizeMode = resize_mode
+        self.resize_mode = resize_mode
         self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
         names = {name for image in self._read("train") for name in image.categories}
         self.class_names = tuple(sorted(names))

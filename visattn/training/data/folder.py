@@ -13,7 +13,6 @@ from visattn.data.classification.datasets import (
     find_classes,
     list_labeled_files,
 )
-from visattn.data.images.augment import AugmentationSpec
 from visattn.data.loading.fallback import OnError
 from visattn.data.loading.path_list import PathList
 from visattn.images.resize import ResizeMode
@@ -23,6 +22,9 @@ from visattn.training.data.classification import ClassificationDataModule
 
 class FolderDataModule(ClassificationDataModule):
     """Photos in `root/SPLIT/CLASS/`, as torchvision's `ImageFolder` reads them.
+
+    Training photos that have another size than the input of the network after `train_transforms`
+    are resized.
 
     Args:
         root: The folder that has one folder per split.
@@ -35,20 +37,10 @@ class FolderDataModule(ClassificationDataModule):
             training; scores then leave these classes out.
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `squash` ignores the aspect ratio, `pad` adds margins.
-        train_transforms: Augmentations of training photos, in this order, each with its options if
-            it has any: names of `torchvision.transforms.v2`, or `RandomHorizontalFlip`,
-            `RandomTranslate`, `Affine`. Photos with another size than the input of the network are
-            resized afterwards.
-        batch_transforms: Augmentations of batches of training images after `train_transforms`, on
-            the device of the model: `RandomHorizontalFlip`, `RandomTranslate`, `Affine`,
-            `RandAugment` or `RandomErasing`.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
-        batch_size: Photos per training batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         split_seed: Seed of the choice of validation photos.
-        seed: Seed of the order of the photos and of their augmentation.
+        options: Options of `ClassificationDataModule`.
     """
 
     eval_batch_size = 50
@@ -63,38 +55,18 @@ class FolderDataModule(ClassificationDataModule):
         test: str | None = None,
         allow_missing_classes: bool = False,
         resize_mode: ResizeMode = "crop",
-        train_transforms: list[AugmentationSpec] | None = None,
-        batch_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
-        batch_size: int = 32,
-        num_workers: int | None = None,
         split_seed: int = 0,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_transforms,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            seed=seed,
-            batch_transforms=batch_transforms,
-        )
-        self.on_error: OnError = on_error
+        super().__init__(**options)
         if not 0 < val_fraction < 1:
             raise ValueError(f"val_fraction must lie between 0 and 1, got {val_fraction}")
         self.root, self.allow_missing_classes = Path(root), allow_missing_classes
-        self.folders: dict[Split, str | None] = {
-            "train": train,
-            "validation": val,
-            "test": test or val,
-        }
-        self.resize_mode: ResizeMode = resize_mode
+        self.folders = {"train": train, "validation": val, "test": test or val}
+        self.resize_mode, self.on_error = resize_mode, on_error
         self.val_fraction, self.split_seed = val_fraction, split_seed
         self.class_names = tuple(find_classes(self.root / train))
-
-    @property
-    def data_info(self) -> dict[str, Any]:
-        """The names of the classes."""
-        return {"class_names": list(self.class_names)}
 
     def open_dataset(self, split: Split) -> LabeledImages:
         """Return the photos of a split, resized to the input of the network."""

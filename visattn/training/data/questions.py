@@ -5,11 +5,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
-from visattn.data.loading.samplers import DistributedEvalSampler, EpochIndexSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
 from visattn.data.questions.erasure import Erased, erase_objects
 from visattn.data.questions.scene_grammar import (
@@ -23,27 +21,23 @@ from visattn.data.questions.sort_of_clevr_questions import (
     SortOfClevr,
     sort_of_clevr_texts,
 )
-from visattn.data.scenes.dataset import Split
-from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
-from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS, Split
+from visattn.training.data.drawn_scenes import DrawnScenesDataModule
 from visattn.training.data_module import DataModule
 
-Loader = DataLoader[QuestionSample]
 _NUM_BEGINNINGS = 200  # scenes whose questions show how questions begin
-_EVAL_BATCH_SIZE = 64  # even, so that the images of a pair are in one batch
 
 
 class QuestionDataModule(DataModule):
-    """Base class of images with questions.
+    """Base class of images with questions; an image brings all of its questions.
 
     Args:
-        batch_size: Images per training batch and process.
         blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
             model trained like this knows the questions only, and is the control of others.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
-        seed: Seed of the order of the images.
+        options: Options of `DataModule`.
     """
 
+    group_size = 2
     vocabulary: Vocabulary
     """Words of the questions."""
     answers: tuple[str, ...]
@@ -52,15 +46,10 @@ class QuestionDataModule(DataModule):
     """Types of questions, with the group of each; an empty group is none."""
     num_steps: int
     """Largest number of steps of reasoning whose objects are known; 0 if none are."""
-    test_splits: tuple[Split, ...] = ("test",)
-    """The splits that the test reads."""
 
-    def __init__(self, *, batch_size: int, blank_images: bool, num_workers: int, seed: int) -> None:
-        super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.batch_size, self.blank_images = batch_size, blank_images
-        self.num_workers, self.seed = num_workers, seed
+    def __init__(self, *, blank_images: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.blank_images = blank_images
 
     @property
     def data_info(self) -> dict[str, Any]:
@@ -83,34 +72,6 @@ class QuestionDataModule(DataModule):
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
         """Return the images of a split with their questions."""
 
-    def train_dataloader(self) -> Loader:
-        """Return random batches of training images."""
-        dataset: Any = self.open_dataset("train")
-        sampler = EpochIndexSampler(self.train_batch_sampler(len(dataset)))
-        return StatefulDataLoader(
-            dataset,
-            sampler,
-            collate_fn=self.collate,
-            num_workers=self.num_workers_for(len(dataset)),
-        )
-
-    def val_dataloader(self) -> Loader:
-        """Return the validation images, each once."""
-        return self._eval_dataloader("validation")
-
-    def test_dataloader(self) -> list[Loader]:
-        """Return the images of the test splits, each once."""
-        return [self._eval_dataloader(split) for split in self.test_splits]
-
-    def examples(self, count: int) -> list[Any]:
-        """Return the first validation images, as RGB arrays."""
-        return list(self.example_batch(count).images.permute(0, 2, 3, 1).numpy())
-
-    def example_batch(self, count: int) -> QuestionBatch:
-        """Return the first validation images with their questions."""
-        dataset: Any = self.open_dataset("validation")
-        return self.collate([dataset[index] for index in range(min(count, len(dataset)))])
-
     def erasures(
         self, batch: QuestionBatch, erased: Erased
     ) -> tuple[list[int], QuestionBatch | None]:
@@ -126,32 +87,10 @@ class QuestionDataModule(DataModule):
         """
         return [], None
 
-    @property
-    def collate(self) -> "partial[QuestionBatch]":
-        """The function that makes a batch of samples."""
+    def collate_fn(self, split: Split) -> "partial[QuestionBatch]":
+        """Return the function that makes a batch of samples."""
         return partial(
             _collate, vocabulary=self.vocabulary, answers=self.answers, blank=self.blank_images
-        )
-
-    def check_image_size(self, size: tuple[int, int]) -> None:
-        """Refuse images whose size is not that of the model's input.
-
-        Raises:
-            ValueError: If they differ.
-        """
-        if self.input_spec is not None and self.input_spec.image_size != size:
-            raise ValueError(
-                f"the model reads images of {self.input_spec.image_size} pixels (height, width), "
-                f"the data have {size}: set image_size, or the img_size of the encoder"
-            )
-
-    def _eval_dataloader(self, split: Split) -> Loader:
-        dataset: Any = self.open_dataset(split)
-        sampler = DistributedEvalSampler(
-            len(dataset), rank=self.rank, num_replicas=self.world_size, group_size=2
-        )
-        return DataLoader(
-            dataset, batch_size=_EVAL_BATCH_SIZE, sampler=sampler, collate_fn=self.collate
         )
 
 
@@ -170,12 +109,12 @@ class SortOfClevrDataModule(QuestionDataModule):
         original: Whether answers have the faults of the published generator, for comparison with
             published numbers; see `SortOfClevr`.
         ternary: Whether there is a third group, of questions about two colors.
-        batch_size: Images per training batch and process; each brings all of its questions.
-        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
-            model trained like this knows the questions only, and is the control of others.
-        num_workers: Worker processes that draw training images; 0 draws them in this process.
+        num_workers: Worker processes that draw images; 0 draws them in this process.
         seed: Seed of the images, their questions and their order.
+        options: Options of `QuestionDataModule`.
     """
+
+    num_steps = 2
 
     def __init__(
         self,
@@ -187,14 +126,11 @@ class SortOfClevrDataModule(QuestionDataModule):
         questions: int = 10,
         original: bool = False,
         ternary: bool = False,
-        batch_size: int = 32,
-        blank_images: bool = False,
         num_workers: int = 0,
         seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            batch_size=batch_size, blank_images=blank_images, num_workers=num_workers, seed=seed
-        )
+        super().__init__(num_workers=num_workers, seed=seed, **options)
         self.image_size = image_size
         counts = {"train": train, "validation": val, "test": test}
         self._datasets = {
@@ -218,7 +154,6 @@ class SortOfClevrDataModule(QuestionDataModule):
             for type_ in types
             if ternary or group != "ternary"
         }
-        self.num_steps = 2
 
     def training_questions(self) -> Iterable[str]:
         """Return all questions."""
@@ -230,7 +165,7 @@ class SortOfClevrDataModule(QuestionDataModule):
         return self._datasets[split]
 
 
-class SceneQuestionsDataModule(QuestionDataModule):
+class SceneQuestionsDataModule(DrawnScenesDataModule, QuestionDataModule):
     """Rendered scenes of colored, textured shapes with questions; no files are needed.
 
     Scenes and questions are drawn on the fly, new ones in each epoch, and balanced within each type
@@ -241,21 +176,15 @@ class SceneQuestionsDataModule(QuestionDataModule):
         train: Number of training scenes per epoch.
         val: Number of validation scenes.
         test: Number of test scenes, and of test scenes with held-out pairs.
-        image_size: Height and width in pixels.
         questions: Largest number of questions per scene.
-        batch_size: Scenes per training batch and process; each brings all of its questions.
-        colors: Colors of the objects.
-        shapes: Shapes of the objects.
-        textures: Textures of the objects.
         min_objects: Minimum number of objects in a scene.
         max_objects: Maximum number of objects in a scene, at least 4.
-        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
-            model trained like this knows the questions only, and is the control of others.
-        num_workers: Worker processes that render training scenes; 0 renders them in this process.
-        seed: Seed of the scenes, their questions and their order.
+        num_workers: Worker processes that render scenes; 0 renders them in this process.
+        options: Options of `DrawnScenesDataModule` and `QuestionDataModule`.
     """
 
     test_splits = ("test", "novel")
+    num_steps = 2
 
     def __init__(
         self,
@@ -263,31 +192,27 @@ class SceneQuestionsDataModule(QuestionDataModule):
         train: int = 20_000,
         val: int = 300,
         test: int = 1000,
-        image_size: int = 64,
         questions: int = 10,
-        batch_size: int = 32,
-        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
-        shapes: list[str] = list(SHAPES),  # noqa: B006
-        textures: list[str] = list(TEXTURES),  # noqa: B006
         min_objects: int = 3,
         max_objects: int = 5,
-        blank_images: bool = False,
         num_workers: int = 1,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__(
-            batch_size=batch_size, blank_images=blank_images, num_workers=num_workers, seed=seed
+            train=train,
+            val=val,
+            test=test,
+            min_objects=min_objects,
+            max_objects=max_objects,
+            num_workers=num_workers,
+            **options,
         )
-        self.counts = {"train": train, "validation": val, "test": test, "novel": test}
-        self.image_size, self.questions = image_size, questions
-        num_objects = (min_objects, max_objects)
-        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
+        self.questions = questions
         self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *scene_question_words()))
         self.answers = scene_answers(max_count=MAX_COUNT)
         self.types = {
             type_: group for group, types in SCENE_QUESTION_GROUPS.items() for type_ in types
         }
-        self.num_steps = 2
 
     def training_questions(self) -> Iterable[str]:
         """Return the questions about the first training scenes, which are not rendered."""
@@ -322,7 +247,7 @@ class SceneQuestionsDataModule(QuestionDataModule):
             for erasure in erase_objects(sample, erased)
         ]
         samples = [sample for _, sample in pairs]
-        return [row for row, _ in pairs], self.collate(samples) if samples else None
+        return [row for row, _ in pairs], self.collate_fn("test")(samples) if samples else None
 
 
 def _collate(

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,46 +17,36 @@ from visattn.data.regions.segmentation import (
     CocoSegmentation,
     MaskFolder,
     SceneSegmentation,
-    SegmentationBatch,
     SegmentationImages,
     pair_masks,
 )
-from visattn.data.scenes.dataset import Scenes, Split
-from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.images.resize import ResizeMode
-from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
+from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, Split
 from visattn.training.data.dense import DenseDataModule
+from visattn.training.data.drawn_scenes import DrawnScenesDataModule
 from visattn.training.targets import TargetCounts
 
 _NUM_EXAMPLES = 16
 
 
 class SegmentationDataModule(DenseDataModule):
-    """Base class of images with the class of each pixel; only the test opens the test split.
+    """Base class of images with the class of each pixel.
 
     Args:
         train_transforms: Random transforms of training images and their masks, in this order, each
             with its options if it has any: names of `torchvision.transforms.v2`.
-        batch_size: Images per training batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process, null takes
-            as many as the cores allow.
-        seed: Seed of the order of the images and of their transforms.
+        batch_size: Images per batch and process.
+        options: Options of `DataModule`.
     """
 
     def __init__(
         self,
-        train_transforms: list[AugmentationSpec] | None,
+        train_transforms: list[AugmentationSpec] | None = None,
         *,
-        batch_size: int,
-        num_workers: int | None,
-        seed: int,
+        batch_size: int = 16,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            JointTransforms(train_transforms or []),
-            batch_size=batch_size,
-            num_workers=num_workers,
-            seed=seed,
-        )
+        super().__init__(JointTransforms(train_transforms or []), batch_size=batch_size, **options)
 
     @abstractmethod
     def open_dataset(self, split: Split) -> SegmentationImages:
@@ -67,18 +57,8 @@ class SegmentationDataModule(DenseDataModule):
         labels = self.datasets[split][indices].labels
         return int(((labels != 0) & (labels != IGNORE_CLASS)).sum())
 
-    def examples(self, count: int) -> list[Any]:
-        """Return the first validation images, as RGB arrays."""
-        return list(self.example_batch(count).images.permute(0, 2, 3, 1).numpy())
 
-    def example_batch(self, count: int) -> SegmentationBatch:
-        """Return the first validation images with their label maps."""
-        self.setup("validate")
-        dataset = self.datasets["validation"]
-        return dataset[list(range(min(count, len(dataset))))]
-
-
-class SceneSegmentationDataModule(SegmentationDataModule):
+class SceneSegmentationDataModule(DrawnScenesDataModule, SegmentationDataModule):
     """Rendered scenes of colored, textured shapes; the class of a pixel is the shape.
 
     The test also reads scenes with color-shape pairs that are held out of training (`novel`).
@@ -88,17 +68,10 @@ class SceneSegmentationDataModule(SegmentationDataModule):
         val: Number of validation scenes.
         test: Number of test scenes, and of test scenes with held-out pairs.
         image_size: Height and width in pixels.
-        train_transforms: Random transforms of training images and their masks, in this order, each
-            with its options if it has any: names of `torchvision.transforms.v2`.
-        batch_size: Images per batch and process.
-        colors: Colors of the objects.
-        shapes: Shapes of the objects, which are the classes after the background.
-        textures: Textures of the objects.
-        min_objects: Minimum number of objects in a scene.
-        max_objects: Maximum number of objects in a scene.
-        num_workers: Worker processes that render training scenes; 0 renders them in this process.
-        seed: Seed of the scenes and of their order; at least 0.
+        options: Options of `DrawnScenesDataModule` and `SegmentationDataModule`.
     """
+
+    test_splits = ("test", "novel")
 
     def __init__(
         self,
@@ -107,51 +80,15 @@ class SceneSegmentationDataModule(SegmentationDataModule):
         val: int = 300,
         test: int = 300,
         image_size: int = 96,
-        train_transforms: list[AugmentationSpec] | None = None,
-        batch_size: int = 16,
-        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
-        shapes: list[str] = list(SHAPES),  # noqa: B006
-        textures: list[str] = list(TEXTURES),  # noqa: B006
-        min_objects: int = 2,
-        max_objects: int = 4,
-        num_workers: int = 0,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
-        )
-        self.counts: dict[Split, int] = {
-            "train": train,
-            "validation": val,
-            "test": test,
-            "novel": test,
-        }
-        num_objects = (min_objects, max_objects)
-        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
-        self.image_size = image_size
-        self.class_names = (BACKGROUND, *shapes)
-
-    @property
-    def test_splits(self) -> tuple[Split, ...]:
-        """The test scenes, then those with held-out color-shape pairs."""
-        return ("test", "novel")
+        super().__init__(train=train, val=val, test=test, image_size=image_size, **options)
+        self.class_names = (BACKGROUND, *self.config.shapes)
 
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the scenes of a split."""
-        size = (self.image_size, self.image_size)
-        if self.resize.size != size:
-            raise ValueError(
-                f"the model reads images of {self.resize.size} pixels (height, width), the scenes "
-                f"have {size}: set image_size or the img_size of the encoder"
-            )
-        scenes = Scenes(
-            self.counts[split],
-            size=self.image_size,
-            split=split,
-            seed=self.seed,
-            config=self.config,
-        )
-        return SceneSegmentation(scenes, self.transforms_of(split), seed=self.seed)
+        self.check_image_size((self.image_size, self.image_size))
+        return SceneSegmentation(self.scenes(split), self.transforms_of(split), seed=self.seed)
 
 
 class MaskFolderDataModule(SegmentationDataModule):
@@ -172,15 +109,10 @@ class MaskFolderDataModule(SegmentationDataModule):
         test: The folder name that replaces `{split}` in the test; by default `val`.
         resize_mode: How a photo is resized to the input of the network: `pad` adds margins, which
             are ignored, `crop` takes the center crop, `squash` ignores the aspect ratio.
-        train_transforms: Random transforms of training photos and their masks, in this order, each
-            with its options if it has any: names of `torchvision.transforms.v2`.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
-        batch_size: Photos per batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
         split_seed: Seed of the choice of validation photos.
-        seed: Seed of the order of the photos and of their transforms.
+        options: Options of `SegmentationDataModule`.
     """
 
     def __init__(
@@ -193,16 +125,11 @@ class MaskFolderDataModule(SegmentationDataModule):
         val_fraction: float = 0.1,
         test: str = "val",
         resize_mode: ResizeMode = "pad",
-        train_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
-        batch_size: int = 16,
-        num_workers: int | None = None,
         split_seed: int = 0,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
-        )
+        super().__init__(**options)
         if not 0 < val_fraction < 1 or ("{split}" in images) != ("{split}" in masks):
             raise ValueError(
                 "val_fraction must lie between 0 and 1, and both images and masks have {split} or "
@@ -210,16 +137,12 @@ class MaskFolderDataModule(SegmentationDataModule):
             )
         self.images, self.masks, self.class_names = images, masks, tuple(class_names)
         self.class_map, self.val_fraction, self.test = class_map, val_fraction, test
-        self.resize_mode: ResizeMode = resize_mode
-        self.on_error: OnError = on_error
+        self.resize_mode, self.on_error = resize_mode, on_error
         self.split_seed = split_seed
 
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the photos of a split."""
         files = self._files(split)
-        fallback = None
-        if split == "train":
-            fallback = self.train_fallback(len(files), lambda index: files[index][0])
         return MaskFolder(
             files,
             len(self.class_names),
@@ -227,7 +150,7 @@ class MaskFolderDataModule(SegmentationDataModule):
             self.transforms_of(split),
             class_map=self.class_map,
             seed=self.seed,
-            fallback=fallback,
+            fallback=self.read_fallback(split, len(files), lambda index: files[index][0]),
         )
 
     def count_targets(self, split: Split) -> TargetCounts:
@@ -284,14 +207,9 @@ class CocoSegmentationDataModule(SegmentationDataModule):
             the instances file.
         categories: Categories that become classes; null for all of the training file.
         resize_mode: As in `MaskFolderDataModule`.
-        train_transforms: Random transforms of training photos and their masks, in this order, each
-            with its options if it has any: names of `torchvision.transforms.v2`.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
-        batch_size: Photos per batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the photos and of their transforms.
+        options: Options of `SegmentationDataModule`.
     """
 
     def __init__(
@@ -300,19 +218,13 @@ class CocoSegmentationDataModule(SegmentationDataModule):
         *,
         images: str | None = None,
         categories: list[str] | None = None,
-        resize_mode: Literal["crop", "squash", "pad"] = "pad",
-        train_transforms: list[AugmentationSpec] | None = None,
+        resize_mode: ResizeMode = "pad",
         on_error: OnError = "raise",
-        batch_size: int = 16,
-        num_workers: int | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_transforms, batch_size=batch_size, num_workers=num_workers, seed=seed
-        )
+        super().__init__(**options)
         self.annotations, self.images = annotations, images
-        self.resize_mode: ResizeMode = resize_mode
-        self.on_error: OnError = on_error
+        self.resize_mode, self.on_error = resize_mode, on_error
         known = read_category_names(Path(annotations.replace("{split}", "train")))
         unknown = sorted(set(categories or ()) - set(known))
         if unknown:
@@ -321,16 +233,14 @@ class CocoSegmentationDataModule(SegmentationDataModule):
 
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the photos of a split."""
-        images, fallback = self._images(split), None
-        if split == "train":
-            fallback = self.train_fallback(len(images), lambda index: images[index].path)
+        images = self._images(split)
         return CocoSegmentation(
             images,
             self.class_names[1:],
             self.resize,
             self.transforms_of(split),
             seed=self.seed,
-            fallback=fallback,
+            fallback=self.read_fallback(split, len(images), lambda index: images[index].path),
         )
 
     def count_targets(self, split: Split) -> TargetCounts:

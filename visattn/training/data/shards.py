@@ -9,7 +9,6 @@ from torch.utils.data import ConcatDataset
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.classification.datasets import LabeledImages
 from visattn.data.feature_cache.cache import Photos
-from visattn.data.images.augment import AugmentationSpec
 from visattn.data.loading.fallback import OnError
 from visattn.data.shards.datasets import (
     ShardedPhotos,
@@ -36,21 +35,8 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
 
     Args:
         shards: Folder of the shards. Without a test split the validation photos are tested.
-        resize_mode: How a photo is resized to the input of the encoder: `crop` takes the center
-            crop, `squash` ignores the aspect ratio, `pad` adds margins.
-        feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
-            step.
-        hflip: Flip every second training photo horizontally, and swap left and right in its
-            captions.
-        phrases: A file of phrases with boxes, for scores or supervision of the attention.
-        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
-            by the same other photo, with a warning (`substitute`).
         min_word_freq: Words with fewer occurrences in training captions become unknown words.
-        max_words: Longer training captions are truncated.
-        batch_size: Photos per training batch and process, each with all of its captions.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the photos and of the flips.
+        options: Options of `CaptionedImagesDataModule`.
     """
 
     opens_train_split = True
@@ -60,31 +46,13 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
         self,
         shards: str,
         *,
-        resize_mode: ResizeMode = "crop",
-        feature_cache_dir: str | None = None,
-        hflip: bool = False,
-        phrases: str | None = None,
-        on_error: OnError = "raise",
         min_word_freq: int = 5,
-        max_words: int = 30,
-        batch_size: int = 26,
-        num_workers: int | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
         self.samples = open_shards(shards, "captions", training=self.opens_train_split)
         self.word_counts = read_word_counts(shards)
-        super().__init__(
-            Vocabulary.from_counts(self.word_counts["train"], min_word_freq=min_word_freq),
-            resize_mode=resize_mode,
-            feature_cache_dir=feature_cache_dir,
-            hflip=hflip,
-            phrases=phrases,
-            on_error=on_error,
-            max_words=max_words,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            seed=seed,
-        )
+        vocabulary = Vocabulary.from_counts(self.word_counts["train"], min_word_freq=min_word_freq)
+        super().__init__(vocabulary, **options)
         self.entries = {split: ShardEntries(samples) for split, samples in self.samples.items()}
 
     def open_images(self, split: Split, resize: ResizeSpec) -> ShardedPhotos:
@@ -118,17 +86,9 @@ class ShardClassificationDataModule(ClassificationDataModule):
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `squash` ignores the aspect ratio, `pad` adds margins. Images of torchvision's
             datasets are not resized.
-        train_transforms: Augmentations of training images, as in `FolderDataModule` and
-            `TorchvisionDataModule`.
-        batch_transforms: Augmentations of batches of training images after `train_transforms`, on
-            the device of the model: `RandomHorizontalFlip`, `RandomTranslate`, `Affine`,
-            `RandAugment` or `RandomErasing`.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
-        batch_size: Images per training batch and process.
-        num_workers: Worker processes that load batches; 0 loads them in this process. By default as
-            many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the images and of their augmentation.
+        options: Options of `ClassificationDataModule`.
     """
 
     eval_batch_size = FolderDataModule.eval_batch_size
@@ -139,36 +99,21 @@ class ShardClassificationDataModule(ClassificationDataModule):
         shards: str,
         *,
         resize_mode: ResizeMode = "crop",
-        train_transforms: list[AugmentationSpec] | None = None,
-        batch_transforms: list[AugmentationSpec] | None = None,
         on_error: OnError = "raise",
-        batch_size: int = 32,
-        num_workers: int | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            train_transforms,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            seed=seed,
-            batch_transforms=batch_transforms,
-        )
-        self.on_error: OnError = on_error
+        super().__init__(**options)
         self.samples = open_shards(shards, "classes", training=self.opens_train_split)
         self.info = self.samples["validation"].info
-        self.resize_mode: ResizeMode = resize_mode
+        self.class_names = tuple(self.info.classes)
+        self.resize_mode, self.on_error = resize_mode, on_error
         if self.info.size and on_error == "substitute":
             raise ValueError(
                 f"on_error must be raise for {shards}, which holds arrays and no image files"
             )
         if self.info.size:
-            self.num_workers = num_workers or 0  # arrays in memory
+            self.num_workers = self.num_workers or 0  # arrays in memory
             self.eval_batch_size = TorchvisionDataModule.eval_batch_size
-
-    @property
-    def data_info(self) -> dict[str, Any]:
-        """The names of the classes."""
-        return {"class_names": list(self.info.classes)}
 
     def open_dataset(self, split: Split) -> LabeledImages:
         """Return the images of a split, resized to the input of the network."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import Dataset
 
@@ -16,14 +17,13 @@ from visattn.data.questions.vqa_files import (
     read_gqa,
     read_vqa,
 )
-from visattn.data.scenes.dataset import Split
-from visattn.images.resize import ResizeMode, ResizeSpec
-from visattn.training.data.fallback import ReadFallbackDataModule
+from visattn.images.resize import ResizeMode
+from visattn.results.kinds import Split
 from visattn.training.data.questions import QuestionDataModule
 from visattn.training.targets import TargetCounts
 
 
-class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
+class VQADataModule(QuestionDataModule):
     """Photos with questions in the format of VQA (v1 and v2) or GQA.
 
     Paths may contain `{split}`, which becomes `train` or `val`; validation photos are also the test
@@ -45,11 +45,9 @@ class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
             crop, `pad` adds margins, `squash` ignores the aspect ratio.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
-        batch_size: Photos per training batch and process; each brings all of its questions.
-        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
-            model trained like this knows the questions only, and is the control of others.
-        num_workers: Worker processes that load training batches; 0 loads them in this process.
-        seed: Seed of the order of the photos.
+        batch_size: Photos per training batch and process.
+        num_workers: Worker processes that load batches; 0 loads them in this process.
+        options: Options of `QuestionDataModule`.
     """
 
     num_steps = 0
@@ -66,17 +64,13 @@ class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
         resize_mode: ResizeMode = "squash",
         on_error: OnError = "raise",
         batch_size: int = 64,
-        blank_images: bool = False,
         num_workers: int = 4,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            batch_size=batch_size, blank_images=blank_images, num_workers=num_workers, seed=seed
-        )
+        super().__init__(batch_size=batch_size, num_workers=num_workers, **options)
         self.questions, self.images, self.annotations = questions, images, annotations
         self.image_name = image_name
-        self.resize_mode: ResizeMode = resize_mode
-        self.on_error: OnError = on_error
+        self.resize_mode, self.on_error = resize_mode, on_error
         self._photos = {split: self._read(split) for split in ("train", "val")}
         train = self._photos["train"]
         self.answers = frequent_answers(train, max_answers)
@@ -88,22 +82,11 @@ class VQADataModule(QuestionDataModule, ReadFallbackDataModule):
         self.types = dict.fromkeys(sorted(types), "")
 
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
-        """Return the photos of a split with their questions.
-
-        Raises:
-            TypeError: If the task does not know the size of its images.
-        """
-        if self.input_spec is None:
-            raise TypeError(
-                "VQADataModule needs a task whose input_spec has the size of its images"
-            )
+        """Return the photos of a split with their questions."""
         name = "train" if split == "train" else "val"
-        photos, fallback = self._photos[name], None
-        if split == "train":
-            fallback = self.train_fallback(len(photos), lambda index: photos[index].file)
-        folder = Path(self.images.replace("{split}", name))
-        resize = ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
-        return QuestionPhotos(photos, folder, resize, fallback=fallback)
+        photos, folder = self._photos[name], Path(self.images.replace("{split}", name))
+        fallback = self.read_fallback(split, len(photos), lambda index: photos[index].file)
+        return QuestionPhotos(photos, folder, self.resize, fallback=fallback)
 
     def count_targets(self, split: Split) -> TargetCounts:
         """Return the number of questions whose answer the model can give, by their type."""

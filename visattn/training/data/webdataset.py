@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from visattn.data.captions.batch import CaptionSample, collate_captions
+from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.dataset import hflip_sample
 from visattn.data.classification.datasets import ImageFiles, LabeledBatch
 from visattn.data.images.augment import Augmentation, AugmentationSpec
@@ -16,6 +16,7 @@ from visattn.data.shards.format import ShardInfo, shard_name
 from visattn.data.shards.reader import decode_image
 from visattn.data.shards.webdataset import SampleStream, StreamedSample, StreamLoader, check_url
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.results.kinds import Split
 from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
 
 
@@ -76,15 +77,11 @@ class WebDatasetCaptionDataModule(ShardCaptionDataModule):
         """The number of training photos."""
         return self.samples["validation"].info.splits["train"].samples
 
-    def setup(self, stage: str) -> None:
-        """Open the photos on disk; the training photos are read from the stream."""
-        super().setup("validate" if stage == "fit" else stage)
-
-    def train_dataloader(self) -> StreamLoader:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def train_dataloader(self) -> StreamLoader:
         """Return batches of streamed training photos, each with all of its captions."""
         transform = partial(to_caption_sample, resize=self.resize, hflip=self.hflip, seed=self.seed)
-        collate = partial(collate_captions, vocabulary=self.vocabulary, max_words=self.max_words)
-        return stream_loader(self, self.samples["validation"].info, transform, collate)
+        info = self.samples["validation"].info
+        return stream_loader(self, info, transform, self.collate_fn("train"))
 
 
 class WebDatasetClassificationDataModule(ShardClassificationDataModule):
@@ -133,11 +130,11 @@ class WebDatasetClassificationDataModule(ShardClassificationDataModule):
                 f"{shards} holds arrays and no image files; use ShardClassificationDataModule"
             )
 
-    def setup(self, stage: str) -> None:
-        """Open the images on disk; the training images are read from the stream."""
-        super().setup("validate" if stage == "fit" else stage)
+    def stage_splits(self, stage: str) -> tuple[Split, ...]:
+        """Return the splits of a stage on disk; the training images are read from the stream."""
+        return tuple(split for split in super().stage_splits(stage) if split in self.samples)
 
-    def train_dataloader(self) -> StreamLoader:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def train_dataloader(self) -> StreamLoader:
         """Return batches of streamed training images."""
         transform = partial(
             to_labeled_batch,

@@ -17,8 +17,8 @@ from visattn.data.loading.sample_seed import per_sample_uniforms
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.paths import raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.digit_sequences import DigitSequenceDataModule
+from visattn.training.data_module import DataModule
 from visattn.training.tasks.glimpse_rewards import label_per_glimpse, label_sequences
 from visattn.training.tasks.glimpse_supervision import digit_scanpaths
 
@@ -202,7 +202,7 @@ def object_centers(trainer: Trainer) -> Float[Tensor, "n 2"] | None:
         several objects per image.
     """
     data, stage = getattr(trainer, "datamodule", None), trainer.state.fn
-    if stage == TrainerFn.FITTING or not isinstance(data, ClassificationDataModule):
+    if stage == TrainerFn.FITTING or not isinstance(data, DataModule):
         return None
     return data.centers("test" if stage == TrainerFn.TESTING else "validation")
 
