@@ -2,12 +2,12 @@
 
 import argparse
 import importlib
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jsonargparse import ArgumentParser
 
 from visattn import cli
 
@@ -50,7 +50,7 @@ def of_configs() -> Iterator[str]:
     )
     detecting = (DetectionTask, ScenesDetectionDataModule, CocoDetectionDataModule)
     for kind in (*captioning, *classifying, *detecting, *model_classes().values()):
-        for name in list(inspect.signature(kind.__init__).parameters)[1:]:
+        for name in ArgumentParser().add_class_arguments(kind, fail_untyped=False):
             yield f"{kind.__name__}.{name}"
 
 

@@ -1,0 +1,107 @@
+"""The order of samples: two epochs, resumed within an epoch, on two processes, in evaluation."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from caption_data import write_caption_data
+from classification_data import write_digits, write_photo_folders
+
+from visattn.training.data.captions import CaptionDataModule
+from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
+from visattn.training.data.detection import ScenesDetectionDataModule
+from visattn.training.data.digit_sequences import DigitSequenceDataModule
+from visattn.training.data.folder import FolderDataModule
+from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
+from visattn.training.data.scenes import ScenesDataModule, SingleObjectDataModule
+from visattn.training.data.segmentation import SceneSegmentationDataModule
+from visattn.training.data.torchvision import TorchvisionDataModule
+from visattn.training.data_module import DataModule
+
+COUNT, BATCH, SEED = 23, 3, 7
+SCENES = (
+    ScenesDataModule,
+    ScenesDetectionDataModule,
+    SceneQuestionsDataModule,
+    SceneSegmentationDataModule,
+    SingleObjectDataModule,
+    SortOfClevrDataModule,
+)
+DIGITS = (ClutteredMNISTDataModule, DigitSequenceDataModule)
+PAIRS = (ScenesDataModule, SceneQuestionsDataModule, SortOfClevrDataModule, CaptionDataModule)
+
+
+class Indices:
+    """A data set of any number of samples whose items are the indices that it was read with."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+def sources(folder: Path) -> list[Callable[..., DataModule]]:
+    write_digits(folder)
+    write_photo_folders(folder / "photos")
+    paths = write_caption_data(folder / "captions")
+    files = {"captions": str(paths.captions), "photos": str(paths.photos)}
+    splits = {"train": str(paths.train), "val": str(paths.validation), "test": str(paths.test)}
+    return [
+        *SCENES,
+        *(lambda kind=kind, **options: kind(root=str(folder), val=5, **options) for kind in DIGITS),
+        lambda **options: TorchvisionDataModule("MNIST", root=str(folder), val=5, **options),
+        lambda **options: FolderDataModule(str(folder / "photos"), **options),
+        lambda **options: CaptionDataModule(**files, **splits, **options),
+    ]
+
+
+def data_of(source: Callable[..., DataModule], rank: int, world: int) -> DataModule:
+    data = source(batch_size=BATCH, num_workers=0, seed=SEED)
+    data.trainer = SimpleNamespace(global_rank=rank, world_size=world)  # pyright: ignore[reportAttributeAccessIssue]
+    data.datasets = dict.fromkeys(("train", "validation", *data.test_splits), Indices())
+    if data.collate_fn("train") is not None:
+        data.collate_fn = lambda split: list
+    return data
+
+
+def expected_epoch(epoch: int, rank: int, world: int) -> list[list[int]]:
+    """Return the batches of a process: it takes every sample after those of the others."""
+    generator = torch.Generator().manual_seed(SEED * 1_000_003 + epoch)
+    order = [epoch * COUNT + index for index in torch.randperm(COUNT, generator=generator).tolist()]
+    steps = COUNT // (BATCH * world)
+    own = order[: steps * BATCH * world][rank::world]
+    return [own[BATCH * step : BATCH * (step + 1)] for step in range(steps)]
+
+
+@pytest.mark.parametrize(("rank", "world"), [(0, 1), (0, 2), (1, 2)])
+def test_training_order_follows_from_seed_epoch_and_process(
+    tmp_path: Path, rank: int, world: int
+) -> None:
+    for source in sources(tmp_path):
+        loader = data_of(source, rank, world).train_dataloader()
+        for epoch in range(2):
+            loader.epoch_sampler.set_epoch(epoch)
+            expected = expected_epoch(epoch, rank, world)
+            assert list(loader) == expected, type(loader.dataset)
+        interrupted = data_of(source, rank, world).train_dataloader()
+        interrupted.epoch_sampler.set_epoch(1)
+        assert next(iter(interrupted)) == expected[0]
+        resumed = data_of(source, rank, world).train_dataloader()
+        resumed.load_state_dict(interrupted.state_dict())
+        assert list(resumed) == expected[1:]
+
+
+def test_evaluation_reads_each_image_once_and_keeps_pairs_together(tmp_path: Path) -> None:
+    for source in sources(tmp_path):
+        modules = [data_of(source, rank, 2) for rank in range(2)]
+        pairs = isinstance(modules[0], PAIRS)
+        shares = [[index for batch in data.val_dataloader() for index in batch] for data in modules]
+        assert sorted(shares[0] + shares[1]) == list(range(COUNT))
+        assert shares[1] == [index for index in range(COUNT) if index // (1 + pairs) % 2]
+        (loader, *_) = modules[1].test_dataloader()
+        assert [index for batch in loader for index in batch] == shares[1]
+        assert len(modules[0].test_dataloader()) == len(modules[0].test_splits)
