@@ -18,7 +18,7 @@ from visattn.commands.records import ResultFolder
 from visattn.data.captions.files import read_captions, read_split_file
 from visattn.data.captions.predictions import read_caption_results
 from visattn.data.classification.torchvision_sets import read_idx_shape
-from visattn.data.feature_cache.format import HEADER, FeatureHeader
+from visattn.data.feature_cache import HEADER, FeatureHeader
 from visattn.data.phrases.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask

@@ -8,8 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.feature_cache.format import FeatureHeader
+from visattn.data.feature_cache import FeatureCache, FeatureHeader
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.encoder import ImageEncoder
 

@@ -11,7 +11,7 @@ from benchmarks.peak_memories import megabytes, printed_memory
 from visattn.data.captions.dataset import CaptionDataset
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
-from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache import FeatureCache
 from visattn.data.shards.datasets import ShardedPhotos
 from visattn.data.shards.reader import ShardSamples
 from visattn.images.resize import ResizeSpec

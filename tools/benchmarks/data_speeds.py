@@ -17,7 +17,7 @@ from visattn.data.captions.batch import collate_captions
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary
-from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache import FeatureCache
 from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.shards.format import (

@@ -19,7 +19,7 @@ from .classification.digit_sequences import (
     DigitSequences as DigitSequences,
     DigitSequenceSpec as DigitSequenceSpec,
 )
-from .feature_cache.cache import (
+from .feature_cache import (
     FeatureCache as FeatureCache,
 )
 from .images.augment import (

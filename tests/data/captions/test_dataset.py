@@ -10,7 +10,7 @@ from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.dataset import CaptionDataset, hflip_sample
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
-from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache import FeatureCache
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.phrases.phrases import read_phrases
 from visattn.images.reader import ImageError

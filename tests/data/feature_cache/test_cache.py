@@ -14,9 +14,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
-from visattn.data.feature_cache import cache as cache_module
-from visattn.data.feature_cache.cache import FeatureCache, request_header
-from visattn.data.feature_cache.format import RECORDS, lock_folder
+from visattn.data.feature_cache import (
+    RECORDS,
+    FeatureCache,
+    cache as cache_module,
+    lock_folder,
+    request_header,
+)
 from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
 

@@ -22,9 +22,7 @@ from feature_cache_data import (
     unfinished,
 )
 
-from visattn.data.feature_cache import compute
-from visattn.data.feature_cache.cache import FeatureCache, request_header
-from visattn.data.feature_cache.format import HEADER, RECORDS
+from visattn.data.feature_cache import HEADER, RECORDS, FeatureCache, compute, request_header
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.encoder import ImageEncoder
 
@@ -133,7 +131,7 @@ import os, signal, sys, torch
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.files import read_captions
 from visattn.data.captions.images import CaptionedPhotos
-from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache import FeatureCache
 from visattn.models.backbones.timm_encoder import TimmEncoder
 
 torch.manual_seed(0)

@@ -10,11 +10,11 @@ import pytest
 from feature_cache_data import Photos, prepare, small_encoder
 from hypothesis import given, strategies as st
 
-from visattn.data.feature_cache.cache import FeatureCache
-from visattn.data.feature_cache.format import (
+from visattn.data.feature_cache import (
     HEADER,
     LOCK,
     RECORDS,
+    FeatureCache,
     lock_folder,
     pack_records,
     unpack_record,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from feature_cache_data import SIZE, VIEWS, Photos, prepare, small_encoder, unfinished
 
-from visattn.data.feature_cache.cache import request_header
+from visattn.data.feature_cache import request_header
 from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.encoder import ImageEncoder, SmallEncoder

@@ -8,7 +8,7 @@ from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.images import CaptionedImages
 from visattn.data.captions.sides import swap_sides
 from visattn.data.captions.vocabulary import split_words
-from visattn.data.feature_cache.cache import FeatureCache
+from visattn.data.feature_cache import FeatureCache
 from visattn.data.loading.fallback import ReadFallback
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.phrases.phrases import phrases_to_input

@@ -22,7 +22,7 @@ from visattn.data.captions.files import (
 from visattn.data.captions.formats import CaptionFormat
 from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary, WordCounts, count_words
-from visattn.data.feature_cache.cache import FeatureCache, Photos
+from visattn.data.feature_cache import FeatureCache, Photos
 from visattn.data.loading.fallback import OnError
 from visattn.data.phrases.phrases import read_phrases
 from visattn.images.resize import ResizeMode, ResizeSpec

@@ -8,7 +8,7 @@ from torch.utils.data import ConcatDataset
 
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.classification.datasets import LabeledImages
-from visattn.data.feature_cache.cache import Photos
+from visattn.data.feature_cache import Photos
 from visattn.data.loading.fallback import OnError
 from visattn.data.shards.datasets import (
     ShardedPhotos,

@@ -1,1 +1,0 @@
-"""Encoder features computed once and kept on disk."""
