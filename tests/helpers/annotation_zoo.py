@@ -15,8 +15,7 @@ from safetensors.numpy import save
 
 from visattn.commands.overlay.job import read_map
 from visattn.commands.records import ResultFolder
-from visattn.data.captions.files import read_captions, read_split_file
-from visattn.data.captions.predictions import read_caption_results
+from visattn.data.captions.files import read_caption_results, read_captions, read_split_file
 from visattn.data.classification.torchvision_sets import read_idx_shape
 from visattn.data.feature_cache import HEADER, FeatureHeader
 from visattn.data.phrases.phrases import read_phrases

@@ -23,7 +23,8 @@ from visattn.data.captions.files import (
     select_listed,
     select_split,
 )
-from visattn.data.captions.formats import CaptionFormat, detect_format, parse_captions
+from visattn.data.captions.formats import detect_format, parse_captions
+from visattn.results.kinds import CaptionFormat
 
 FORMS: list[CaptionFormat] = ["flickr", "csv", "karpathy", "coco", "jsonl"]
 each_form = pytest.mark.parametrize("form", FORMS)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.predictions import _parse, read_caption_results
+from visattn.data.captions.files import read_caption_results
+from visattn.data.captions.formats import parse_results
 
 names = st.text(
     st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="#[{"),
@@ -50,7 +51,7 @@ def test_every_format_roundtrips(results: dict[str, str]) -> None:
         "\n".join(f"{name}#0\t{said}" for name, said in results.items()),
     ]
     for text in forms:
-        assert {said.id: said.caption for said in _parse(text)} == results
+        assert {said.id: said.caption for said in parse_results(text)} == results
 
 
 def test_captions_may_be_long_and_contain_any_text(tmp_path: Path) -> None:
@@ -101,9 +102,9 @@ def test_duplicate_captions_are_counted_once_and_reported(tmp_path: Path) -> Non
         ("a red ring\n", "line 1: 'a red ring' has none of the formats"),
         ("a\tred\nblue\n", "line 2: 'blue' has none of the formats"),
         ("\tred\n", "line 1: '' has none of the formats"),
-        ("", "holds no caption"),
+        ("", "is empty"),
         ("[]", "holds no caption"),
-        (" \n\n", "holds no caption"),
+        (" \n\n", "is empty"),
     ],
 )
 def test_invalid_files_are_refused_with_the_position(text: str, said: str, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`visattn data shards`: write images and annotations as tar shards for training."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from visattn.commands.options.arguments import (
     Mode,
@@ -14,6 +14,7 @@ from visattn.commands.options.arguments import (
 )
 from visattn.commands.options.dry_run import print_dry_run
 from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from collections.abc import Callable
@@ -64,7 +65,7 @@ def add_shards(subparsers: Any) -> None:
         help="samples per tar (default: 1000)")  # fmt: skip
     add("--captions", metavar="FILE", help="token file, CSV, Karpathy JSON, COCO or JSON lines")
     add("--photos", metavar="DIR", help="folder of the photos named in --captions")
-    add("--format", choices=("flickr", "csv", "karpathy", "coco", "jsonl"),
+    add("--format", choices=get_args(CaptionFormat),
         help="format of --captions (default: detected)")  # fmt: skip
     add("--folders", metavar="ROOT", help="folder with a folder per split")
     add("--dataset", choices=_DATASETS, help="torchvision data set")

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from visattn.commands.options.arguments import (
     CommandParser,
@@ -16,6 +16,7 @@ from visattn.commands.options.folders import create_folder
 from visattn.commands.options.output_streams import print_lines
 from visattn.io.atomic import atomic_write
 from visattn.io.terminal import print_message
+from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from visattn.data.captions.files import CaptionEntry
@@ -56,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--format",
-        choices=("flickr", "csv", "karpathy", "coco", "jsonl"),
+        choices=get_args(CaptionFormat),
         help="format of REFERENCES (default: detected)",
     )
     parser.add_argument(
@@ -108,12 +109,12 @@ def _check_output(args: argparse.Namespace) -> None:
 def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
     """Read both files; return captions and references of the same images, and notes."""
     from visattn.data.captions.files import (
+        read_caption_results,
         read_captions,
         read_split_file,
         select_listed,
         select_split,
     )
-    from visattn.data.captions.predictions import read_caption_results
 
     results = read_caption_results(args.results)
     with warnings.catch_warnings(record=True) as caught:

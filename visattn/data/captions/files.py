@@ -9,14 +9,15 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from visattn.data.captions.formats import (
-    CaptionFormat,
+    RESULT_FORMATS,
     CaptionRecord,
     detect_format,
     parse_captions,
+    parse_results,
 )
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
-from visattn.results.kinds import Split
+from visattn.results.kinds import CaptionFormat, Split
 
 PathLike = str | os.PathLike[str]
 _SURROGATE = re.compile("[\ud800-\udfff]")  # unpaired, it cannot be encoded as UTF-8
@@ -78,6 +79,61 @@ def read_captions(path: PathLike, *, format: CaptionFormat | None = None) -> lis
     if uncaptioned:
         _warn(f"{path}: dropped {_summarize(uncaptioned, 'photo')} without a caption")
     return entries
+
+
+class CaptionResults(NamedTuple):
+    """Generated captions, one per image.
+
+    Example:
+        >>> CaptionResults({"a.jpg": "a dog"}).duplicates
+        ()
+    """
+
+    captions: dict[str, str]
+    """Captions by image id or file name, as in the file."""
+    duplicates: tuple[str, ...] = ()
+    """Images that occur more than once with the same caption."""
+
+
+def read_caption_results(path: PathLike) -> CaptionResults:
+    r"""Return the captions of a results file; its format is detected.
+
+    Args:
+        path: UTF-8 text: a JSON list of objects with `image_id` and `caption` (the COCO results
+            format); a JSON object with `id` and `caption` on each line; lines `name<TAB>caption`,
+            as `visattn caption` prints them; or lines `name#0<TAB>caption`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it has none of these formats, holds no caption, or has two different captions
+            for one image; the message names the location.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> _ = (folder / "predictions.tsv").write_text("a.jpg\ta dog\nb.jpg\ta cat\n")
+        >>> read_caption_results(folder / "predictions.tsv").captions
+        {'a.jpg': 'a dog', 'b.jpg': 'a cat'}
+    """
+    first: dict[str, CaptionRecord] = {}
+    duplicates: dict[str, None] = {}
+    text = _read_text(Path(path))
+    try:
+        for record in parse_results(text):
+            same = first.setdefault(record.id, record)
+            _check_record(record, same)
+            if str(same.caption).split() != str(record.caption).split():
+                raise ValueError(
+                    f"{record.location}: {printable_name(record.id)} has another caption at "
+                    f"{same.location}; results have one caption per image"
+                )
+            if same is not record:
+                duplicates[record.id] = None
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from None
+    if not first:
+        raise ValueError(f"{path} holds no caption; supported formats: {RESULT_FORMATS}")
+    captions = {image: str(record.caption) for image, record in first.items()}
+    return CaptionResults(captions, tuple(duplicates))
 
 
 def read_split_file(path: PathLike) -> list[str]:

@@ -1,25 +1,24 @@
-"""Parsers of five caption formats: Flickr, CSV, Karpathy, COCO, JSON lines."""
+"""Parsers of caption formats: annotations with several captions per photo, results with one."""
 
 import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import parse_json, printable_name, short_repr
+from visattn.results.kinds import CaptionFormat
 
-CaptionFormat = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
-EXPECTED: Mapping[CaptionFormat, str] = {
-    "flickr": "name#number<TAB>caption",
-    "csv": "a header with image and caption, then a row for each caption",
-    "karpathy": '{"images": [{"filename", "split", "sentences": [{"raw"}, ...]}, ...]}',
-    "coco": '{"images": [{"id", "file_name"}, ...], "annotations": [{"image_id", "caption"}, ...]}',
-    "jsonl": 'on each line {"file", "captions": [...]} or {"image", "caption"}',
-}
 _PHOTO_KEYS = ("file", "image", "file_name", "filename", "image_name")
 _CAPTION_KEYS = ("caption", "captions", "comment", "text")
 _FLICKR = re.compile(r"(?P<file>[^\t]+)#(?P<number>[0-9]{1,9})\t(?P<caption>.*)", re.DOTALL)
+_RESULT_KEYS = ("image_id", "id", "file", "image")
+_FLICKR_NAME = re.compile(r"(?P<name>[^\t]+)#[0-9]{1,9}")
+RESULT_FORMATS = (
+    '[{"image_id", "caption"}, ...] as for COCO, {"id", "caption"} on each line, '
+    "or lines name<TAB>caption"
+)
 
 
 class CaptionRecord(NamedTuple):
@@ -30,6 +29,17 @@ class CaptionRecord(NamedTuple):
     file: str
     caption: str | None
     split: str | None = None
+
+
+class FormatRow(NamedTuple):
+    """A format of caption files; a row of `FORMATS`."""
+
+    expected: str
+    """What a file has, for messages."""
+    fits: Callable[[str, str], bool]
+    """Whether a text has the format, of its first line and the whole text."""
+    parse: Callable[[str], Iterator[CaptionRecord]]
+    """Yields the captions; those of one photo keep their order."""
 
 
 def detect_format(text: str) -> CaptionFormat:
@@ -45,15 +55,10 @@ def detect_format(text: str) -> CaptionFormat:
         'csv'
     """
     first = text.lstrip().partition("\n")[0]
-    if first[:1] in ("{", "["):
-        if '"images"' not in text:
-            return "jsonl"
-        return "coco" if '"annotations"' in text else "karpathy"
-    if _FLICKR.fullmatch(first):
-        return "flickr"
-    if _columns(first.split(_delimiter(first))) is not None:
-        return "csv"
-    formats = "; ".join(f"{name}: {example}" for name, example in EXPECTED.items())
+    for name, row in FORMATS.items():
+        if row.fits(first, text):
+            return name
+    formats = "; ".join(f"{name}: {row.expected}" for name, row in FORMATS.items())
     raise ValueError(f"first line {_shorten(first)}: unknown captions format; supported: {formats}")
 
 
@@ -67,7 +72,7 @@ def parse_captions(text: str, caption_format: CaptionFormat) -> Iterator[Caption
         >>> [record.caption for record in parse_captions("a.jpg#1\tso\na.jpg#0\tand", "flickr")]
         ['and', 'so']
     """
-    return _PARSERS[caption_format](text)
+    return FORMATS[caption_format].parse(text)
 
 
 def _parse_flickr(text: str) -> Iterator[CaptionRecord]:
@@ -76,7 +81,7 @@ def _parse_flickr(text: str) -> Iterator[CaptionRecord]:
         location = f"line {line_number}"
         match = _FLICKR.fullmatch(line)
         if match is None:
-            raise ValueError(f"{location}: expected {EXPECTED['flickr']}, got {_shorten(line)}")
+            raise ValueError(f"{location}: expected {_expected('flickr')}, got {_shorten(line)}")
         file, number = _check_path(match["file"], location), int(match["number"])
         numbered = photos.setdefault(file, {})
         if number in numbered:
@@ -96,7 +101,7 @@ def _parse_csv(text: str) -> Iterator[CaptionRecord]:
     columns = _columns(header)
     if columns is None:
         raise ValueError(
-            f"{location}: expected {EXPECTED['csv']}, got {_shorten(delimiter.join(header))}"
+            f"{location}: expected {_expected('csv')}, got {_shorten(delimiter.join(header))}"
         )
     for location, row in rows:
         if len(row) != len(header):
@@ -178,7 +183,7 @@ def _parse_jsonl(text: str) -> Iterator[CaptionRecord]:
         photo_key = next((key for key in _PHOTO_KEYS if key in keys), None)
         caption_key = next((key for key in _CAPTION_KEYS if key in keys), None)
         if photo_key is None or caption_key is None:
-            raise ValueError(f"{location}: expected {EXPECTED['jsonl']}, got {_shorten(line)}")
+            raise ValueError(f"{location}: expected {_expected('jsonl')}, got {_shorten(line)}")
         file = _check_path(_text(record, photo_key, location, "jsonl"), location)
         name = _text(record, "id", location, "jsonl") if "id" in keys else file
         split = _text(record, "split", location, "jsonl") if record.get("split") else None
@@ -196,13 +201,85 @@ def _parse_jsonl(text: str) -> Iterator[CaptionRecord]:
             yield CaptionRecord(location, name, file, caption, split)
 
 
-_PARSERS: dict[CaptionFormat, Callable[[str], Iterator[CaptionRecord]]] = {
-    "flickr": _parse_flickr,
-    "csv": _parse_csv,
-    "karpathy": _parse_karpathy,
-    "coco": _parse_coco,
-    "jsonl": _parse_jsonl,
+FORMATS: Mapping[CaptionFormat, FormatRow] = {
+    "jsonl": FormatRow(
+        'on each line {"file", "captions": [...]} or {"image", "caption"}',
+        lambda first, text: first[:1] in ("{", "[") and '"images"' not in text,
+        _parse_jsonl,
+    ),
+    "coco": FormatRow(
+        '{"images": [{"id", "file_name"}, ...], "annotations": [{"image_id", "caption"}, ...]}',
+        lambda first, text: first[:1] in ("{", "[") and '"annotations"' in text,
+        _parse_coco,
+    ),
+    "karpathy": FormatRow(
+        '{"images": [{"filename", "split", "sentences": [{"raw"}, ...]}, ...]}',
+        lambda first, _: first[:1] in ("{", "["),
+        _parse_karpathy,
+    ),
+    "flickr": FormatRow(
+        "name#number<TAB>caption",
+        lambda first, _: _FLICKR.fullmatch(first) is not None,
+        _parse_flickr,
+    ),
+    "csv": FormatRow(
+        "a header with image and caption, then a row for each caption",
+        lambda first, _: _columns(first.split(_delimiter(first))) is not None,
+        _parse_csv,
+    ),
 }
+"""Formats of annotations, in the order in which they are tried."""
+
+
+def parse_results(text: str) -> Iterator[CaptionRecord]:
+    r"""Yield the captions in a file of results, whose format is detected.
+
+    Raises:
+        ValueError: At the first location that does not match a format.
+
+    Example:
+        >>> [record.caption for record in parse_results("a.jpg\ta dog\nb.jpg\ta cat")]
+        ['a dog', 'a cat']
+    """
+    start = text.lstrip()[:1]
+    if start == "[":
+        for number, entry in enumerate(parse_json(text), 1):
+            yield _result(entry, f"entry {number}")
+    elif start == "{":
+        for number, line in _lines(text):
+            yield _result(parse_json(line, number), f"line {number}")
+    else:
+        yield from _parse_result_table(text)
+
+
+def _parse_result_table(text: str) -> Iterator[CaptionRecord]:
+    rows = [(f"line {number}", *line.partition("\t")) for number, line in _lines(text)]
+    numbered = all(_FLICKR_NAME.fullmatch(name.strip()) for _, name, _, _ in rows)
+    for location, name, tab, caption in rows:
+        if not tab or not name.strip():
+            raise ValueError(
+                f"{location}: {short_repr(name)} has none of the formats {RESULT_FORMATS}"
+            )
+        image = name.strip().rpartition("#")[0] if numbered else name.strip()
+        yield CaptionRecord(location, image, image, caption)
+
+
+def _result(entry: Any, location: str) -> CaptionRecord:
+    """Return an image and its caption; integer image ids become text."""
+    fields = entry if isinstance(entry, dict) else {}
+    image = next((fields[key] for key in _RESULT_KEYS if key in fields), None)
+    caption = fields.get("caption")
+    if isinstance(image, int) and not isinstance(image, bool):
+        image = str(image)
+    if not (isinstance(image, str) and image.strip() and isinstance(caption, str)):
+        raise ValueError(
+            f"{location}: {short_repr(entry)} has none of the formats {RESULT_FORMATS}"
+        )
+    return CaptionRecord(location, image.strip(), image.strip(), caption)
+
+
+def _expected(caption_format: CaptionFormat) -> str:
+    return FORMATS[caption_format].expected
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -225,7 +302,7 @@ def _load_json(text: str, caption_format: CaptionFormat, line: int = 1) -> Any:
     try:
         return parse_json(text, line)
     except ValueError as error:
-        raise ValueError(f"{error}; expected {EXPECTED[caption_format]}") from None
+        raise ValueError(f"{error}; expected {_expected(caption_format)}") from None
 
 
 def _list(
@@ -234,7 +311,7 @@ def _list(
     entries = record.get(key) if isinstance(record, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(
-            f"{location}: {key} must be a list of objects; expected {EXPECTED[caption_format]}"
+            f"{location}: {key} must be a list of objects; expected {_expected(caption_format)}"
         )
     return entries
 
@@ -244,7 +321,7 @@ def _text(record: dict[str, Any], key: str, location: str, caption_format: Capti
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError(  # noqa: TRY004 (a file's fault)
             f"{location}: {key} must be a string, got {short_repr(value)}; "
-            f"expected {EXPECTED[caption_format]}"
+            f"expected {_expected(caption_format)}"
         )
     return str(value)
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.coco_instances import CocoImage, read_instance_file
@@ -12,15 +13,55 @@ from visattn.images.reader import ImageError, find_images, read_header, read_siz
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
 
+PathLike = str | os.PathLike[str]
 _SIZE_THREADS = 8  # that wait for headers of photos
 
 
+class Source(NamedTuple):
+    """Arguments of `read_annotated_images`."""
+
+    path: Path
+    """A file of annotations, or a folder."""
+    images: PathLike | None
+    masks: PathLike | None
+    omit: PathLike | None
+    onerror: Callable[[OSError | ImageError], object] | None
+
+    @property
+    def image_folder(self) -> Path:
+        """The folder of the images: by default that of the annotations."""
+        return self.path if self.images is None else Path(self.images)
+
+    @property
+    def mask_folder(self) -> Path | None:
+        """The folder of the masks: by default `masks` in or beside that of the images."""
+        if self.masks is not None:
+            return Path(self.masks)
+        candidates = (self.image_folder / "masks", self.image_folder.parent / "masks")
+        return next((folder for folder in candidates if folder.is_dir()), None)
+
+    def holds_boxes(self) -> bool:
+        """Return whether the boxes are as ImageNet's: a CSV file, or a folder with XML files."""
+        if self.path.is_file():
+            return self.path.suffix.lower() == ".csv"
+        return self.masks is None and next(self.path.rglob("*.xml"), None) is not None
+
+
+class Reader(NamedTuple):
+    """A format of annotations; `READERS` lists them in the order in which they are tried."""
+
+    name: str
+    """What is read, for messages."""
+    fits: Callable[[Source], bool]
+    read: Callable[[Source], list[AnnotatedImage]]
+
+
 def read_annotated_images(
-    data: str | os.PathLike[str],
+    data: PathLike,
     *,
-    images: str | os.PathLike[str] | None = None,
-    masks: str | os.PathLike[str] | None = None,
-    omit: str | os.PathLike[str] | None = None,
+    images: PathLike | None = None,
+    masks: PathLike | None = None,
+    omit: PathLike | None = None,
     onerror: Callable[[OSError | ImageError], object] | None = None,
 ) -> list[AnnotatedImage]:
     """Read images with annotated objects, ordered by name.
@@ -49,41 +90,28 @@ def read_annotated_images(
         >>> [(image.name, image.size) for image in read_annotated_images(folder)]
         [('cat.png', (5, 7))]
     """
-    source = Path(data)
-    if not source.exists():
-        raise FileNotFoundError(
-            f"{source} does not exist; give COCO instances as JSON, or a folder"
-        )
-    if source.is_dir() and masks is None:
-        files = sorted((source / "annotations").glob("instances_*.json"))
-        if len(files) > 1:
-            names = ", ".join(file.name for file in files)
-            raise ValueError(f"{source / 'annotations'} has several files: give one of {names}")
-        source = files[0] if files else source
-    boxes = (
-        source.suffix.lower() == ".csv"
-        if source.is_file()
-        else (masks is None and next(source.rglob("*.xml"), None) is not None)
-    )
-    if boxes:
-        return read_imagenet_boxes(source, images)
-    if source.is_file():
-        return read_coco_images(source, images)
-    folder = Path(images) if images is not None else source
-    if masks is None:
-        candidates = (folder / "masks", folder.parent / "masks")
-        masks = next((path for path in candidates if path.is_dir()), None)
-    if masks is None:
-        raise FileNotFoundError(
-            f"{source} has neither annotations/instances_*.json, XML files nor a folder masks; "
-            "name the folder of the masks"
-        )
-    return read_images_with_masks(folder, masks, omit=omit, onerror=onerror)
+    source = Source(_one_file(Path(data), masks), images, masks, omit, onerror)
+    for reader in READERS:
+        if reader.fits(source):
+            return reader.read(source)
+    known = ", ".join(reader.name for reader in READERS)
+    raise FileNotFoundError(f"{data} holds none of {known}; name the folder of the masks")
+
+
+def _one_file(data: Path, masks: PathLike | None) -> Path:
+    """Return the only instances file of a folder, or what was given if there is none."""
+    if not data.exists():
+        raise FileNotFoundError(f"{data} does not exist; give COCO instances as JSON, or a folder")
+    files = sorted((data / "annotations").glob("instances_*.json")) if masks is None else []
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ValueError(f"{data / 'annotations'} has several files: give one of {names}")
+    return files[0] if files else data
 
 
 def read_coco_images(
-    file: str | os.PathLike[str],
-    images: str | os.PathLike[str] | None = None,
+    file: PathLike,
+    images: PathLike | None = None,
     *,
     keep_empty: bool = False,
 ) -> list[AnnotatedImage]:
@@ -133,10 +161,10 @@ def read_coco_images(
 
 
 def read_images_with_masks(
-    images: str | os.PathLike[str],
-    masks: str | os.PathLike[str],
+    images: PathLike,
+    masks: PathLike,
     *,
-    omit: str | os.PathLike[str] | None = None,
+    omit: PathLike | None = None,
     onerror: Callable[[OSError | ImageError], object] | None = None,
 ) -> list[AnnotatedImage]:
     """Return images with one object each, whose mask is an image of the same name.
@@ -230,3 +258,25 @@ def _check_files(images: Sequence[AnnotatedImage], folder: Path) -> None:
     missing = [image.name for image in images if not image.path.is_file()]
     if missing:
         raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
+
+
+READERS = (
+    Reader(
+        "boxes as ImageNet's (a CSV file, or XML files)",
+        Source.holds_boxes,
+        lambda source: read_imagenet_boxes(source.path, source.images),
+    ),
+    Reader(
+        "COCO instances (a JSON file, or annotations/instances_*.json)",
+        lambda source: source.path.is_file(),
+        lambda source: read_coco_images(source.path, source.images),
+    ),
+    Reader(
+        "images with a folder masks",
+        lambda source: source.mask_folder is not None,
+        lambda source: read_images_with_masks(
+            source.image_folder, source.mask_folder or "", omit=source.omit, onerror=source.onerror
+        ),
+    ),
+)
+"""The formats of annotations; the first that fits reads."""

@@ -19,7 +19,6 @@ from visattn.data.captions.files import (
     check_unique_ids,
     read_caption_splits,
 )
-from visattn.data.captions.formats import CaptionFormat
 from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
 from visattn.data.captions.vocabulary import Vocabulary, WordCounts, count_words
 from visattn.data.feature_cache import FeatureCache, Photos
@@ -27,7 +26,7 @@ from visattn.data.loading.fallback import OnError
 from visattn.data.phrases.phrases import read_phrases
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.encoder import ImageEncoder
-from visattn.results.kinds import Split
+from visattn.results.kinds import CaptionFormat, Split
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.targets import TargetCounts
 
