@@ -48,7 +48,10 @@ def test_categories_of_coco_are_found_in_singular_and_plural(images: Path, tmp_p
             for number, box in boxes.items()
         ],
     }
-    texts = {"annotations": [{"image_id": 7, "caption": "Two dogs and a hot dog; doggy."}]}
+    texts = {
+        "images": regions["images"][1:2],
+        "annotations": [{"image_id": 7, "caption": "Two dogs and a hot dog; doggy."}],
+    }
     for name, content in (("instances_a.json", regions), ("captions_a.json", texts)):
         (tmp_path / name).write_text(json.dumps(content))
     photos = list(coco_photos(tmp_path / "instances_a.json", tmp_path / "captions_a.json", images))
@@ -62,7 +65,7 @@ def test_categories_of_coco_are_found_in_singular_and_plural(images: Path, tmp_p
     ]
     assert photos[1].captions == ()
     (tmp_path / "captions_a.json").write_text("{}")
-    with pytest.raises(ValueError, match="must be files of COCO"):
+    with pytest.raises(ValueError, match=r"captions_a\.json .*images must be a list of objects"):
         list(coco_photos(tmp_path / "instances_a.json", tmp_path / "captions_a.json", images))
 
 

@@ -191,6 +191,9 @@ def test_missing_files_are_reported(tmp_path: Path) -> None:
         read_coco_images(tmp_path / "none.json")
     with pytest.raises(FileNotFoundError, match="does not exist; give COCO instances as JSON"):
         read_annotated_images(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds none of boxes as ImageNet's .* a folder ma"):
+        read_annotated_images(tmp_path / "empty")
     with pytest.raises(FileNotFoundError, match="no folder of images at"):
         read_coco_images(path, tmp_path / "none")
     (tmp_path / "coco" / "some2031" / "a.png").unlink()
@@ -202,7 +205,7 @@ def test_missing_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold an object, got a list"):
         read_annotated_images(path.with_name("instances_more.json"))
     path.write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
+    with pytest.raises(ValueError, match="is not valid JSON"):
         read_annotated_images(path)
 
 

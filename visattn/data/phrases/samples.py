@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from visattn.data.captions.files import read_captions
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.phrases.flickr30k_entities import read_flickr30k_entities
 from visattn.data.phrases.phrases import match_phrases, read_phrases
+from visattn.data.regions.coco_instances import CocoImage, read_instance_file
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import object_boxes
 from visattn.data.scenes.verify import verify_caption
+from visattn.geometry.affine import Box
 from visattn.images.reader import LoadedImage, read_image
-from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
 from visattn.results.captions import Phrase
 
 Captions = tuple[tuple[tuple[str, ...], tuple[Phrase, ...]], ...]
@@ -119,51 +120,33 @@ def coco_photos(
         ValueError: If a file is not as COCO's.
         FileNotFoundError: If a file, or all photos are missing.
     """
-    try:
-        regions, texts = (_read_json(Path(path)) for path in (instances, captions))
-        names = {each["id"]: each["name"] for each in regions["categories"]}
-        boxes: dict[int, dict[str, list[tuple[float, ...]]]] = {}
-        for each in regions["annotations"]:
-            if not each["iscrowd"]:
-                own = boxes.setdefault(each["image_id"], {})
-                own.setdefault(names[each["category_id"]], []).append(tuple(each["bbox"]))
-        sentences: dict[int, list[str]] = {}
-        for each in texts["annotations"]:
-            sentences.setdefault(each["image_id"], []).append(each["caption"])
-        photos = sorted(regions["images"], key=lambda each: each["file_name"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{instances} and {captions} must be files of COCO: {error!r}") from error
-    present = [photo for photo in photos if (Path(images) / photo["file_name"]).is_file()]
+    photos = sorted(read_instance_file(Path(instances)), key=lambda photo: photo.file)
+    entries = {entry.file: entry for entry in read_captions(captions, format="coco")}
+    present = [photo for photo in photos if (Path(images) / photo.file).is_file()]
     if not present:
         raise FileNotFoundError(f"{images} holds none of the {len(photos)} photos of {instances}")
     for photo in present:
-        relative = _relative(boxes.get(photo["id"], {}), photo["width"], photo["height"])
-        match = partial(_category_phrases, relative)
-        lines = [tuple(split_words(text)) for text in sentences.get(photo["id"], ())]
-        path = Path(images) / photo["file_name"]
-        yield PhrasedPhoto(photo["file_name"], partial(read_image, path),
+        match = partial(_category_phrases, _category_boxes(photo))
+        sentences = entries[photo.file].captions if photo.file in entries else ()
+        lines = (tuple(split_words(text)) for text in sentences)
+        path = Path(images) / photo.file
+        yield PhrasedPhoto(photo.file, partial(read_image, path),
                            tuple((words, match(words)) for words in lines), match)  # fmt: skip
 
 
-def _read_json(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}")
-    return parse_json(decode_utf8(read_bytes_bounded(path)))
-
-
-def _relative(
-    boxes: Mapping[str, Sequence[tuple[float, ...]]], width: float, height: float
-) -> dict[str, tuple[tuple[float, float, float, float], ...]]:
-    return {
-        name: tuple(
-            (x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h in each
-        )
-        for name, each in boxes.items()
-    }
+def _category_boxes(photo: CocoImage) -> dict[str, tuple[Box, ...]]:
+    """Return the boxes of each category relative to the photo, without crowds."""
+    (height, width), boxes = photo.size, dict[str, tuple[Box, ...]]()
+    for each in photo.objects:
+        if not each.crowd:
+            left, top, right, bottom = each.box
+            box = (left / width, top / height, right / width, bottom / height)
+            boxes[each.category] = (*boxes.get(each.category, ()), box)
+    return boxes
 
 
 def _category_phrases(
-    boxes: Mapping[str, tuple[Any, ...]], words: Sequence[str]
+    boxes: Mapping[str, tuple[Box, ...]], words: Sequence[str]
 ) -> tuple[Phrase, ...]:
     """Return the names of categories in a caption, the longest first."""
     text, phrases = " ".join(words), list[Phrase]()

@@ -14,7 +14,7 @@ from visattn.data.questions.batch import Question, QuestionSample
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.safe_paths import check_relative_path
-from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded, short_repr
+from visattn.io.safe_text import read_json_object, short_repr
 
 QuestionFormat = Literal["vqa", "gqa"]
 _MAX_BYTES = 4 << 30  # the questions of GQA are over a gigabyte
@@ -268,13 +268,7 @@ def _entries(path: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no question file at {path}")
-    try:
-        document = parse_json(decode_utf8(read_bytes_bounded(path, _MAX_BYTES)))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{path} must hold an object, got a {type(document).__name__}")  # noqa: TRY004
-    return document
+    return read_json_object(path, _MAX_BYTES)
 
 
 def _field(entry: dict[str, Any], key: str, kinds: tuple[type, ...], location: str) -> Any:

@@ -12,10 +12,8 @@ from visattn.io.messages import format_names
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import (
     CONTROL_CHARACTERS,
-    decode_utf8,
-    parse_json,
     paused_garbage_collection,
-    read_bytes_bounded,
+    read_json_object,
     short_repr,
 )
 
@@ -110,14 +108,7 @@ def read_category_names(path: Path) -> list[str]:
 def _read_document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"no instances file at {path}")
-    content = read_bytes_bounded(path)
-    try:
-        document = parse_json(decode_utf8(content))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{path} must hold an object, got a {type(document).__name__}")  # noqa: TRY004 (a file's fault)
-    return document
+    return read_json_object(path)
 
 
 def _parse_images(document: dict[str, Any]) -> dict[int | str, CocoImage]:

@@ -20,11 +20,9 @@ from jaxtyping import Shaped
 from visattn.images.reader import PathLike
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import (
-    decode_utf8,
     open_regular_file,
-    parse_json,
     printable_name,
-    read_bytes_bounded,
+    read_json_object,
 )
 
 FORMAT = "visattn-shards-1"
@@ -42,7 +40,7 @@ ROW = np.dtype(
     ]
 )
 MAX_IMAGE_BYTES, MAX_RECORD_BYTES = 256 * 2**20, 16 * 2**20  # of one sample
-_MAX_INFO_BYTES = 64 * 2**20
+MAX_INFO_BYTES = 64 * 2**20
 
 ShardKind = Literal["captions", "classes"]
 
@@ -128,7 +126,7 @@ class ShardInfo:
                 f"visattn data shards --out {folder} writes them"
             )
         try:
-            return cls._from_json(read_json(path))
+            return cls._from_json(read_json_object(path, MAX_INFO_BYTES))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is damaged, or not in the format {FORMAT} ({printable_name(str(error))}); "
@@ -240,23 +238,7 @@ def file_sha256(path: Path) -> str:
 def read_plan_hash(folder: PathLike) -> str | None:
     """Return the plan hash of incomplete shards; None if there are none."""
     path = Path(folder, PLAN)
-    return str(read_json(path).get("plan")) if path.is_file() else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of limited size.
-
-    Raises:
-        ValueError: If it is not a JSON object, or too long.
-    """
-    content = read_bytes_bounded(path, _MAX_INFO_BYTES)
-    try:
-        document = parse_json(decode_utf8(content))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"{path} must hold a JSON object")  # noqa: TRY004 (a file's fault)
-    return document
+    return str(read_json_object(path, MAX_INFO_BYTES).get("plan")) if path.is_file() else None
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

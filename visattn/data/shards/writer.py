@@ -16,6 +16,7 @@ from visattn.data.loading.sample_seed import per_sample_uniforms
 from visattn.data.shards.format import (
     BLOCK,
     INFO,
+    MAX_INFO_BYTES,
     PLAN,
     ROW,
     WORD_COUNTS,
@@ -25,7 +26,6 @@ from visattn.data.shards.format import (
     file_sha256,
     index_name,
     padded_size,
-    read_json,
     read_plan_hash,
     sample_key,
     shard_name,
@@ -34,6 +34,7 @@ from visattn.data.shards.format import (
 from visattn.data.shards.sources import ShardPlan, ShardSample, ShardSource, image_extension
 from visattn.data.shards.verify import compare_with_sources
 from visattn.io.atomic import atomic_replace, remove_partial_files
+from visattn.io.safe_text import read_json_object
 
 _PARTIAL_SUFFIX = ".part"
 _END = b"\0" * 2 * BLOCK
@@ -185,7 +186,7 @@ def _write_split(
                 write_json(resume_path, _write_tar(file, source, indices, progress))
         else:
             progress(len(indices))
-        metadata = read_json(resume_path)
+        metadata = read_json_object(resume_path, MAX_INFO_BYTES)
         shards.append(ShardMetadata(len(indices), metadata["bytes"], metadata["sha256"]))
         for sample, row in zip(indices, metadata["rows"], strict=True):
             rows[sample] = (number, *row)
@@ -200,7 +201,7 @@ def _is_complete(
     """Return whether a tar of an interrupted run exists, and holds what its sources hold now."""
     if not (path.is_file() and resume_path.is_file()):
         return False
-    rows = read_json(resume_path)["rows"]
+    rows = read_json_object(resume_path, MAX_INFO_BYTES)["rows"]
     with path.open("rb") as file:
         return len(rows) == len(indices) and all(
             source.has_image(number, _read(file, row))

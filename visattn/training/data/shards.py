@@ -16,10 +16,11 @@ from visattn.data.shards.datasets import (
     ShardEntries,
     ShardImages,
 )
-from visattn.data.shards.format import WORD_COUNTS, ShardInfo, ShardKind, read_json
+from visattn.data.shards.format import MAX_INFO_BYTES, WORD_COUNTS, ShardInfo, ShardKind
 from visattn.data.shards.reader import ShardSamples
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec
+from visattn.io.safe_text import read_json_object
 from visattn.results.kinds import Split
 from visattn.training.data.captions import CaptionedImagesDataModule
 from visattn.training.data.classification import ClassificationDataModule
@@ -162,7 +163,7 @@ def read_word_counts(folder: str) -> dict[str, dict[str, int]]:
     """
     path = Path(folder, WORD_COUNTS)
     try:
-        counts = read_json(path)
+        counts = read_json_object(path, MAX_INFO_BYTES)
         return {
             split: {str(word): int(count) for word, count in counts[split].items()}
             for split in ("train", "validation")
