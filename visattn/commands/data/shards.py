@@ -14,7 +14,7 @@ from visattn.commands.options.arguments import (
 )
 from visattn.commands.options.dry_run import print_dry_run
 from visattn.commands.options.output_streams import print_row, progress_bar
-from visattn.results.kinds import CaptionFormat
+from visattn.results.kinds import CaptionFormat, Split
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from collections.abc import Callable
@@ -148,21 +148,14 @@ def _shard_plan(args: argparse.Namespace) -> "ShardPlan":
 
 
 def _torchvision_plan(args: argparse.Namespace) -> "ShardPlan":
-    from visattn.data.classification.datasets import InMemoryImages
+    from visattn.data.classification.torchvision_sets import TorchvisionSplits
     from visattn.data.shards.sources import in_memory_plan
-    from visattn.results.kinds import Split
-    from visattn.training.data.torchvision import TorchvisionDataModule
 
-    data = TorchvisionDataModule(
-        args.dataset, root=args.root, val=args.num_val, split_seed=args.split_seed
+    splits = TorchvisionSplits(
+        args.dataset, args.root, val=args.num_val, split_seed=args.split_seed
     )
-    splits: tuple[Split, ...] = ("train", "validation", "test")
-    parts = {
-        split: (part.images, part.labels)
-        for split in splits
-        if isinstance(part := data.open_dataset(split), InMemoryImages)
-    }
-    return in_memory_plan(parts, data.class_names)
+    names: tuple[Split, ...] = ("train", "validation", "test")
+    return in_memory_plan({name: splits.images(name) for name in names}, splits.class_names)
 
 
 def _with_progress(

@@ -1,7 +1,8 @@
 """Datasets backed by shards, with the same samples as datasets of loose files."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from jaxtyping import UInt8
@@ -16,12 +17,14 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageError, LoadedImage
 from visattn.images.resize import ResizeSpec, resize_geometry
 
+T = TypeVar("T")
 
-class ShardEntries(Sequence[CaptionEntry]):
-    """Caption entries of a split, read on access.
+
+class _ReadOnAccess(Sequence[T], ABC):
+    """A part of each sample of shards, read on access; a slice is a list.
 
     Args:
-        samples: Samples of shards with captions.
+        samples: The samples.
     """
 
     def __init__(self, samples: ShardSamples) -> None:
@@ -30,21 +33,33 @@ class ShardEntries(Sequence[CaptionEntry]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    @overload
-    def __getitem__(self, index: int) -> CaptionEntry: ...
+    @abstractmethod
+    def _read(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[CaptionEntry]: ...
-
-    def __getitem__(self, index: int | slice) -> CaptionEntry | list[CaptionEntry]:
-        """Return one entry, or several.
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        """Return one, or several.
 
         Raises:
-            IndexError: If there is no such entry.
-            ValueError: If the record has no captions; the message names tar and key.
+            IndexError: If there is no such sample.
+            ValueError: If it cannot be read; the message names tar and key.
         """
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
+        return self._read(index)
+
+
+class ShardEntries(_ReadOnAccess[CaptionEntry]):
+    """Caption entries of a split, read on access.
+
+    Args:
+        samples: Samples of shards with captions.
+    """
+
+    def _read(self, index: int) -> CaptionEntry:
         record = self.samples.record(index)
         return caption_entry(record, self.samples.location(index), self.samples.split)
 
@@ -114,34 +129,14 @@ class ShardedPhotos(CaptionedImages):
         return resize_geometry(size, self.resize, orientation)
 
 
-class ShardImages(Sequence[LoadedImage]):
+class ShardImages(_ReadOnAccess[LoadedImage]):
     """The images of shards, read on access.
 
     Args:
         samples: Samples of any shards.
     """
 
-    def __init__(self, samples: ShardSamples) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @overload
-    def __getitem__(self, index: int) -> LoadedImage: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[LoadedImage]: ...
-
-    def __getitem__(self, index: int | slice) -> LoadedImage | list[LoadedImage]:
-        """Return one image, or several.
-
-        Raises:
-            IndexError: If there is no such image.
-            ImageError: If one cannot be read; the message names tar and key.
-        """
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def _read(self, index: int) -> LoadedImage:
         return self.samples.image(index)
 
 

@@ -1,5 +1,6 @@
 """Data modules that stream training shards from a URL, with validation and test shards on disk."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,15 +13,74 @@ from visattn.data.classification.datasets import ImageFiles, LabeledBatch
 from visattn.data.images.augment import Augmentation, AugmentationSpec
 from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
 from visattn.data.shards.datasets import caption_entry
-from visattn.data.shards.format import ShardInfo, shard_name
-from visattn.data.shards.reader import decode_image
+from visattn.data.shards.format import shard_name
+from visattn.data.shards.reader import ShardSamples, decode_image
 from visattn.data.shards.webdataset import SampleStream, StreamedSample, StreamLoader, check_url
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.results.kinds import Split
 from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
+from visattn.training.data_module import DataModule
 
 
-class WebDatasetCaptionDataModule(ShardCaptionDataModule):
+class StreamedTrainingDataModule(DataModule):
+    """Base class of data modules whose training shards are streamed from a URL.
+
+    Args:
+        train_url: URL of the folder of the training tars, such as https://store/flickr8k.
+        shards: Folder with the other files that `visattn data shards` wrote: all but the training
+            tars and their index.
+        shuffle_buffer: Samples among which the next one is drawn.
+        num_workers: Worker processes, each of which reads its own tars; 0 reads in this process.
+        options: Options of the data module of the shards.
+    """
+
+    opens_train_split = False
+    samples: dict[Split, ShardSamples]
+    """The samples of the splits on disk."""
+
+    def __init__(
+        self,
+        train_url: str,
+        shards: str,
+        *,
+        shuffle_buffer: int = 1000,
+        num_workers: int = 2,
+        **options: Any,
+    ) -> None:
+        check_url(train_url)
+        super().__init__(shards, num_workers=num_workers, **options)
+        self.train_url, self.shuffle_buffer = train_url.rstrip("/"), shuffle_buffer
+
+    @abstractmethod
+    def transform(self) -> Callable[[StreamedSample, int], Any]:
+        """Return the function that makes a training sample of a streamed sample and its number."""
+
+    def stage_splits(self, stage: str) -> tuple[Split, ...]:
+        """Return the splits of a stage on disk; the training images are read from the stream."""
+        return tuple(split for split in super().stage_splits(stage) if split in self.samples)
+
+    def train_dataloader(self) -> StreamLoader:
+        """Return batches of streamed training samples."""
+        split, workers = self.samples["validation"].info.splits["train"], self.num_workers or 0
+        names = (shard_name("train", number) for number in range(len(split.shards)))
+        stream = SampleStream(
+            [f"{self.train_url}/{name}" for name in names],
+            split.samples,
+            self.transform(),
+            batch_size=self.batch_size,
+            buffer_size=self.shuffle_buffer,
+            seed=self.seed,
+            rank=self.rank,
+            num_replicas=self.world_size,
+            num_workers=workers,
+        )
+        trainer = self.trainer
+        epoch = (lambda: trainer.current_epoch) if trainer else (lambda: 0)
+        collate = self.collate_fn("train") or concatenate_batches
+        return StreamLoader(stream, collate, epoch=epoch, num_workers=workers)
+
+
+class WebDatasetCaptionDataModule(StreamedTrainingDataModule, ShardCaptionDataModule):
     """Photos with captions; training shards are streamed from a URL, one after the other.
 
     Use it for remote storage or for more than 10^8 photos. Otherwise `ShardCaptionDataModule` is
@@ -43,8 +103,6 @@ class WebDatasetCaptionDataModule(ShardCaptionDataModule):
         seed: Seed of the order of the photos and of the flips.
     """
 
-    opens_train_split = False
-
     def __init__(
         self,
         train_url: str,
@@ -59,14 +117,14 @@ class WebDatasetCaptionDataModule(ShardCaptionDataModule):
         num_workers: int = 2,
         seed: int = 0,
     ) -> None:
-        check_url(train_url)
-        self.train_url, self.shuffle_buffer = train_url, shuffle_buffer
         super().__init__(
+            train_url,
             shards,
             resize_mode=resize_mode,
             hflip=hflip,
             min_word_freq=min_word_freq,
             max_words=max_words,
+            shuffle_buffer=shuffle_buffer,
             batch_size=batch_size,
             num_workers=num_workers,
             seed=seed,
@@ -77,14 +135,12 @@ class WebDatasetCaptionDataModule(ShardCaptionDataModule):
         """The number of training photos."""
         return self.samples["validation"].info.splits["train"].samples
 
-    def train_dataloader(self) -> StreamLoader:
-        """Return batches of streamed training photos, each with all of its captions."""
-        transform = partial(to_caption_sample, resize=self.resize, hflip=self.hflip, seed=self.seed)
-        info = self.samples["validation"].info
-        return stream_loader(self, info, transform, self.collate_fn("train"))
+    def transform(self) -> Callable[[StreamedSample, int], CaptionSample]:
+        """Return the function that resizes and flips a photo."""
+        return partial(to_caption_sample, resize=self.resize, hflip=self.hflip, seed=self.seed)
 
 
-class WebDatasetClassificationDataModule(ShardClassificationDataModule):
+class WebDatasetClassificationDataModule(StreamedTrainingDataModule, ShardClassificationDataModule):
     """Images with classes; training shards are streamed from a URL, one after the other.
 
     `WebDatasetCaptionDataModule` explains when to use it.
@@ -101,8 +157,6 @@ class WebDatasetClassificationDataModule(ShardClassificationDataModule):
         seed: Seed of the order of the images and of their augmentation.
     """
 
-    opens_train_split = False
-
     def __init__(
         self,
         train_url: str,
@@ -115,12 +169,12 @@ class WebDatasetClassificationDataModule(ShardClassificationDataModule):
         num_workers: int = 2,
         seed: int = 0,
     ) -> None:
-        check_url(train_url)
-        self.train_url, self.shuffle_buffer = train_url, shuffle_buffer
         super().__init__(
+            train_url,
             shards,
             resize_mode=resize_mode,
             train_transforms=train_transforms,
+            shuffle_buffer=shuffle_buffer,
             batch_size=batch_size,
             num_workers=num_workers,
             seed=seed,
@@ -130,45 +184,15 @@ class WebDatasetClassificationDataModule(ShardClassificationDataModule):
                 f"{shards} holds arrays and no image files; use ShardClassificationDataModule"
             )
 
-    def stage_splits(self, stage: str) -> tuple[Split, ...]:
-        """Return the splits of a stage on disk; the training images are read from the stream."""
-        return tuple(split for split in super().stage_splits(stage) if split in self.samples)
-
-    def train_dataloader(self) -> StreamLoader:
-        """Return batches of streamed training images."""
-        transform = partial(
+    def transform(self) -> Callable[[StreamedSample, int], LabeledBatch]:
+        """Return the function that augments and resizes an image."""
+        return partial(
             to_labeled_batch,
             resize=self.resize,
             transforms=self.train_transforms,
             seed=self.seed,
-            num_classes=len(self.info.classes),
+            num_classes=len(self.class_names),
         )
-        return stream_loader(self, self.info, transform, concatenate_batches)
-
-
-def stream_loader(
-    data: WebDatasetCaptionDataModule | WebDatasetClassificationDataModule,
-    info: ShardInfo,
-    transform: Callable[[StreamedSample, int], Any],
-    collate_fn: Callable[[list[Any]], Any],
-) -> StreamLoader:
-    """Return the training batches of this process."""
-    split = info.splits["train"]
-    url = data.train_url.rstrip("/")
-    stream = SampleStream(
-        [f"{url}/{shard_name('train', number)}" for number in range(len(split.shards))],
-        split.samples,
-        transform,
-        batch_size=data.batch_size,
-        buffer_size=data.shuffle_buffer,
-        seed=data.seed,
-        rank=data.rank,
-        num_replicas=data.world_size,
-        num_workers=data.num_workers or 0,
-    )
-    trainer = data.trainer
-    epoch = (lambda: trainer.current_epoch) if trainer else (lambda: 0)
-    return StreamLoader(stream, collate_fn, epoch=epoch, num_workers=data.num_workers or 0)
 
 
 def to_caption_sample(
