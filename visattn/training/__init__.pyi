@@ -12,6 +12,9 @@ from .callbacks.image_logging import (
 from .callbacks.nonfinite_guard import (
     SkipNonFiniteSteps as SkipNonFiniteSteps,
 )
+from .data.canvases import (
+    CanvasDataModule as CanvasDataModule,
+)
 from .data.captions import (
     CaptionDataModule as CaptionDataModule,
     CaptionedImagesDataModule as CaptionedImagesDataModule,
@@ -32,6 +35,9 @@ from .data.detection import (
 )
 from .data.digit_sequences import (
     DigitSequenceDataModule as DigitSequenceDataModule,
+)
+from .data.drawn_scenes import (
+    DrawnScenesDataModule as DrawnScenesDataModule,
 )
 from .data.folder import (
     FolderDataModule as FolderDataModule,

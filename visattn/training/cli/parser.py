@@ -202,13 +202,21 @@ def _suggest(kind: str, name: str, message: str, options: Sequence[str]) -> str:
     elif kind == "option":
         owner = next((known for known in classes if re.search(rf"\b{known}\b", message)), None)
         owners = [classes[owner]] if owner else list(classes.values())
-        names = [option for known in owners for option in inspect.signature(known).parameters]
+        names = [option for known in owners for option in _options(known)]
         error = f"Option '{name}' is not accepted"
     else:
         error, names = f"unrecognized argument {name}", list(options)
     listed = f"there are {', '.join(names)}" if kind == "class" else ""
     hint = did_you_mean(name, names, n=1, otherwise=listed)
     return f"{error}; {hint}" if hint else error
+
+
+def _options(known: type[Any]) -> Iterator[str]:
+    """Yield the options of a class, with those that it passes on to its bases."""
+    for base in known.__mro__[:-1]:
+        if "__init__" in vars(base):
+            parameters = list(inspect.signature(base.__init__).parameters.values())
+            yield from (each.name for each in parameters[1:] if each.kind != each.VAR_KEYWORD)
 
 
 def _config_classes() -> list[type[Any]]:

@@ -1,7 +1,9 @@
 """Base class of data modules of MNIST digits that are drawn on canvases."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor
 
 from visattn.data.classification.torchvision_sets import TorchvisionSplits
 from visattn.data.images.augment import AugmentationSpec, build_augmentation
@@ -31,8 +33,6 @@ class CanvasDataModule(DataModule):
     """
 
     eval_batch_size = 256
-    draw: ClassVar[Callable[..., Any]]
-    """The data set of canvases."""
 
     def __init__(
         self,
@@ -56,11 +56,16 @@ class CanvasDataModule(DataModule):
         self.train_transforms = tuple(map(build_augmentation, train_transforms or []))
         self.open_dataset("train")  # checks the sizes now
 
+    @staticmethod
+    @abstractmethod
+    def draw(digits: Tensor, labels: Tensor, spec: Any, **options: Any) -> Any:
+        """Return the data set of canvases; a subclass names its class."""
+
     def open_dataset(self, split: Split) -> Any:
         """Return the canvases of a split."""
         train_digits, train_labels = self.splits.images("train")
         if split == "train":
-            return type(self).draw(
+            return self.draw(
                 train_digits,
                 train_labels,
                 self.spec,
@@ -68,7 +73,7 @@ class CanvasDataModule(DataModule):
                 augmentations=self.train_transforms,
             )
         seed = 3 * self.split_seed + (1 if split == "validation" else 2)
-        return type(self).draw(
+        return self.draw(
             *self.splits.images(split), self.spec, seed=seed, distractor_source=train_digits
         )
 
