@@ -17,7 +17,6 @@ from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache import (
     RECORDS,
     FeatureCache,
-    cache as cache_module,
     lock_folder,
     request_header,
 )
@@ -97,7 +96,7 @@ def test_complete_cache_is_not_modified(
     prepare(tmp_path, encoder, photos)
     before = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     monkeypatch.setattr(shutil, "disk_usage", lambda _: room._replace(free=0))
-    monkeypatch.setattr(cache_module, "lock_folder", None)
+    monkeypatch.setattr("visattn.data.feature_cache.lock_folder", None)
     assert_right(prepare(tmp_path, encoder, photos), encoder, photos)
     assert {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
 

@@ -22,7 +22,7 @@ from feature_cache_data import (
     unfinished,
 )
 
-from visattn.data.feature_cache import HEADER, RECORDS, FeatureCache, compute, request_header
+from visattn.data.feature_cache import HEADER, RECORDS, FeatureCache, request_header
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.encoder import ImageEncoder
 
@@ -250,7 +250,7 @@ def test_progress_messages(
     messages: list[str] = []
     prepare(tmp_path / "a", encoder, Photos(), log=messages.append)
     assert [line for line in messages if "photos/s" in line] == messages[1:] == [messages[-1]]
-    monkeypatch.setattr(compute, "_LOG_SECONDS", 0.0)
+    monkeypatch.setattr("visattn.data.feature_cache._LOG_SECONDS", 0.0)
     prepare(tmp_path / "b", encoder, Photos(), log=messages.append)
     for line, done in zip(messages[-3:], (3, 6, 7), strict=True):
         assert re.fullmatch(rf"features: {done} of 7 photos, [\d.]+ photos/s(, \d+ s left)?", line)

@@ -3,8 +3,6 @@
 from abc import abstractmethod
 from typing import Any
 
-from torch import Tensor
-
 from visattn.data.classification.torchvision_sets import TorchvisionSplits
 from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.results.kinds import Split
@@ -58,7 +56,7 @@ class CanvasDataModule(DataModule):
 
     @staticmethod
     @abstractmethod
-    def draw(digits: Tensor, labels: Tensor, spec: Any, **options: Any) -> Any:
+    def draw(*arguments: Any, **options: Any) -> Any:
         """Return the data set of canvases; a subclass names its class."""
 
     def open_dataset(self, split: Split) -> Any:

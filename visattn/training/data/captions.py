@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -27,7 +27,7 @@ from visattn.data.phrases.phrases import read_phrases
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.encoder import ImageEncoder
 from visattn.results.kinds import CaptionFormat, Split
-from visattn.training.data_module import DataModule, InputSpec
+from visattn.training.data_module import DataModule
 from visattn.training.targets import TargetCounts
 
 
@@ -116,7 +116,7 @@ class CaptionedImagesDataModule(DataModule):
             ValueError: If none has.
         """
         needed = super().stage_splits(stage)
-        splits = tuple(split for split in needed if split in self.entries)
+        splits: tuple[Split, ...] = tuple(split for split in needed if split in self.entries)
         if not splits:
             raise ValueError(f"the data have neither {needed[0]} nor validation photos")
         return splits
@@ -161,7 +161,8 @@ class CaptionedImagesDataModule(DataModule):
     @cached_property
     def _caches(self) -> dict[Split, FeatureCache]:
         """The cached features of each split, after computing those that are missing."""
-        resize, encoder = self.resize, cast(InputSpec, self.input_spec).encoder
+        resize = self.resize  # refuses a task without an encoder
+        encoder: Any = getattr(self.input_spec, "encoder", None)
         device = self.trainer.strategy.root_device if self.trainer else None
         ids, photos = self.all_images(resize)
         views = ("plain", "mirrored") if self.hflip else ("plain",)

@@ -48,7 +48,7 @@ class StreamedTrainingDataModule(DataModule):
         **options: Any,
     ) -> None:
         check_url(train_url)
-        super().__init__(shards, num_workers=num_workers, **options)
+        super().__init__(shards, num_workers=num_workers, **options)  # pyright: ignore[reportCallIssue] (of the shards)
         self.train_url, self.shuffle_buffer = train_url.rstrip("/"), shuffle_buffer
 
     @abstractmethod
