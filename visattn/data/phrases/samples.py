@@ -138,7 +138,7 @@ def _category_boxes(photo: CocoImage) -> dict[str, tuple[Box, ...]]:
     """Return the boxes of each category relative to the photo, without crowds."""
     (height, width), boxes = photo.size, dict[str, tuple[Box, ...]]()
     for each in photo.objects:
-        if not each.crowd:
+        if each.box is not None and not each.crowd:
             left, top, right, bottom = each.box
             box = (left / width, top / height, right / width, bottom / height)
             boxes[each.category] = (*boxes.get(each.category, ()), box)

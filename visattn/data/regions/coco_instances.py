@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from visattn.data.regions.annotations import AnnotatedObject
 from visattn.data.regions.masks import check_polygons, check_rle
 from visattn.geometry.affine import Box
 from visattn.io.messages import format_names
@@ -22,20 +23,6 @@ _BOX_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to round
 _MAX_CLIPPED = 0.01  # share of boxes beyond it; more of them are boxes of another format
 
 
-class CocoObject(NamedTuple):
-    """One annotated object."""
-
-    category: str
-    segmentation: Any
-    """Polygons or run-length encoding (RLE), as in the file; None without one."""
-    box: Box
-    """Left, top, right, bottom in pixels."""
-    crowd: bool = False
-    """Whether it is a group of objects (`iscrowd`)."""
-    area: float | None = None
-    """Area in pixels as in the file; None if it has none."""
-
-
 class CocoImage(NamedTuple):
     """An image and its annotated objects."""
 
@@ -43,7 +30,8 @@ class CocoImage(NamedTuple):
     """Path relative to the folder of images."""
     size: tuple[int, int]
     """Height and width in pixels."""
-    objects: tuple[CocoObject, ...]
+    objects: tuple[AnnotatedObject, ...]
+    """Segmentations are polygons or run-length encodings (RLE), as in the file."""
 
 
 def read_instance_file(path: Path) -> list[CocoImage]:
@@ -155,7 +143,7 @@ def _attach_objects(
     document: dict[str, Any],
     repairs: _Repairs,
 ) -> list[CocoImage]:
-    objects: dict[int | str, list[CocoObject]] = {image_id: [] for image_id in images}
+    objects: dict[int | str, list[AnnotatedObject]] = {image_id: [] for image_id in images}
     ids: set[int | str] = set()
     entries = _list_entries(document, "annotations")
     for location, entry in entries:
@@ -176,7 +164,7 @@ def _attach_objects(
         if isinstance(segmentation, list) and len(segmentation) < len(entry["segmentation"]):
             repairs.without_parts[location] = "a part without an area"
         crowd, area = _parse_crowd(entry, location), _parse_area(entry, location)
-        objects[image_id].append(CocoObject(category, segmentation, box, crowd, area))
+        objects[image_id].append(AnnotatedObject(category, segmentation, box, crowd, area))
     _check_clipped(repairs.clipped, len(entries))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 

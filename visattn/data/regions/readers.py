@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
-from visattn.data.regions.coco_instances import CocoImage, read_instance_file
+from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.imagenet_boxes import read_imagenet_boxes
 from visattn.images.reader import ImageError, find_images, read_header, read_size
 from visattn.io.messages import format_names
@@ -153,7 +153,10 @@ def read_coco_images(
         raise FileNotFoundError(f"no folder of images at {folder}; name it")
     directory = SafeDirectory(folder)
     try:
-        annotated = [_annotated_image(image, directory) for image in coco_images]
+        annotated = [
+            AnnotatedImage(image.file, directory.path(image.file), image.size, image.objects)
+            for image in coco_images
+        ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     _check_files(annotated, folder)
@@ -239,11 +242,6 @@ def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
     if faults:
         others = f" ({len(faults):,} of {len(images):,} photos)" if len(faults) > 1 else ""
         raise ValueError(f"{faults[0]}{others}")
-
-
-def _annotated_image(image: CocoImage, folder: SafeDirectory) -> AnnotatedImage:
-    objects = tuple(AnnotatedObject(*coco_object) for coco_object in image.objects)
-    return AnnotatedImage(image.file, folder.path(image.file), image.size, objects)
 
 
 def _default_image_folder(path: Path) -> Path:
