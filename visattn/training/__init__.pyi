@@ -25,9 +25,6 @@ from .data.classification import (
 from .data.cluttered_mnist import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
 )
-from .data.dense import (
-    DenseDataModule as DenseDataModule,
-)
 from .data.detection import (
     CocoDetectionDataModule as CocoDetectionDataModule,
     DetectionDataModule as DetectionDataModule,
