@@ -26,22 +26,22 @@ trainer:
     - {class_path: interrupted_runs.FaultInjector}
 model:
 """
+ADAMW = "{class_path: torch.optim.AdamW, init_args: {lr: 1.0e-2}}"
 CLASSES = """\
   class_path: ClassificationTask
   init_args:
     mixup: 0.4
     cutmix: 1.0
-    warmup_steps: 2
+    optim: {warmup_steps: 2}
     classifier:
 """
 TRANSFORMER = (
-    CLASSES
+    CLASSES.replace("warmup_steps: 2", f"warmup_steps: 2, optimizer: {ADAMW}")
     + """\
       class_path: VisionTransformer
       init_args:
         {img_size: [28, 28], patch_size: 7, embed_dim: 8, depth: 2, num_heads: 2,
          drop_path_rate: 0.3, patch_drop_rate: 0.2, mean: %s, std: %s}
-    optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1.0e-2}}
 """
 )
 DIGITS = """\
@@ -112,7 +112,7 @@ CAPTIONER = f"""\
         encoder: {{class_path: SmallEncoder, init_args: {{img_size: [24, 24], channels: 8}}}}
         dropout: 0.3%s
     beam_size: 1
-    warmup_steps: 0
+    optim: {{warmup_steps: 0}}
 """
 SCENES = (
     CAPTIONER

@@ -21,10 +21,12 @@ trainer:
 model:
 """
 OPTIMIZER = """\
-    optimizer:
-      class_path: torch.optim.AdamW
-      init_args: {lr: 2.0e-3, weight_decay: 0.1}
+    optim:
+      optimizer:
+        class_path: torch.optim.AdamW
+        init_args: {lr: 2.0e-3, weight_decay: 0.1}
 """
+WITHOUT_WARMUP = OPTIMIZER + "      warmup_steps: 0\n"
 TRANSFORMER = """\
   class_path: ClassificationTask
   init_args:
@@ -51,7 +53,6 @@ CAPTIONS = """\
         dropout: 0.0%s
     beam_size: 2
     monitor: val/cider-d
-    warmup_steps: 0
 %s"""
 PHOTOS = """\
 data:
@@ -110,11 +111,14 @@ data:
 CONFIGS = {
     "digits": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + OPTIMIZER + DIGITS,
     "shapes": TRAINER + TRANSFORMER % (["0.5"] * 3, ["0.3"] * 3) + OPTIMIZER + SHAPES,
-    "captions": TRAINER + CAPTIONS % ("CaptioningTask", "", GUIDED) + OPTIMIZER + PHOTOS,
-    "critical": TRAINER + CAPTIONS % ("SCSTTask", "", "    num_samples: 3\n") + OPTIMIZER + PHOTOS,
+    "captions": TRAINER + CAPTIONS % ("CaptioningTask", "", GUIDED) + WITHOUT_WARMUP + PHOTOS,
+    "critical": TRAINER
+    + CAPTIONS % ("SCSTTask", "", "    num_samples: 3\n")
+    + WITHOUT_WARMUP
+    + PHOTOS,
     "hard": TRAINER
     + CAPTIONS % ("HardAttentionTask", "\n        attention: hard", GUIDED + HARD)
-    + OPTIMIZER
+    + WITHOUT_WARMUP
     + PHOTOS,
     "glimpses": TRAINER + GLIMPSES + OPTIMIZER + DIGITS,
     "scenes": TRAINER + SCENES,

@@ -28,6 +28,8 @@ def of_configs() -> Iterator[str]:
     """Yield the constructor arguments of the classes in configs, which are options of training."""
     from visattn.models.serialization.config import model_classes
     from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
+    from visattn.training.captioning.task import CaptioningTask
+    from visattn.training.classification.task import ClassificationTask
     from visattn.training.data.detection import (
         CocoDetectionDataModule,
         ScenesDetectionDataModule,
@@ -36,9 +38,8 @@ def of_configs() -> Iterator[str]:
     from visattn.training.data.scenes import ScenesDataModule
     from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
     from visattn.training.data.torchvision import TorchvisionDataModule
-    from visattn.training.tasks.captioning import CaptioningTask
-    from visattn.training.tasks.classification import ClassificationTask
-    from visattn.training.tasks.detection import DetectionTask
+    from visattn.training.detection.task import DetectionTask
+    from visattn.training.optim import OptimConfig
 
     captioning = (CaptioningTask, CaptionPanels, ScenesDataModule, ShardCaptionDataModule)
     classifying = (
@@ -49,7 +50,7 @@ def of_configs() -> Iterator[str]:
         ShardClassificationDataModule,
     )
     detecting = (DetectionTask, ScenesDetectionDataModule, CocoDetectionDataModule)
-    for kind in (*captioning, *classifying, *detecting, *model_classes().values()):
+    for kind in (*captioning, *classifying, *detecting, OptimConfig, *model_classes().values()):
         for name in ArgumentParser().add_class_arguments(kind, fail_untyped=False):
             yield f"{kind.__name__}.{name}"
 

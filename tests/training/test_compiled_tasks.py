@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.training.tasks.classification import ClassificationTask
-from visattn.training.tasks.detection import DetectionTask
-from visattn.training.tasks.glimpse import GlimpseTask
+from visattn.training.classification.task import ClassificationTask
+from visattn.training.detection.task import DetectionTask
+from visattn.training.glimpses.task import GlimpseTask
 
 
 def task() -> ClassificationTask:

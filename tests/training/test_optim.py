@@ -1,9 +1,15 @@
-"""Learning-rate schedules: trapezoid and cosine."""
+"""OptimConfig, and its learning-rate schedules: trapezoid and cosine."""
+
+import math
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, strategies as st
+from torch import nn
+from torch.optim import SGD
 
-from visattn.training.optim import cosine, trapezoid
+from visattn.training.optim import OptimConfig, cosine, trapezoid
 
 SCHEDULES = {
     "total_steps": st.integers(1, 997),
@@ -79,3 +85,49 @@ def test_cosine_rises_to_one_and_falls_to_its_final_fraction(
     if warmup_steps < total_steps:
         assert factors[warmup_steps] == pytest.approx(1)
         assert factors[-1] == pytest.approx(final_fraction)
+
+
+def test_each_schedule_of_a_config_ends_where_it_should() -> None:
+    ends = {name: OptimConfig(schedule=name).factor(100, 100) for name in ("cosine", "linear")}  # pyright: ignore[reportArgumentType]
+    assert ends == {"cosine": pytest.approx(0), "linear": pytest.approx(0)}
+    assert OptimConfig().factor(100, 100) == pytest.approx(0.02)
+    for name in ("cosine", "linear", "trapezoid"):
+        config = OptimConfig(schedule=name, warmup_steps=4, final_fraction=0.3)  # pyright: ignore[reportArgumentType]
+        assert config.factor(100, 100) == pytest.approx(0.3)
+        assert config.factor(1, 100) == pytest.approx(0.5)
+    assert OptimConfig(schedule="linear").factor(50, 100) == pytest.approx(0.5)
+    assert OptimConfig(decay_start=0.5).factor(50, 100) == pytest.approx(1)
+
+
+def test_groups_have_the_learning_rate_of_their_part_and_their_decay() -> None:
+    encoder, head = nn.Linear(3, 5), nn.Linear(5, 2)
+    encoder.weight.requires_grad = False
+    parts = {"encoder": list(encoder.parameters()), "head": list(head.parameters())}
+    config = OptimConfig(lambda groups: SGD(groups, lr=2.0, weight_decay=0.1), lr_mults={"head": 3})
+    built = config.build(
+        parts, total_steps=7, default=SGD, no_weight_decay=[encoder.bias, head.bias]
+    )
+    groups = [
+        (group["params"], group["initial_lr"], group["weight_decay"])
+        for group in built["optimizer"].param_groups
+    ]
+    assert groups == [([encoder.bias], 2.0, 0), ([head.weight], 6.0, 0.1), ([head.bias], 6.0, 0)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"warmup_steps": -1}, {"decay_start": -0.1}, {"decay_start": 1.1}, {"final_fraction": -0.1},
+        {"final_fraction": 1.1}, {"lr_mults": {"head": -1.0}}, {"lr_mults": {"head": math.nan}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be at least 0"):
+        OptimConfig(**options)
+
+
+def test_unknown_parts_are_refused_with_those_of_the_model() -> None:
+    parts = {"encoder": [nn.Parameter(torch.zeros(1))], "head": []}
+    with pytest.raises(ValueError, match="parts of the model, encoder, head; got encoders"):
+        OptimConfig(lr_mults={"encoders": 0.1}).build(parts, total_steps=7, default=SGD)

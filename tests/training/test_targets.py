@@ -19,7 +19,7 @@ from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.segmentation import CocoSegmentationDataModule, MaskFolderDataModule
 from visattn.training.data.vqa import VQADataModule
 from visattn.training.data_module import DataModule, InputSpec
-from visattn.training.metrics.segmentation import SegmentationScores
+from visattn.training.segmentation.metrics import SegmentationScores
 from visattn.training.targets import TargetCounts
 
 SPEC = InputSpec((31, 47), (0.5,) * 3, (0.5,) * 3)

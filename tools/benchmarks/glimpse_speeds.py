@@ -16,7 +16,7 @@ from visattn.models.ram.retina import crop_glimpses, glimpse_pyramid
 from visattn.results.kinds import Split
 from visattn.training.cli.lightning_cli import silence_lightning
 from visattn.training.data.classification import ClassificationDataModule
-from visattn.training.tasks.glimpse import GlimpseTask
+from visattn.training.glimpses.task import GlimpseTask
 
 SECONDS = 3.0  # minimum duration of a comparison
 BATCH = 128

@@ -21,9 +21,9 @@ from visattn.models.captioning.hard_attention import HardAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import build_model, model_config
+from visattn.training.captioning.evaluation import encode_images
+from visattn.training.captioning.hard import HardAttentionTask
 from visattn.training.distributed.rng import StepGenerator
-from visattn.training.tasks.caption_generation import encode_images
-from visattn.training.tasks.caption_hard import HardAttentionTask
 
 BATCH, BURN_IN = 32, 10
 ESTIMATORS = {

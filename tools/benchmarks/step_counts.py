@@ -21,14 +21,15 @@ from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.callbacks.ema import EMA
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.classification.task import ClassificationTask
 from visattn.training.cli.lightning_cli import silence_lightning
+from visattn.training.glimpses.task import GlimpseTask
+from visattn.training.optim import OptimConfig
 from visattn.training.task import Task
-from visattn.training.tasks.captioning import CaptioningTask
-from visattn.training.tasks.classification import ClassificationTask
-from visattn.training.tasks.glimpse import GlimpseTask
 
 STEPS = 4
-_FUSED = partial(AdamW, lr=1e-3, fused=True)
+_FUSED = OptimConfig(partial(AdamW, lr=1e-3, fused=True))
 
 
 class StepCount(NamedTuple):
@@ -146,7 +147,7 @@ def vit() -> tuple[Task, Any]:
     task = ClassificationTask(
         partial(VisionTransformer, img_size=(32, 32), patch_size=8, embed_dim=24, num_heads=3),
         {"class_names": list("abcde")},
-        optimizer=_FUSED,
+        optim=_FUSED,
     )
     return task, _labeled_batch(3, 32)
 
@@ -154,7 +155,7 @@ def vit() -> tuple[Task, Any]:
 def ram() -> tuple[Task, Any]:
     """Return the recurrent attention model with six glimpses, and a batch."""
     model = partial(RecurrentAttentionModel, img_size=(28, 28), mean=[0.5], std=[0.5])
-    task = GlimpseTask(model, {"class_names": list("0123456789")}, optimizer=_FUSED)
+    task = GlimpseTask(model, {"class_names": list("0123456789")}, optim=_FUSED)
     return task, _labeled_batch(1, 28)
 
 
@@ -188,7 +189,7 @@ def captioner() -> tuple[Task, Any]:
         encoder = SmallEncoder((24, 24), channels=8)
         return ShowAttendTell(words, encoder, embed_dim=7, hidden_size=11, attention_dim=5)
 
-    task = CaptioningTask(build, {"words": list(vocabulary.words)}, optimizer=_FUSED)
+    task = CaptioningTask(build, {"words": list(vocabulary.words)}, optim=_FUSED)
     return task, collate_captions(samples, vocabulary)
 
 

@@ -12,8 +12,17 @@ from .callbacks.image_logging import (
 from .callbacks.nonfinite_guard import (
     SkipNonFiniteSteps as SkipNonFiniteSteps,
 )
-from .data.canvases import (
-    CanvasDataModule as CanvasDataModule,
+from .captioning.hard import (
+    HardAttentionTask as HardAttentionTask,
+)
+from .captioning.scst import (
+    SCSTTask as SCSTTask,
+)
+from .captioning.task import (
+    CaptioningTask as CaptioningTask,
+)
+from .classification.task import (
+    ClassificationTask as ClassificationTask,
 )
 from .data.captions import (
     CaptionDataModule as CaptionDataModule,
@@ -32,9 +41,6 @@ from .data.detection import (
 )
 from .data.digit_sequences import (
     DigitSequenceDataModule as DigitSequenceDataModule,
-)
-from .data.drawn_scenes import (
-    DrawnScenesDataModule as DrawnScenesDataModule,
 )
 from .data.folder import (
     FolderDataModule as FolderDataModule,
@@ -71,37 +77,27 @@ from .data.webdataset import (
 from .data_module import (
     DataModule as DataModule,
 )
+from .detection.task import (
+    DetectionTask as DetectionTask,
+)
+from .glimpses.task import (
+    GlimpseTask as GlimpseTask,
+)
 from .optim import (
+    OptimConfig as OptimConfig,
     cosine as cosine,
     trapezoid as trapezoid,
 )
-from .task import (
-    Task as Task,
-)
-from .tasks.caption_hard import (
-    HardAttentionTask as HardAttentionTask,
-)
-from .tasks.caption_scst import (
-    SCSTTask as SCSTTask,
-)
-from .tasks.captioning import (
-    CaptioningTask as CaptioningTask,
-)
-from .tasks.classification import (
-    ClassificationTask as ClassificationTask,
-)
-from .tasks.detection import (
-    DetectionTask as DetectionTask,
-)
-from .tasks.glimpse import (
-    GlimpseTask as GlimpseTask,
-)
-from .tasks.questions import (
+from .questions.task import (
     QuestionTask as QuestionTask,
 )
-from .tasks.segmentation import (
+from .segmentation.task import (
     SegmentationTask as SegmentationTask,
 )
-from .tasks.sequence_recognition import (
+from .sequences.task import (
     SequenceRecognitionTask as SequenceRecognitionTask,
+)
+from .task import (
+    Task as Task,
+    connect as connect,
 )

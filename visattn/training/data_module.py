@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ _MAX_LISTED = 3  # files that a warning names
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Input that a model expects; its task hands it to the data module before `setup`.
+    """Input that a model expects; `connect` hands it to the data module before `setup`.
 
     Args:
         image_size: Height and width in pixels.
@@ -100,7 +100,7 @@ class DataModule(LightningDataModule, ABC):
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers."""
     input_spec: InputSpec | None = None
-    """The input that the model expects; the task sets it before `setup`."""
+    """The input that the model expects; `connect` sets it before `setup`."""
     needs_encoder = False
     """Whether only captioners train on the data, whose `input_spec` has an encoder."""
     needed_task = "whose input_spec has the size of its images"
@@ -220,6 +220,22 @@ class DataModule(LightningDataModule, ABC):
             x and y, from -1 to 1 across the image; None if the data do not know them.
         """
         return None
+
+    def references(self, split: Split) -> Mapping[str, Sequence[str]] | None:
+        """Return the reference captions of each photo of a split by its id; None without any."""
+        return None
+
+    def erasures(self, batch: Any, erased: Any) -> tuple[list[int], Any]:
+        """Return questions whose image can lose an object, and a batch of them without it.
+
+        Args:
+            batch: Questions about images.
+            erased: What is erased: the `referent` of each question, or a `distractor`.
+
+        Returns:
+            Rows of the batch, and the questions with the other images; none and None by default.
+        """
+        return [], None
 
     def count_targets(self, split: Split) -> TargetCounts | None:
         """Return what the loss will read of a split; None if it cannot be counted beforehand.

@@ -4,105 +4,107 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-_Part = TypeVar("_Part", bound=str)
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 
 
-class Schedule(Protocol):
-    """A function from the step and the total number of steps to a learning-rate factor."""
-
-    def __call__(self, step: int, total_steps: int) -> float:
-        """Return the factor at a step."""
-        ...
-
-
 @dataclass(frozen=True)
-class OptimizerGroup:
-    """Parameters with their learning-rate multiplier.
+class OptimConfig:
+    """The optimizer of a task, the learning rates of its parts, and the learning-rate schedule.
 
     Args:
-        parameters: Those that do not require a gradient are left out.
-        lr_mult: Learning rate as a multiple of the optimizer's.
-        options: Further options of the optimizer, such as `weight_decay`.
-    """
+        optimizer: Builds the optimizer from parameter groups; None for that of the task.
+        schedule: Learning-rate schedule after the warmup: `cosine` annealing, `linear` decay, or
+            constant and then linear decay (`trapezoid`).
+        warmup_steps: Steps of linear warmup.
+        decay_start: Fraction of the run after which the learning rate of `trapezoid` decays.
+        final_fraction: The learning rate at the end of the run, as a fraction of the optimizer's;
+            by default 0.02 for `trapezoid` and 0 for the others.
+        lr_mults: Learning rates of parts of the model, such as `encoder` or `head`, as multiples of
+            the optimizer's; 1 for parts that are not named. A task says in `parts` which it has.
 
-    parameters: Sequence[nn.Parameter]
-    lr_mult: float = 1.0
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-def weight_decay_groups(
-    parameters: Mapping[_Part, Sequence[nn.Parameter]],
-    lr_mults: Mapping[_Part, float],
-    no_weight_decay: Iterable[nn.Parameter],
-) -> list[OptimizerGroup]:
-    """Return each part of a model as two groups, with and without weight decay.
-
-    Args:
-        parameters: Parameters of each part.
-        lr_mults: Learning rate of each part, as a multiple of the optimizer's.
-        no_weight_decay: Parameters without weight decay, such as biases.
+    Raises:
+        ValueError: If a number is out of range.
 
     Example:
-        >>> layer = nn.Linear(2, 3)
-        >>> parts = {"head": [layer.weight, layer.bias]}
-        >>> groups = weight_decay_groups(parts, {"head": 0.5}, [layer.bias])
-        >>> [(len(group.parameters), group.lr_mult, dict(group.options)) for group in groups]
-        [(1, 0.5, {}), (1, 0.5, {'weight_decay': 0})]
+        >>> OptimConfig(schedule="linear", warmup_steps=2).factor(5, 10)
+        0.5
     """
-    no_decay = {id(weight) for weight in no_weight_decay}
-    return [
-        OptimizerGroup(
-            [weight for weight in weights if (id(weight) in no_decay) != decay],
-            lr_mults[part],
-            {} if decay else {"weight_decay": 0},
-        )
-        for part, weights in parameters.items()
-        for decay in (True, False)
-    ]
 
+    optimizer: OptimizerFactory | None = None
+    schedule: Literal["cosine", "linear", "trapezoid"] = "trapezoid"
+    warmup_steps: int = 0
+    decay_start: float = 0.4
+    final_fraction: float | None = None
+    lr_mults: dict[str, float] = field(default_factory=dict[str, float])
 
-def build_optimizer(
-    factory: OptimizerFactory,
-    groups: Iterable[OptimizerGroup],
-    schedule: Schedule,
-    *,
-    total_steps: int,
-) -> dict[str, Any]:
-    """Return an optimizer with its schedule, in the form that `configure_optimizers` returns.
+    def __post_init__(self) -> None:
+        final = 0.0 if self.final_fraction is None else self.final_fraction
+        if self.warmup_steps < 0 or not (0 <= self.decay_start <= 1 and 0 <= final <= 1):
+            raise ValueError(
+                "warmup_steps must be at least 0, decay_start and final_fraction in [0, 1]; got "
+                f"{self.warmup_steps}, {self.decay_start} and {self.final_fraction}"
+            )
+        if negative := {name: mult for name, mult in self.lr_mults.items() if not mult >= 0}:
+            raise ValueError(f"lr_mults must be at least 0, got {negative}")
 
-    Args:
-        factory: Builds the optimizer from parameter groups.
-        groups: Groups without trained parameters are left out.
-        schedule: The factor of the learning rate at each step.
-        total_steps: Optimizer steps of the whole run.
-    """
-    options = [
-        {"params": trained, "lr_mult": group.lr_mult, **group.options}
-        for group in groups
-        if (trained := [weight for weight in group.parameters if weight.requires_grad])
-    ]
-    optimizer = factory(options)
-    for group in optimizer.param_groups:
-        group["lr"] *= group["lr_mult"]
-    scheduler = LambdaLR(optimizer, partial(schedule, total_steps=total_steps))
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+    def factor(self, step: int, total_steps: int) -> float:
+        """Return the factor of all learning rates at a step."""
+        final = {} if self.final_fraction is None else {"final_fraction": self.final_fraction}
+        if self.schedule == "cosine":
+            return cosine(step, total_steps, warmup_steps=self.warmup_steps, **final)
+        linear = {"decay_start": 0.0, "final_fraction": 0.0}
+        options = linear if self.schedule == "linear" else {"decay_start": self.decay_start}
+        return trapezoid(step, total_steps, warmup_steps=self.warmup_steps, **options | final)
 
+    def build(
+        self,
+        parts: Mapping[str, Sequence[nn.Parameter]],
+        *,
+        total_steps: int,
+        default: OptimizerFactory,
+        no_weight_decay: Iterable[nn.Parameter] = (),
+    ) -> dict[str, Any]:
+        """Return the optimizer and its schedule, in the form that `configure_optimizers` returns.
 
-def constant(step: int, total_steps: int) -> float:  # noqa: ARG001 (a `Schedule`)
-    """Return 1: the learning rate does not change.
+        Args:
+            parts: Parameters of each part; those that do not require a gradient are left out.
+            total_steps: Optimizer steps of the whole run.
+            default: Builds the optimizer if the config has none.
+            no_weight_decay: Parameters without weight decay, such as biases.
 
-    Example:
-        >>> constant(3, 10)
-        1.0
-    """
-    return 1.0
+        Raises:
+            ValueError: If `lr_mults` names a part that there is not.
+        """
+        if unknown := sorted(set(self.lr_mults) - set(parts)):
+            raise ValueError(
+                f"lr_mults must name parts of the model, {', '.join(parts)}; got "
+                f"{', '.join(unknown)}"
+            )
+        undecayed = {id(weight) for weight in no_weight_decay}
+        groups: list[dict[str, Any]] = []
+        for part, weights in parts.items():
+            for options in ({}, {"weight_decay": 0}):
+                trained = [
+                    weight
+                    for weight in weights
+                    if weight.requires_grad and (id(weight) in undecayed) == bool(options)
+                ]
+                mult = self.lr_mults.get(part, 1.0)
+                groups += [{"params": trained, "lr_mult": mult, **options}] if trained else []
+        optimizer = (self.optimizer or default)(groups)
+        for group in optimizer.param_groups:
+            group["lr"] *= group["lr_mult"]
+        scheduler = LambdaLR(optimizer, partial(self.factor, total_steps=total_steps))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 def trapezoid(
@@ -157,17 +159,3 @@ def cosine(
         return (step + 1) / warmup_steps
     progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
     return final_fraction + (1.0 - final_fraction) * (1.0 + math.cos(math.pi * progress)) / 2.0
-
-
-def warmup_schedule(
-    name: Literal["cosine", "trapezoid"], warmup_steps: int, decay_start: float
-) -> Schedule:
-    """Return a schedule by its name; `decay_start` belongs to `trapezoid`.
-
-    Example:
-        >>> [round(warmup_schedule(name, 2, 0.5)(10, 20), 3) for name in ("cosine", "trapezoid")]
-        [0.587, 1.0]
-    """
-    if name == "cosine":
-        return partial(cosine, warmup_steps=warmup_steps)
-    return partial(trapezoid, warmup_steps=warmup_steps, decay_start=decay_start)

@@ -1,15 +1,17 @@
 """The base class of training tasks."""
 
 import copy
-from abc import ABC
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from lightning import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_info
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import AdamW
 
 from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.models.serialization.config import model_config
@@ -19,15 +21,14 @@ from visattn.training.checkpoint.loop_state import normalize_loop_state
 from visattn.training.checkpoint.resume_checks import check_scheduler_states
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.distributed.fsdp import FSDP2Strategy, shard_model, shard_state
+from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.distributed.rng import seed_step
-from visattn.training.optim import (
-    OptimizerFactory,
-    OptimizerGroup,
-    Schedule,
-    build_optimizer,
-    constant,
-)
+from visattn.training.metrics import Evaluation
+from visattn.training.optim import OptimConfig
 from visattn.training.targets import TargetCounts
+
+_OPTIM = OptimConfig()
+_LOWER_IS_BETTER = {"loss", "error", "calibration"}
 
 
 class Task(LightningModule, ABC):
@@ -37,21 +38,33 @@ class Task(LightningModule, ABC):
     only on the seed of the run, the step and the process, so that a resumed run continues exactly
     as it would have without the interruption.
 
+    Validation and test call `evaluate` for each batch. What it updates of `evaluations` is logged
+    and reset at the end of the epoch.
+
     Args:
         model: The network that is trained and saved.
+        optim: The optimizer and its schedule.
+        monitor: The validation metric that selects the best checkpoint.
     """
 
-    monitor: tuple[str, str]
+    default_optimizer = staticmethod(partial(AdamW, lr=1e-3, weight_decay=1e-2))
+    """Builds the optimizer if `optim` has none."""
+
+    saved_names: ClassVar[Mapping[str, str]] = {
+        "class_names": "classes",
+        "words": "words",
+        "answers": "answers",
+    }
+    """Attributes of the model that must be those of a checkpoint, and what errors call them."""
+
+    monitor: tuple[str, Literal["min", "max"]]
     """The metric that selects the best checkpoint, and `max` or `min`."""
 
-    val_scores: Sequence[str] = ()
-    """The metrics that validation logs during training; empty if they are not known beforehand."""
+    data: DataModule | None
+    """The data of the run, after `connect`."""
 
     idle_parameters = False
     """Whether some steps leave parameters without a gradient (DDP's `find_unused_parameters`)."""
-
-    optimizer: OptimizerFactory
-    """Builds the optimizer from parameter groups."""
 
     can_shard = False
     """Whether the task trains with FSDP2, which needs that `training_forward` has all of the model
@@ -61,23 +74,30 @@ class Task(LightningModule, ABC):
     """The method of the model that a training step runs, which `--compile` compiles; empty if the
     task has none that compiles."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self, model: nn.Module, optim: OptimConfig = _OPTIM, monitor: str = "val/loss"
+    ) -> None:
         super().__init__()
         self.model = model
+        self.optim = optim
+        self.monitor = monitor_with_mode(monitor)
+        self.evaluations = nn.ModuleDict()
+        self.data = None
         self.seed: int | None = None
         self.notes: dict[str, Any] = {}
+        self._updated: set[str] = set()
         self._loader_state: dict[str, int] | None = None
         self._scheduler_states: list[Any] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy modules and values, but not the trainer; functions are shared.
+        """Copy modules and values, but not the trainer; functions and the data are shared.
 
-        The partial that jsonargparse makes of `--model.optimizer` refers to the command line, and
-        through it to the data, the trainer and the worker processes.
+        The optimizer that jsonargparse makes refers to the command line, and through it to the
+        data, the trainer and the worker processes.
         """
-        functions = [value for value in vars(self).values() if callable(value)]
-        memo |= {id(value): value for value in functions if not isinstance(value, nn.Module)}
-        memo[id(self._device_mesh)] = self._device_mesh
+        shared = [value for value in vars(self).values() if callable(value)]
+        shared += [self.optim, self.data, self._device_mesh]
+        memo |= {id(value): value for value in shared if not isinstance(value, nn.Module)}
         copied = memo[id(self)] = type(self).__new__(type(self))
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return copied
@@ -106,30 +126,92 @@ class Task(LightningModule, ABC):
         """The input that the model expects; None if the task does not know it."""
         return None
 
+    @property
+    def val_scores(self) -> Sequence[str]:
+        """The metrics that validation logs during training; empty if they are not known."""
+        names = self.evaluations["val"].names if "val" in self.evaluations else ()
+        return tuple(f"val/{name}" for name in names)  # type: ignore[union-attr]
+
+    @property
+    def fitting(self) -> bool:
+        """Whether validation is part of `fit`, which leaves out controls and notes."""
+        return self.trainer.state.fn == "fit"
+
     def configure_callbacks(self) -> Sequence[Callback]:
-        """Hand the input specification to the data module, and return the callbacks of FSDP2.
+        """Return the callbacks of FSDP2; connect the data of a script's own `Trainer`.
 
         Lightning calls this before `setup`.
         """
         data = getattr(self.trainer, "datamodule", None)
-        if isinstance(data, DataModule):
-            data.input_spec = self.input_spec
+        data = data if isinstance(data, DataModule) else None
+        if data is not self.data:
+            connect(self, data)
         return [EvenForwards()] if isinstance(self.trainer.strategy, FSDP2Strategy) else []
 
-    def parameter_groups(self) -> list[OptimizerGroup]:
-        """Return the trained parameters, in groups with their own learning-rate multiplier."""
-        return [OptimizerGroup(list(self.model.parameters()))]
-
-    def lr_schedule(self) -> Schedule:
-        """Return the learning-rate schedule."""
-        return constant
+    def parts(self) -> Mapping[str, Sequence[nn.Parameter]]:
+        """Return the trained parameters of each part, which `optim.lr_mults` names."""
+        groups = getattr(self.model, "parameter_groups", None)
+        return groups() if groups else {"model": list(self.model.parameters())}
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer with its learning-rate schedule, which advances at each step."""
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return build_optimizer(
-            self.optimizer, self.parameter_groups(), self.lr_schedule(), total_steps=total_steps
+        undecayed = getattr(self.model, "no_weight_decay_parameters", tuple[()])
+        return self.optim.build(
+            self.parts(),
+            total_steps=int(self.trainer.estimated_stepping_batches),
+            default=self.default_optimizer,
+            no_weight_decay=undecayed(),
         )
+
+    @abstractmethod
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+
+    def add_evaluations(self, build: Callable[[], Evaluation]) -> None:
+        """Add the metrics of validation, test and the second test set, `novel`."""
+        self.evaluations.update({split: build() for split in ("val", "test", "novel")})
+
+    def evaluation(self, split: str) -> Any:
+        """Return the metrics of a split to update them; the end of the epoch logs them."""
+        self._updated.add(split)
+        return self.evaluations[split]
+
+    def evaluate(self, batch: Any, split: str) -> None:
+        """Update the metrics of a split.
+
+        Args:
+            batch: A batch of the split.
+            split: `val`; `test`; or `novel`, the second test set.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no metrics")
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Update the metrics of the validation data."""
+        self.evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metrics of a test set."""
+        self.evaluate(batch, "novel" if dataloader_idx else "test")
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics of the validation data."""
+        self._log_evaluations()
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics of the test sets."""
+        self._log_evaluations()
+
+    def _log_evaluations(self) -> None:
+        """Log, in every process, what any process updated; else some would wait for others."""
+        for split in all_gather_union(self._updated):
+            evaluation: Any = self.evaluations[split]
+            for name, value in evaluation.compute().items():
+                shown = name == self.monitor[0].rpartition("/")[2]
+                self.log(f"{split}/{name}", value, prog_bar=shown, sync_dist=True)
+            if not self.fitting:
+                self.notes |= evaluation.notes(split)
+            evaluation.reset()
+        self._updated.clear()
 
     def check_training(self) -> None:
         """Raise a ValueError if the task can test its model, but not train it."""
@@ -152,8 +234,8 @@ class Task(LightningModule, ABC):
         Raises:
             ValueError: If it is nothing, or the model cannot read it; on all processes.
         """
-        data = getattr(self.trainer, "datamodule", None)
-        if not isinstance(data, DataModule):
+        data = self.data
+        if data is None:
             return
         lines: list[str] = []
         error = ""
@@ -199,9 +281,8 @@ class Task(LightningModule, ABC):
 
     def on_test_start(self) -> None:
         """Add what the data module reports about the test images to the results."""
-        data = getattr(self.trainer, "datamodule", None)
-        if isinstance(data, DataModule):
-            self.notes |= data.test_notes()
+        if self.data is not None:
+            self.notes |= self.data.test_notes()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the model's description, the seed and the exact position in the run.
@@ -217,7 +298,13 @@ class Task(LightningModule, ABC):
             normalize_loop_state(checkpoint["loops"]["fit_loop"], self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the seed of the run, and keep the states of its loader and schedulers."""
+        """Restore the seed of the run, and keep the states of its loader and schedulers.
+
+        Raises:
+            ValueError: If its model was trained for other classes, words or answers.
+        """
+        arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
+        check_same(arguments, self.model, self.saved_names)
         self.seed = checkpoint.get("visattn", {}).get("seed")
         self._scheduler_states = checkpoint.get("lr_schedulers")
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
@@ -242,20 +329,66 @@ class Task(LightningModule, ABC):
             ) from error
 
 
-def check_class_names(checkpoint: Mapping[str, Any], class_names: Sequence[str]) -> None:
-    """Refuse a checkpoint whose model was trained for other classes, even if there are as many.
+def connect(task: Task, data: DataModule | None) -> None:
+    """Tell a data module which input the model expects, and a task which data it gets.
+
+    `visattn fit`, `validate` and `test` do this when both are built. In a script with its own
+    `Trainer`, the task does it when the trainer begins.
 
     Args:
-        checkpoint: Content of the checkpoint.
-        class_names: Classes of the task.
+        task: The task.
+        data: Its data; None for batches that come from elsewhere.
+
+    Example:
+        >>> from visattn.models import AttentionResNet
+        >>> from visattn.training import ClassificationTask, SingleObjectDataModule
+        >>> data = SingleObjectDataModule(image_size=40)
+        >>> task = ClassificationTask(lambda names: AttentionResNet(names, depth=8), data.data_info)
+        >>> connect(task, data)
+        >>> data.input_spec.image_size
+        (32, 32)
+    """
+    task.data = data
+    if data is not None:
+        data.input_spec = task.input_spec
+
+
+def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
+    """Return a metric with its `mode`, as Lightning's `ModelCheckpoint` takes them.
+
+    Example:
+        >>> monitor_with_mode("val/loss"), monitor_with_mode("val/cider-d")
+        (('val/loss', 'min'), ('val/cider-d', 'max'))
+    """
+    words = metric.rpartition("/")[2].split("_")
+    return metric, "min" if _LOWER_IS_BETTER.intersection(words) else "max"
+
+
+def check_same(saved: Mapping[str, Any], model: nn.Module, names: Mapping[str, str]) -> None:
+    """Refuse a saved model that was trained for other classes or words, even if as many.
+
+    Args:
+        saved: Attributes of the saved model.
+        model: The model of the task.
+        names: Attributes that must be equal where both have them, and what the error calls them.
 
     Raises:
-        ValueError: If the classes differ.
+        ValueError: If one differs.
+
+    Example:
+        >>> model = nn.Linear(2, 2)
+        >>> model.class_names = ("cat", "dog")
+        >>> check_same({"class_names": ["cat", "hen"]}, model, {"class_names": "classes"})
+        Traceback (most recent call last):
+        ValueError: the checkpoint was trained with other classes; use the same data options...
     """
-    arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
-    names = arguments.get("class_names")
-    if names is not None and tuple(names) != tuple(class_names):
+    for name, title in names.items():
+        old, new = saved.get(name), getattr(model, name, None)
+        if old is None or new is None or tuple(old) == tuple(new):
+            continue
+        only = sorted(set(old) ^ set(new))[:5]
+        difference = f"only one of the two has {only}" if only else "their order differs"
         raise ValueError(
-            "the checkpoint was trained with other classes; use the same data options. It has "
-            f"{list(names)[:5]}, the data {list(class_names)[:5]}"
+            f"the checkpoint was trained with other {title}; use the same data options: "
+            f"{difference}"
         )

@@ -19,15 +19,15 @@ from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.results.kinds import SPECIAL_TOKENS, Split
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
-from visattn.training.callbacks.monitor import MonitorFallback, check_monitor, monitor_with_mode
+from visattn.training.callbacks.monitor import MonitorFallback, check_monitor
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.scenes import ScenesDataModule
 from visattn.training.data_module import DataModule
-from visattn.training.task import Task
-from visattn.training.tasks.captioning import CaptioningTask
-from visattn.training.tasks.classification import ClassificationTask
-from visattn.training.tasks.glimpse import GlimpseTask
+from visattn.training.glimpses.task import GlimpseTask
+from visattn.training.task import Task, monitor_with_mode
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:CIDEr-D over:UserWarning", "ignore:.*does not have many workers"

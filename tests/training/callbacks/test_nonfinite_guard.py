@@ -15,6 +15,8 @@ from visattn.models.serialization.finite_weights import check_weights_before_sav
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
 from visattn.training.task import Task
 
+pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+
 
 class NormalizedMLP(nn.Sequential):
     def __init__(self) -> None:

@@ -23,6 +23,7 @@ from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import model_config
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.model_io import load
+from visattn.training.cli.lightning_cli import TrainingCLI
 from visattn.training.data.scenes import ScenesDataModule
 
 
@@ -170,12 +171,28 @@ def test_lightnings_private_hook_is_still_there() -> None:
     assert callable(LightningCLI._parse_ckpt_path)
 
 
+def test_task_and_data_are_connected_before_the_trainer_runs(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected: list[tuple[Any, Any]] = []
+
+    def record(cli: TrainingCLI, **_: Any) -> None:
+        connected.append((cli.model.data is cli.datamodule, cli.datamodule.input_spec))
+
+    monkeypatch.setattr(TrainingCLI, "fit", record)
+    monkeypatch.setattr(TrainingCLI, "after_fit", lambda _: None)
+    assert main(["fit", "--config", str(tiny), "--run", str(tmp_path / "run")]) == 0
+    [(same, spec)] = connected
+    assert same
+    assert spec.image_size == (24, 24)
+
+
 def test_another_vocabulary_is_refused(
     tiny: Path, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["test", "--config", str(tiny), "--ckpt_path", str(copy)]
     assert main([*words, "--data.colors", "[red,pink,cyan]"]) == 1
-    assert "the checkpoint was trained with another vocabulary" in capsys.readouterr().err
+    assert "the checkpoint was trained with other words" in capsys.readouterr().err
 
 
 def test_a_run_is_not_overwritten(

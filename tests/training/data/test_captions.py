@@ -198,7 +198,7 @@ def test_a_batch_has_each_photo_once_with_all_its_captions(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[CaptionBatch] = []
-    from visattn.training.tasks.captioning import CaptioningTask
+    from visattn.training.captioning.task import CaptioningTask
 
     step = CaptioningTask.training_step
     monkeypatch.setattr(
@@ -226,7 +226,7 @@ def test_attention_supervision_increases_the_lift(paths: CaptionPaths, tmp_path:
         data = data_config(paths, phrases=str(paths.phrases))
         config = write_config(tmp_path / "c.yaml", data, attention_loss_weight=weight)
         arguments = ["--config", str(config), "--run", str(folder)]
-        optimizer = ["--model.optimizer=torch.optim.AdamW", "--model.optimizer.lr=0.04"]
+        optimizer = ["--model.optim.optimizer=torch.optim.AdamW", "--model.optim.optimizer.lr=0.04"]
         arguments += [*optimizer, "--trainer.callbacks=[]", "--seed_everything=3"]
         arguments += ["--trainer.check_val_every_n_epoch=12"]
         last = str(folder / "checkpoints" / "last.ckpt")

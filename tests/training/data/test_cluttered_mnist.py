@@ -13,9 +13,9 @@ from visattn.data.classification.cluttered_mnist import ClutteredMNIST
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.ram.ram import RecurrentAttentionModel
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
-from visattn.training.tasks.classification import ClassificationTask
-from visattn.training.tasks.glimpse import GlimpseTask
+from visattn.training.glimpses.task import GlimpseTask
 
 
 @pytest.fixture(scope="module")

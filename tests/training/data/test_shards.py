@@ -23,13 +23,13 @@ from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import ImageEncoder, SmallEncoder
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
 from visattn.training.data.torchvision import TorchvisionDataModule
 from visattn.training.data_module import DataModule
-from visattn.training.tasks.captioning import CaptioningTask
-from visattn.training.tasks.classification import ClassificationTask
 
 AUGMENT: list[Any] = ["RandomHorizontalFlip", {"RandomResizedCrop": {"size": 24}}]
 

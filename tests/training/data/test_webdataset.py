@@ -25,12 +25,12 @@ from visattn.data.shards.webdataset import check_url, import_webdataset, parse_s
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.webdataset import (
     WebDatasetCaptionDataModule,
     WebDatasetClassificationDataModule,
 )
-from visattn.training.tasks.captioning import CaptioningTask
-from visattn.training.tasks.classification import ClassificationTask
 
 MISSING = [
     name

@@ -13,7 +13,8 @@ from visattn.data.captions.batch import CaptionBatch, CaptionSample, collate_cap
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import SmallEncoder
-from visattn.training.tasks.captioning import CaptioningTask
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.optim import OptimConfig
 
 WORDS = [f"word{index}" for index in range(20)]
 
@@ -59,7 +60,7 @@ def trained_weights(sizes: list[int], folder: Path, **settings: Any) -> list[Ten
         return torch.optim.SGD(parameters, lr=1.0)
 
     task = CaptioningTask(
-        build, {"words": list(vocabulary.words)}, optimizer=sgd, warmup_steps=0, **settings
+        build, {"words": list(vocabulary.words)}, optim=OptimConfig(sgd), **settings
     ).double()
     Trainer(
         accelerator="cpu",

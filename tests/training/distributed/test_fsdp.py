@@ -15,6 +15,7 @@ from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.callbacks.even_forwards import EvenForwards
 from visattn.training.callbacks.image_logging import CropPanels
+from visattn.training.classification.task import ClassificationTask
 from visattn.training.distributed.fsdp import (
     FSDP2Strategy,
     all_shards_finite,
@@ -22,8 +23,7 @@ from visattn.training.distributed.fsdp import (
     repeated_layers,
 )
 from visattn.training.distributed.launcher import configure_strategy
-from visattn.training.tasks.classification import ClassificationTask
-from visattn.training.tasks.glimpse import GlimpseTask
+from visattn.training.glimpses.task import GlimpseTask
 
 CLASSES = ("daisy", "rose", "tulip")
 INFO = {"class_names": list(CLASSES)}

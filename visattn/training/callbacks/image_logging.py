@@ -18,10 +18,9 @@ from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier
 from visattn.models.segmentation.unet import UNet
-from visattn.training.data.segmentation import SegmentationDataModule
 from visattn.training.data_module import DataModule
+from visattn.training.segmentation.panels import batch_panels
 from visattn.training.task import Task
-from visattn.training.tasks.segmentation_panels import batch_panels
 from visattn.viz.maps.crops import crop_panel
 
 
@@ -132,8 +131,8 @@ class SegmentationPanels(ImageLogger):
     @torch.no_grad()
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
         """Yield a panel for each image, if the model is a U-Net."""
-        if isinstance(model, UNet) and isinstance(data, SegmentationDataModule):
-            batch = data.example_batch(self.images).to(next(model.parameters()).device)
+        if isinstance(model, UNet) and (batch := data.example_batch(self.images)) is not None:
+            batch = batch.to(next(model.parameters()).device)
             panels = batch_panels(model, batch, model.segment(batch.images), self.images)
             yield from ((f"segmentation/{index}", panel) for index, panel in enumerate(panels))
 

@@ -16,20 +16,19 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities import rank_zero_warn
 
-from visattn.training.callbacks.monitor import monitor_with_mode
-from visattn.training.task import Task
+from visattn.training.task import Task, monitor_with_mode
 
 REFUSED: dict[type[Callback], str] = {
     LearningRateFinder: (
         "it sets one learning rate for all parameters, which have their own here: set "
-        "model.optimizer.lr"
+        "model.optim.optimizer.lr"
     ),
     BatchSizeFinder: (
         "a run resumes only with the batch size that it began with: set data.batch_size"
     ),
     BackboneFinetuning: (
         "it needs a module called backbone and its own schedule: set the learning rate of the "
-        "pretrained part (encoder_lr_mult, backbone_lr_mult) or freeze it (unfreeze_from_stage)"
+        "pretrained part (model.optim.lr_mults) or freeze it (unfreeze_from_stage)"
     ),
     StochasticWeightAveraging: (
         "its averages are made after the last checkpoint is written, so they would be lost: use "

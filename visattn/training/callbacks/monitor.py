@@ -1,25 +1,10 @@
 """Monitored validation metric: its direction, its check, and a fallback if it is not logged."""
 
-from typing import Literal
-
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
 from visattn.training.task import Task
-
-_LOWER_IS_BETTER = {"loss", "error", "calibration"}
-
-
-def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
-    """Return a metric with its `mode`, as Lightning's `ModelCheckpoint` takes them.
-
-    Example:
-        >>> monitor_with_mode("val/loss"), monitor_with_mode("val/cider-d")
-        (('val/loss', 'min'), ('val/cider-d', 'max'))
-    """
-    words = metric.rpartition("/")[2].split("_")
-    return metric, "min" if _LOWER_IS_BETTER.intersection(words) else "max"
 
 
 def check_monitor(task: Task) -> None:

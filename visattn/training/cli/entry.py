@@ -30,7 +30,8 @@ usage: {usage}
   --help-all              all options, including those of Lightning's trainer
 
 Command-line arguments override the config:
-  --model.optimizer.lr 1e-3  --data.batch_size 64  --trainer.max_steps 500  --trainer.devices 2
+  --model.optim.optimizer.lr 1e-3  --data.batch_size 64
+  --trainer.max_steps 500  --trainer.devices 2
   --data.captions '{{train: captions_train2017.json, val: captions_val2017.json}}'
   --data.photos '{{train: train2017, val: val2017}}'
 """

@@ -15,32 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-# Classes that are imported can be named by their class name alone in a config.
-import visattn.training.callbacks.attention_logging
-import visattn.training.callbacks.ema
-import visattn.training.callbacks.image_logging
-import visattn.training.data.captions
-import visattn.training.data.classification
-import visattn.training.data.cluttered_mnist
-import visattn.training.data.detection
-import visattn.training.data.digit_sequences
-import visattn.training.data.folder
-import visattn.training.data.questions
-import visattn.training.data.scenes
-import visattn.training.data.segmentation
-import visattn.training.data.shards
-import visattn.training.data.torchvision
-import visattn.training.data.vqa
-import visattn.training.data.webdataset
-import visattn.training.tasks.caption_hard
-import visattn.training.tasks.caption_scst
-import visattn.training.tasks.captioning
-import visattn.training.tasks.classification
-import visattn.training.tasks.detection
-import visattn.training.tasks.glimpse
-import visattn.training.tasks.questions
-import visattn.training.tasks.segmentation
-import visattn.training.tasks.sequence_recognition  # noqa: F401
+from visattn import training
 from visattn.io.atomic import remove_partial_files
 from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.run_directory import checkpoint_run
@@ -72,7 +47,10 @@ from visattn.training.run_dir.create import (
     next_run_dir,
     require_empty_run_dir,
 )
-from visattn.training.task import Task
+from visattn.training.task import Task, connect
+
+for _name in dir(training):
+    getattr(training, _name)  # a class that is imported needs no module in a config
 
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "run": (str | None, None, "folder of the run (runs/CONFIG/NUMBER)"),
@@ -211,6 +189,11 @@ class TrainingCLI(LightningCLI):
             require_empty_run_dir(self.run_dir, resume_option)
         if self.dry_run:
             self._write_nothing(config)
+
+    def instantiate_classes(self) -> None:
+        """Build the task, its data and the trainer, and connect the first two."""
+        super().instantiate_classes()
+        connect(self.model, self.datamodule)
 
     def _choose_run_dir(self, config: Any, checkpoint: str | None) -> Path:
         if config.run:

@@ -23,6 +23,7 @@ from visattn.io.terminal import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.serialization.config import model_classes
 from visattn.training.cli.arguments import option_values
+from visattn.training.cli.renames import rename_arguments, rename_config
 from visattn.training.cli.yaml_safety import check_yaml, read_config
 from visattn.training.data_module import DataModule
 from visattn.training.distributed.peers import is_peer_lost
@@ -82,7 +83,7 @@ def _represent_text(dumper: yaml.SafeDumper, member: Enum) -> yaml.Node:
 def _load_yaml(text: str) -> Any:
     if len(text) > 200 or "\n" in text:  # shorter values expand to few
         check_yaml(text, source="a config value")
-    return _yaml_loader(text)
+    return rename_config(_yaml_loader(text))
 
 
 class Parser(LightningArgumentParser):
@@ -93,9 +94,13 @@ class Parser(LightningArgumentParser):
     ) -> Namespace:  # type: ignore[override]
         """Parse arguments; a usage error exits with code 2."""
         try:
-            for name in option_values(sys.argv[1:] if args is None else args, "--config", "-c"):
-                if Path(name).is_file() and _has_config_key(_yaml_loader(read_config(Path(name)))):
-                    raise ValueError(f"{name} includes another config; pass both with --config")
+            args = sys.argv[1:] if args is None else args
+            files = [Path(name) for name in option_values(args, "--config", "-c")]
+            configs = {path: _yaml_loader(read_config(path)) for path in files if path.is_file()}
+            for path, config in configs.items():
+                if _has_config_key(config):
+                    raise ValueError(f"{path} includes another config; pass both with --config")
+            args = rename_arguments(args, list(configs.values()))
             parsed = super().parse_args(args, *rest, **options)
             trainer = parsed.get(f"{parsed.get('subcommand')}.trainer", Namespace())
             if not isinstance(trainer, Namespace):

@@ -285,6 +285,10 @@ class CaptionDataModule(CaptionedImagesDataModule):
         entries = self.entries["validation"]
         return self.vocabulary.unknown_fraction(c for entry in entries for c in entry.captions)
 
+    def references(self, split: Split) -> dict[str, Sequence[str]]:
+        """Return the captions of each photo of a split by its id."""
+        return {entry.id: entry.captions for entry in self.entries[split]}
+
     def examples(self, count: int) -> list[Path]:
         """Return the files of the first validation photos, or of training if there are none."""
         entries, folder = self.splits.get("validation", self.splits["train"])

@@ -1,0 +1,200 @@
+"""Hard attention against enumeration: three places, three words, all rollouts."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.functional.reinforce import categorical_entropy, categorical_log_prob
+from visattn.training.captioning.hard import (
+    HardAttentionLosses,
+    PlaceReward,
+    hard_attention_losses,
+    multi_sample_bound,
+    place_rewards,
+)
+
+PATHS = torch.tensor(list(itertools.product(range(3), repeat=3)))  # the places of three words
+PAIRS = torch.tensor(list(itertools.product(range(len(PATHS)), repeat=2)))  # two rollouts
+WORDS = torch.tensor([2, 0, 1])
+LENGTHS = torch.tensor(3)
+ENTROPY_WEIGHT = 0.3
+
+
+def parameters() -> tuple[Tensor, Tensor]:
+    """Scores of the places by word and previous place, and of the words by all places so far."""
+    random = torch.Generator().manual_seed(5)
+    shapes = (3, 4, 3), (3, 3, 3)
+    return tuple(
+        torch.randn(shape, generator=random, dtype=torch.float64).requires_grad_()
+        for shape in shapes
+    )  # pyright: ignore[reportReturnType]
+
+
+def path_values(places: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of words and places, and entropies, of every path."""
+    previous = torch.cat((torch.full_like(PATHS[:, :1], 3), PATHS[:, :-1]), 1)
+    place_logits = places[torch.arange(3), previous]
+    word_logits = words[torch.arange(3), PATHS].cumsum(1)  # a word depends on earlier places too
+    return (
+        categorical_log_prob(word_logits, WORDS.expand(len(PATHS), 3)),
+        categorical_log_prob(place_logits, PATHS),
+        categorical_entropy(place_logits.softmax(-1)),
+    )
+
+
+def gradient(objective: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
+    return torch.cat(
+        [part.flatten() for part in torch.autograd.grad(objective, weights, retain_graph=True)]
+    )
+
+
+def exact_gradient(entropy_weight: float) -> Tensor:
+    """The gradient of minus the bound and the expected entropy, summed over the words."""
+    weights = parameters()
+    words, places, entropies = path_values(*weights)
+    objective = (words + entropy_weight * entropies).sum(-1)
+    return -gradient((places.sum(-1).exp() * objective).sum(), weights)
+
+
+def expected_gradient(
+    baseline: str, reward: PlaceReward, *, entropy_weight: float, reward_weight: float = 1.0
+) -> Tensor:
+    """The expectation of the gradient of the library's loss over all pairs of rollouts."""
+    weights = parameters()
+    values = path_values(*weights)
+    chances = values[1].detach().sum(-1).exp()[PAIRS].prod(-1)  # of each pair; the losses are means
+    words, places, entropies = (
+        scaled_gradient(value[PAIRS], chances[:, None, None] * len(PAIRS)) for value in values
+    )
+    losses = hard_attention_losses(
+        -words,
+        place_rewards(words, LENGTHS.expand(len(PAIRS)), reward),
+        places,
+        entropies,
+        baseline=baseline_values(baseline),
+        leave_one_out=baseline == "leave_one_out",
+        reward_weight=reward_weight,
+        entropy_weight=entropy_weight,
+    )
+    return gradient(losses.total - losses.baseline, weights)
+
+
+def scaled_gradient(values: Tensor, factor: Tensor) -> Tensor:
+    """Return the values, with their gradient multiplied by a factor."""
+    return values.detach() + (values - values.detach()) * factor
+
+
+def baseline_values(baseline: str) -> Tensor | None:
+    if baseline == "moving_average":
+        return torch.tensor(-1.7, dtype=torch.float64)
+    if baseline == "learned":  # of what is known before a place: its word and the place before it
+        before = torch.cat((torch.full_like(PATHS[:, :1], 3), PATHS[:, :-1]), 1)
+        return (before[PAIRS] * -0.9 - 0.2 * torch.arange(3)).double().requires_grad_()
+    return None
+
+
+@pytest.mark.parametrize("baseline", ["none", "moving_average", "learned", "leave_one_out"])
+@pytest.mark.parametrize("reward", ["to_go", "total"])
+def test_expected_gradient_of_all_rollouts_is_exact(baseline: str, reward: PlaceReward) -> None:
+    exact = exact_gradient(ENTROPY_WEIGHT)
+    expected = expected_gradient(baseline, reward, entropy_weight=ENTROPY_WEIGHT)
+    assert float((expected - exact).norm() / exact.norm()) < 1e-12
+
+
+def test_mean_reward_is_a_fraction_of_the_exact_gradient() -> None:
+    exact = exact_gradient(0.0)
+    scaled = expected_gradient("none", "mean", entropy_weight=0.0, reward_weight=3.0)
+    plain = expected_gradient("none", "mean", entropy_weight=0.0)
+    assert float((scaled - exact).norm() / exact.norm()) < 1e-12
+    assert float((plain - exact).norm() / exact.norm()) > 1e-2
+
+
+def test_reward_to_go_has_less_variance() -> None:
+    weights = parameters()
+    words, places, _ = path_values(*weights)
+    variances = []
+    for reward in ("to_go", "total"):
+        rewards = place_rewards(words[:, None], torch.full((27,), 3), reward)
+        gradients = torch.stack(
+            [
+                gradient(hard_attention_losses(*path).policy, weights[:1])  # type: ignore[arg-type]
+                for path in zip(
+                    -words.detach()[:, None, None],
+                    rewards[:, None],
+                    places[:, None, None],
+                    torch.zeros(27, 1, 1, 3, dtype=torch.float64),
+                    strict=True,
+                )
+            ]
+        )
+        probabilities = places.detach().sum(-1).exp()[:, None]
+        mean = (probabilities * gradients).sum(0)
+        variances.append(float((probabilities * (gradients - mean).square()).sum()))
+    assert variances[0] < 0.9 * variances[1]
+
+
+def test_bound_rises_with_the_number_of_samples_towards_the_likelihood() -> None:
+    words, places, _ = path_values(*parameters())
+    outcomes, probabilities = words.sum(-1).detach(), places.sum(-1).exp().detach()
+    likelihood = float((probabilities * outcomes.exp()).sum().log())
+    bounds = []
+    for count in (1, 2, 3):
+        tuples = torch.cartesian_prod(*[torch.arange(27)] * count).view(-1, count)
+        weights = probabilities[tuples].prod(-1)
+        bounds.append(float((weights * multi_sample_bound(outcomes[tuples])).sum()))
+    assert bounds[0] < bounds[1] < bounds[2] < likelihood
+    posterior = probabilities * outcomes.exp() / math.exp(likelihood)
+    divergence = float((probabilities * (probabilities / posterior).log()).sum())
+    assert bounds[0] == pytest.approx(likelihood - divergence, abs=1e-12)
+
+
+def losses_of(
+    rewards: Tensor, logits: Tensor, places: Tensor, **options: Any
+) -> HardAttentionLosses:
+    return hard_attention_losses(
+        torch.zeros_like(rewards),
+        rewards,
+        categorical_log_prob(logits, places),
+        categorical_entropy(logits.softmax(-1)),
+        leave_one_out=True,
+        **options,
+    )
+
+
+def test_equal_rewards_give_no_gradient_and_the_entropy_its_closed_form() -> None:
+    random = torch.Generator().manual_seed(7)
+    logits = torch.randn(2, 3, 1, 5, generator=random, dtype=torch.float64).requires_grad_()
+    places = torch.randint(5, (2, 3, 1), generator=random)
+    rewards = torch.tensor([[[-2.0]], [[-3.0]]], dtype=torch.float64).expand(2, 3, 1)
+    [policy] = torch.autograd.grad(losses_of(rewards, logits, places).total, [logits])
+    assert float(policy.abs().max()) < 1e-15
+    losses = losses_of(rewards, logits, places, entropy_weight=0.7)
+    [total] = torch.autograd.grad(losses.total, [logits])
+    probabilities = logits.detach().softmax(-1)
+    logs = probabilities.log()
+    entropy = -(probabilities * logs).sum(-1, keepdim=True)
+    closed = 0.7 / 6 * probabilities * (logs + entropy)  # of the negative entropy, by the mean of 6
+    torch.testing.assert_close(total, closed, rtol=1e-12, atol=1e-15)
+
+
+def test_rewards_are_zero_in_the_padding() -> None:
+    words = torch.tensor([[[-1.0, -2.0, -4.0]], [[-3.0, 0.0, 0.0]]])
+    lengths = torch.tensor([3, 1])
+    expected = {
+        "to_go": [[-7.0, -6.0, -4.0], [-3.0, 0.0, 0.0]],
+        "total": [[-7.0, -7.0, -7.0], [-3.0, 0.0, 0.0]],
+        "mean": [[-7 / 3, -7 / 3, -7 / 3], [-3.0, 0.0, 0.0]],
+    }
+    for reward, values in expected.items():
+        rewards = place_rewards(words, lengths, reward)  # type: ignore[arg-type]
+        torch.testing.assert_close(rewards[:, 0], torch.tensor(values))
+
+
+def test_leave_one_out_needs_two_rollouts() -> None:
+    ones = torch.ones(1, 1, 1)
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        hard_attention_losses(ones, ones, ones, ones, leave_one_out=True)

@@ -1,0 +1,448 @@
+"""The captioning task: optimizer, losses, metrics, controls and checkpoints."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from visattn.data.captions.batch import CaptionBatch, collate_captions
+from visattn.functional.captioning.losses import doubly_stochastic_penalty
+from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.captioner import Captioner
+from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.serialization.checkpoint import read_model
+from visattn.models.serialization.config import model_config
+from visattn.results.kinds import UNKNOWN
+from visattn.training.captioning import evaluation as caption_eval, task as captioning
+from visattn.training.captioning.evaluation import reference_captions, teacher_force_batch
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.data.scenes import ScenesDataModule
+from visattn.training.optim import OptimConfig
+
+SMALL = partial(SmallEncoder, (24, 24), channels=8)
+
+
+def captioner(encoder: Callable[[], ImageEncoder] = SMALL) -> Callable[[list[str]], Captioner]:
+    def build(words: list[str]) -> Captioner:
+        return ShowAttendTell(words, encoder(), embed_dim=7, hidden_size=11, attention_dim=5)
+
+    return build
+
+
+def data(**changes: Any) -> ScenesDataModule:
+    sizes = {
+        "image_size": 24,
+        "train": 3,
+        "val": 11,
+        "test": 11,
+        "batch_size": 5,
+        "num_workers": 0,
+    }
+    return ScenesDataModule(**{**sizes, **changes})
+
+
+def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> Trainer:
+    quiet = {
+        "logger": False,
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": bool(callbacks)
+        and any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
+        "num_sanity_val_steps": 0,
+        "limit_val_batches": 0,
+        "use_distributed_sampler": False,
+        "default_root_dir": str(folder),
+        "max_steps": 3,
+    }
+    return Trainer(**{**quiet, **changes}, callbacks=list(callbacks))
+
+
+class Recorder(Callback):
+    """Records learning rates, sample ids and metric counts."""
+
+    def __init__(self) -> None:
+        self.rates: list[list[float]] = []
+        self.ids: list[list[list[str]]] = []
+        self.val_ids: list[str] = []
+        self.counts = (0.0, 0.0)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.ids.append([])
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: CaptionBatch, batch_idx: int
+    ) -> None:
+        self.ids[-1].append([sample.id + sample.captions[0] for sample in batch.samples])
+        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: CaptionBatch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.val_ids += [sample.id for sample in batch.samples]
+        task: Any = pl_module
+        self.counts = (
+            float(task.evaluations["val"].scenes["caption_accuracy"].count),
+            float(task.evaluations["val"].loss.count),
+        )
+
+
+def test_encoder_has_its_own_learning_rate(tmp_path: Path) -> None:
+    recorder, scenes = Recorder(), data()
+    task = CaptioningTask(
+        captioner(),
+        scenes.data_info,
+        optim=OptimConfig(warmup_steps=2, decay_start=1.0, lr_mults={"encoder": 0.25}),
+    )
+    trainer(tmp_path, recorder).fit(task, scenes)
+    full, encoder = zip(*recorder.rates, strict=True)
+    assert list(full) == pytest.approx([1e-3, 2e-3, 2e-3])
+    assert list(encoder) == pytest.approx([rate / 4 for rate in full])
+    groups = task.trainer.optimizers[0].param_groups
+    encoder_ids = {id(p) for p in task.model.encoder.parameters()}
+    assert {id(p) for p in groups[1]["params"]} == encoder_ids
+    assert len(groups[0]["params"]) + len(encoder_ids) == len(list(task.model.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:Found .* in eval mode")  # the encoder is frozen
+def test_frozen_encoder_is_not_trained(tmp_path: Path) -> None:
+    scenes = data(image_size=32)
+    task = CaptioningTask(
+        captioner(partial(TimmEncoder, "test_resnet", img_size=(32, 32))),
+        scenes.data_info,
+        optim=OptimConfig(),
+    )
+    before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+    trainer(tmp_path, limit_val_batches=1).fit(task, scenes)
+    for name, tensor in task.model.state_dict().items():
+        assert torch.equal(before[name], tensor) == name.startswith("encoder"), name
+    assert len(task.trainer.optimizers[0].param_groups) == 1  # the encoder has none
+
+
+def test_each_epoch_has_a_new_order_and_each_caption_once(tmp_path: Path) -> None:
+    recorder, scenes = Recorder(), data()
+    task = CaptioningTask(captioner(), scenes.data_info)
+    trainer(tmp_path, recorder, max_steps=6, max_epochs=2).fit(task, scenes)
+    first, second = recorder.ids
+    assert first != second
+    flat = [sorted(name for batch in epoch for name in batch) for epoch in (first, second)]
+    assert flat[0] == flat[1]
+    assert len(set(flat[0])) == 15
+
+
+@pytest.mark.parametrize("count", [11, 64, 65])
+def test_each_validation_scene_counts_once(tmp_path: Path, count: int) -> None:
+    recorder, scenes = Recorder(), data(val=count)
+    task = CaptioningTask(captioner(), scenes.data_info, beam_size=1)
+    scores = trainer(tmp_path, recorder, limit_val_batches=1.0).validate(
+        task, scenes, verbose=False
+    )
+    assert sorted(recorder.val_ids) == sorted(f"validation-{i}" for i in range(count))
+    captions = [c for i in range(count) for c in scenes.scenes("validation").captions(i)]
+    assert recorder.counts == (count, sum(len(caption.words) + 1 for caption in captions))
+    assert scores[0]["val/loss"] == pytest.approx(3.5, abs=0.5)  # about log 35
+
+
+def test_two_processes_share_the_samples() -> None:
+    scenes = data()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScenesDataModule, "world_size", 2)
+        ids: list[str] = []
+        for rank in (0, 1):
+            patch.setattr(ScenesDataModule, "rank", rank)
+            for batch in scenes.val_dataloader():
+                ids += [sample.id for sample in batch.samples]  # type: ignore[attr-defined]
+    assert sorted(ids) == sorted(f"validation-{i}" for i in range(11))
+
+
+def losses(**settings: Any) -> tuple[CaptioningTask, CaptionBatch, float]:
+    scenes = data()
+    torch.manual_seed(0)
+    task = CaptioningTask(captioner(), scenes.data_info, **settings).eval()
+    task.log = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    batch: Any = next(iter(scenes.train_dataloader()))
+    return task, batch, float(task.training_step(batch, 0).detach())
+
+
+@torch.no_grad()
+def test_penalty_is_added_with_its_weight() -> None:
+    task, batch, bare = losses()
+    output = teacher_force_batch(task.model, batch)
+    for reduction in ("paper", "arctic", "mean"):
+        _, _, without = losses(reduction=reduction)
+        _, _, with_it = losses(reduction=reduction, doubly_stochastic_weight=0.3)
+        penalty = doubly_stochastic_penalty(
+            output.attention.weights, output.rows, len(batch.lengths), reduction=reduction
+        )
+        assert with_it - without == pytest.approx(0.3 * float(penalty), rel=1e-3)
+    assert without == bare
+    words = int(batch.lengths.sum())
+    assert losses(reduction="paper")[2] == pytest.approx(bare * words / len(batch.lengths))
+
+
+def test_targets_are_the_next_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that predicts exactly the right words has no loss."""
+    task, batch, _ = losses()
+    output = teacher_force_batch(task.model, batch)
+    logits = torch.full_like(output.logits, -30.0)
+    for index, (row, step) in enumerate(zip(output.rows, output.steps, strict=True)):
+        logits[index, batch.captions[row, step + 1]] = 30.0
+    monkeypatch.setattr(
+        captioning, "teacher_force_batch", lambda *_: output._replace(logits=logits)
+    )
+    assert float(task.training_step(batch, 0).detach()) == pytest.approx(0, abs=1e-5)
+
+
+@torch.no_grad()
+def test_word_dropout_changes_what_is_read_and_not_the_targets() -> None:
+    """At a rate of almost 1 the loss is that of captions in which all words are unknown."""
+    task, batch, loss = losses(word_dropout=1 - 1e-9)
+    inputs = batch.captions.masked_fill(batch.captions > UNKNOWN, UNKNOWN)
+    output = teacher_force_batch(task.model, batch._replace(captions=inputs))
+    targets = batch.captions[output.rows, output.steps + 1]
+    assert loss == pytest.approx(float(cross_entropy(output.logits, targets)), rel=1e-5)
+    assert loss != pytest.approx(losses()[2], rel=1e-4)
+
+
+def test_words_are_dropped_at_their_rate() -> None:
+    """Each word is unknown with the given probability; the other tokens stay."""
+    _, batch, _ = losses()
+    words = batch.captions > UNKNOWN
+    dropped = torch.stack([batch.drop_words(0.3).captions == UNKNOWN for _ in range(300)])
+    assert not dropped[:, ~words].any()
+    count = 300 * int(words.sum())
+    assert float(dropped[:, words].double().mean()) == pytest.approx(
+        0.3, abs=4 * (0.3 * 0.7 / count) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_word_dropout_is_a_probability_below_1(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"word_dropout must be in \[0, 1\), got"):
+        CaptioningTask(captioner(), data().data_info, word_dropout=rate)
+
+
+@torch.no_grad()
+def test_controls_use_the_images_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenes = data(test=5)
+    task = CaptioningTask(captioner(), scenes.data_info, beam_size=1).eval()
+    task.log = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    testing: Any = SimpleNamespace(state=SimpleNamespace(fn="test"))
+    task.trainer = testing
+    calls: list[tuple[str, bool, list[int]]] = []
+    for name in ("generate_captions", "reference_captions"):
+        original = getattr(caption_eval, name)
+
+        def spy(
+            model: Any, batch: Any, *, name: str = name, original: Any = original, **options: Any
+        ) -> Any:
+            order = [
+                next(i for i, own in enumerate(scene_batch.images) if torch.equal(own, image))
+                for image in batch.images
+            ]
+            calls.append((name, model is task.model, order))
+            return original(model, batch, **options)
+
+        monkeypatch.setattr(caption_eval, name, spy)
+    scene_batch: Any = next(iter(scenes.test_dataloader()[0]))
+    task.test_step(scene_batch, 0)
+    own, others = [0, 1, 2, 3, 4], [1, 0, 3, 2, 4]  # the last image has no partner
+    assert calls == [
+        ("generate_captions", True, own),
+        ("reference_captions", True, own),
+        ("generate_captions", True, others),
+        ("reference_captions", True, others),
+        ("generate_captions", False, own),
+        ("reference_captions", False, own),
+    ]
+
+
+def test_reference_captions_have_a_map_for_each_word() -> None:
+    scenes = data()
+    task = CaptioningTask(captioner(), scenes.data_info).eval()
+    batch: Any = next(iter(scenes.val_dataloader()))
+    captions = reference_captions(task.model, batch)
+    assert len(captions) == len(batch.captions)
+    for caption in captions:
+        sample = batch.samples[caption.image_index]
+        assert caption.text == sample.captions[caption.caption_index]
+        assert caption.maps.shape == (len(caption.text.split()), 3, 3)
+        torch.testing.assert_close(caption.maps.sum((1, 2)), torch.ones(len(caption.maps)))
+
+
+def test_maps_do_not_depend_on_the_other_captions_of_a_batch() -> None:
+    scenes = data()
+    task = CaptioningTask(captioner(), scenes.data_info).eval()
+    batch: Any = next(iter(scenes.val_dataloader()))
+    together = {
+        (caption.image_index, caption.caption_index): caption
+        for caption in reference_captions(task.model, batch)
+    }
+    sample = batch.samples[1]._replace(captions=batch.samples[1].captions[2:3])
+    (alone,) = reference_captions(task.model, collate_captions([sample], scenes.vocabulary))
+    torch.testing.assert_close(alone.maps, together[1, 2].maps)
+
+
+def test_untrained_control_is_deterministic_and_leaves_the_generator_unchanged() -> None:
+    torch.manual_seed(5)
+    task = CaptioningTask(captioner(), data().data_info)
+    state = torch.get_rng_state()
+    first, second = task._untrained_model(), task._untrained_model()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model_config(first) == model_config(task.model)
+    for parameter, same in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(parameter, same)
+    assert not torch.equal(next(first.parameters()), next(task.model.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* is not empty")
+def test_task_built_in_python_saves_loads_and_resumes(tmp_path: Path) -> None:
+    scenes = data()
+
+    def build() -> CaptioningTask:
+        return CaptioningTask(captioner(), scenes.data_info)
+
+    first = build()
+
+    def saver() -> ModelCheckpoint:
+        return ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+
+    trainer(tmp_path, saver(), max_epochs=1, max_steps=-1).fit(first, scenes)
+    path = tmp_path / "last.ckpt"
+    model = read_model(path)
+    assert model_config(model) == model_config(first.model)
+    assert all(
+        torch.equal(saved, weight)
+        for saved, weight in zip(
+            model.state_dict().values(), first.model.state_dict().values(), strict=True
+        )
+    )
+    plain = torch.load(path, weights_only=True)
+    assert plain["visattn"]["model"]["class"] == "ShowAttendTell"
+    again = build()
+    resumed = trainer(tmp_path, saver(), max_epochs=2, max_steps=-1)
+    resumed.fit(again, scenes, ckpt_path=str(path))
+    assert resumed.global_step == 6
+    tested = trainer(tmp_path, saver(), limit_test_batches=1)
+    assert tested.test(build(), scenes, ckpt_path=str(path), verbose=False)
+
+
+def test_checkpoint_with_another_vocabulary_of_the_same_size_is_refused(tmp_path: Path) -> None:
+    pink, cyan = (data(colors=["red", other], textures=["plain"]) for other in ("pink", "cyan"))
+    assert len(pink.vocabulary) == len(cyan.vocabulary)
+    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+    trainer(tmp_path, saver, max_epochs=1).fit(CaptioningTask(captioner(), pink.data_info), pink)
+    task = CaptioningTask(captioner(), cyan.data_info)
+    with pytest.raises(ValueError, match=r"other words; .* has \['cyan', 'pink'\]"):
+        trainer(tmp_path).validate(task, cyan, ckpt_path=str(tmp_path / "last.ckpt"))
+
+
+@pytest.mark.filterwarnings("ignore:You are trying to `self.log")
+def test_gate_weight_lowers_the_gate_and_needs_one() -> None:
+    def adaptive(words: list[str]) -> Captioner:
+        return KnowingWhenToLook(words, SMALL(), embed_dim=7, hidden_size=11, attention_dim=5)
+
+    scenes = data()
+    batch: Any = next(iter(scenes.train_dataloader()))
+    torch.manual_seed(0)
+    task = CaptioningTask(adaptive, scenes.data_info, gate_weight=0.5)
+    output = teacher_force_batch(task.model, batch)
+    penalty = task.attention_penalties(output, batch)
+    torch.testing.assert_close(penalty, 0.5 * output.attention.gate.mean())
+    cast("Tensor", penalty).backward()
+    bias = cast("KnowingWhenToLook", task.model).decoder.attention.sentinel_key.bias
+    assert bias.grad is not None
+    assert bias.grad.any()
+
+    def transformer(words: list[str]) -> Captioner:
+        return TransformerCaptioner(words, SMALL(), embed_dim=8, num_layers=1, num_heads=2)
+
+    task = CaptioningTask(transformer, scenes.data_info, gate_weight=0.5)
+    with pytest.raises(ValueError, match="gate_weight must be 0 for a TransformerCaptioner"):
+        task.attention_penalties(teacher_force_batch(task.model, batch), batch)
+
+
+def test_each_head_is_scored_by_itself(tmp_path: Path) -> None:
+    """Correctness is linear in the map: that of the mean map is the mean of those of the heads."""
+
+    def transformer(maps: Any, words: list[str]) -> Captioner:
+        return TransformerCaptioner(words, SMALL(), embed_dim=12, num_heads=3, maps=maps)
+
+    scenes = data(test=7)
+    torch.manual_seed(0)
+    task = CaptioningTask(partial(transformer, "all"), scenes.data_info)
+    with torch.no_grad():  # sharp maps, another one for each head
+        for layer in cast("TransformerCaptioner", task.model).decoder.layers:
+            layer.cross_attn.query.weight.mul_(20)
+    runner = trainer(tmp_path)
+    [scores, _] = runner.test(task, scenes, verbose=False)
+    rows: list[dict[str, Any]] = []
+    for _ in range(2):  # the second time the scores were reset
+        rows = task.notes["teacher_forced_heads"]
+        assert [(row["layer"], row["head"]) for row in rows] == list(product(range(3), range(3)))
+        for name in ("correctness", "lift"):
+            values = [row[name] for row in rows]
+            assert sum(values) / 9 == pytest.approx(scores[f"teacher_forced/{name}"], abs=1e-5)
+            assert len(set(values)) == 9
+        runner.test(task, scenes, verbose=False)
+    assert {"test_heads", "teacher_forced_heads"} <= set(task.notes)
+    single = CaptioningTask(partial(transformer, (0, 2)), scenes.data_info)
+    single.load_state_dict({k: v for k, v in task.state_dict().items() if "_scores" not in k})
+    [scores, _] = runner.test(single, scenes, verbose=False)
+    assert scores["teacher_forced/lift"] == pytest.approx(rows[2]["lift"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["doubly_stochastic_weight", "gate_weight"])
+def test_negative_weights_are_refused(name: str) -> None:
+    settings: dict[str, Any] = {name: -0.1}
+    with pytest.raises(ValueError, match=f"{name}.* must be at least 0, got"):
+        CaptioningTask(captioner(), data().data_info, **settings)
+
+
+def test_vocabulary_has_the_words_of_the_configured_scenes() -> None:
+    words = data(colors=["red", "cyan"], shapes=["ring"], textures=["plain"]).data_info["words"]
+    assert {"red", "cyan", "ring"} <= set(words)
+    assert not {"blue", "star", "striped"} & set(words)
+
+
+def test_init_from_loads_the_weights_of_another_run(tmp_path: Path) -> None:
+    scenes = data()
+    torch.manual_seed(7)
+    first = CaptioningTask(captioner(), scenes.data_info)
+    keep = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
+    trainer(tmp_path, keep).fit(first, scenes)
+    second = CaptioningTask(captioner(), scenes.data_info, init_from=str(tmp_path / "first.ckpt"))
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, second.model.state_dict()[name]), name
+
+
+def test_init_from_refuses_another_vocabulary_or_architecture(tmp_path: Path) -> None:
+    scenes = data()
+    keep = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
+    trainer(tmp_path, keep).fit(CaptioningTask(captioner(), scenes.data_info), scenes)
+    start = str(tmp_path / "first.ckpt")
+    with pytest.raises(ValueError, match="trained with other words"):
+        CaptioningTask(captioner(), {"words": scenes.data_info["words"][:-1]}, init_from=start)
+    wider = captioner(partial(SmallEncoder, (24, 24), channels=12))
+    with pytest.raises(ValueError, match="does not fit the model"):
+        CaptioningTask(wider, scenes.data_info, init_from=start)
+    with pytest.raises(FileNotFoundError):
+        CaptioningTask(captioner(), scenes.data_info, init_from=str(tmp_path / "none.ckpt"))

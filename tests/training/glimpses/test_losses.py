@@ -1,0 +1,551 @@
+"""Losses of glimpse models: against plain sums, gradients by module, and a toy problem."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from visattn.models.ram.location_policy import InitLocation
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.ram.rollout import GlimpseRollout
+from visattn.training.glimpses.losses import (
+    GlimpseLosses,
+    GlimpseLossOptions,
+    compute_glimpse_losses,
+)
+from visattn.training.glimpses.rewards import RewardType
+from visattn.training.value_baseline import ValueBaseline
+
+POLICY_STD = torch.tensor(0.4, dtype=torch.float64)
+LABELS = torch.tensor([5, 2])
+
+
+def random_rollout(
+    b: int = 2, m: int = 3, t: int = 5, k: int = 7, d: int = 11, actions: int = 4
+) -> GlimpseRollout:
+    """Random rollouts; one rollout of each image predicts the class in the end."""
+    random = torch.Generator().manual_seed(4)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random, dtype=torch.float64)
+
+    samples, scores = normal(b, m, actions, 2), normal(b, m, t, k)
+    for image, label in enumerate(LABELS[:b].tolist()):
+        scores[image, 0, -1, label] = 3.0
+    return GlimpseRollout(
+        locations=normal(b, m, t, 2).clamp(-1, 1),
+        logits=scores.requires_grad_(),
+        policy_states=normal(b, m, actions, d).requires_grad_(),
+        policy_means=(samples + normal(b, m, actions, 2) / 3).requires_grad_(),
+        policy_samples=samples,
+    )
+
+
+def value_baseline(*, informed: bool = False) -> ValueBaseline:
+    torch.manual_seed(0)
+    baseline = ValueBaseline(11, initial_value=0.3, informed=informed)
+    nn.init.normal_(baseline.output.weight)
+    return baseline.double()
+
+
+def baseline_value(module: ValueBaseline, state: Tensor, chance: float) -> float:
+    """The output of a baseline, computed from its weights."""
+    if module.hidden is None:
+        return float(module.output.weight[0] @ state + module.output.bias)
+    features = torch.cat([state, torch.tensor([math.log(chance), chance], dtype=torch.float64)])
+    hidden = (module.hidden.weight @ features + module.hidden.bias).clamp(min=0)
+    return float(module.output.weight[0] @ hidden + module.output.bias)
+
+
+@torch.no_grad()
+def reference_losses(
+    rollout: GlimpseRollout,
+    baseline: ValueBaseline | float,
+    *,
+    others: bool,
+    reward: str,
+    normalize: bool,
+    every: float,
+) -> dict[str, float]:
+    """All losses, one rollout and one action at a time."""
+    b, m, t, k = rollout.logits.shape
+    actions = rollout.policy_means.shape[2]
+    surplus, rewards, classification = torch.zeros(b, m, actions), torch.zeros(b, m, actions), []
+    for i, j in itertools.product(range(b), range(m)):
+        probs = [rollout.logits[i, j, step].double().softmax(0) for step in range(t)]
+        true = [1 / k, *(float(prob[LABELS[i]]) for prob in probs)]
+        classification.append(-math.log(true[t]) - every * sum(map(math.log, true[1:])) / t)
+        for a in range(actions):
+            first = t - actions  # the glimpse after action 0
+            rewards[i, j, a] = {
+                "correct": float(probs[-1].argmax() == LABELS[i]),
+                "log_probability": math.log(true[t]),
+                "gain": true[t] - true[first + a],
+            }[reward]
+            if isinstance(baseline, ValueBaseline):
+                expected = baseline_value(baseline, rollout.policy_states[i, j, a], true[first + a])
+            else:
+                expected = baseline
+            surplus[i, j, a] = rewards[i, j, a] - expected
+    advantages = surplus.clone()
+    if others:
+        for i, j, a in itertools.product(range(b), range(m), range(actions)):
+            rest = [surplus[i, other, a] for other in range(m) if other != j]
+            advantages[i, j, a] = surplus[i, j, a] - sum(rest) / len(rest)
+    if normalize:
+        advantages = advantages / advantages.std()
+    policy = 0.0
+    for i, j, a, axis in itertools.product(range(b), range(m), range(actions), range(2)):
+        off = (
+            float(rollout.policy_samples[i, j, a, axis] - rollout.policy_means[i, j, a, axis]) / 0.4
+        )
+        density = -off * off / 2 - math.log(0.4 * math.sqrt(2 * math.pi))
+        policy -= density * float(advantages[i, j, a]) / (b * m)
+    learned = isinstance(baseline, ValueBaseline)
+    return {
+        "classification": sum(classification) / len(classification),
+        "policy": policy,
+        "baseline": float(surplus.square().mean()) if learned else 0.0,
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("actions", [4, 5])
+@pytest.mark.parametrize("reward", ["correct", "log_probability", "gain"])
+@pytest.mark.parametrize(("others", "normalize"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("baseline", ["none", "number", "learned", "informed"])
+def test_losses_match_plain_sums(
+    actions: int, reward: RewardType, others: bool, normalize: bool, baseline: str
+) -> None:
+    rollout = random_rollout(actions=actions)
+    module: Any = {"none": None, "number": torch.tensor(0.3), "learned": value_baseline()}.get(
+        baseline, value_baseline(informed=True)
+    )
+    losses = compute_glimpse_losses(
+        rollout,
+        LABELS,
+        GlimpseLossOptions(
+            leave_one_out_baseline=others,
+            reward=reward,
+            normalize_advantages=normalize,
+            aux_loss_weight=0.7,
+        ),
+        policy_std=POLICY_STD,
+        baseline=module,
+    )
+    equivalent: Any = {"none": 0.0, "number": 0.3}.get(baseline, module)
+    expected = reference_losses(
+        rollout, equivalent, others=others, reward=reward, normalize=normalize, every=0.7
+    )
+    for name, value in expected.items():
+        assert float(getattr(losses, name)) == pytest.approx(value, rel=1e-5, abs=1e-5), name
+    assert float(losses.total) == pytest.approx(sum(expected.values()), rel=1e-5, abs=1e-5)
+    assert (
+        losses.rewards.shape
+        == losses.expected_rewards.shape
+        == losses.advantages.shape
+        == (2, 3, actions)
+    )
+    if not normalize:
+        torch.testing.assert_close(losses.rewards - losses.expected_rewards, losses.advantages)
+
+
+@torch.no_grad()
+def test_entropy_weight_and_label_smoothing() -> None:
+    rollout = random_rollout()
+    plain, with_entropy, smooth = (
+        compute_glimpse_losses(
+            rollout,
+            LABELS,
+            GlimpseLossOptions(entropy_weight=entropy, label_smoothing=smoothing),
+            policy_std=POLICY_STD,
+        )
+        for entropy, smoothing in ((0.0, 0.0), (0.25, 0.0), (0.0, 0.1))
+    )
+    entropy = math.log(2 * math.pi * math.e * 0.4**2)  # of two dimensions, in nats
+    assert float(plain.policy - with_entropy.policy) == pytest.approx(0.25 * entropy)
+    last = rollout.logits[:, :, -1].log_softmax(-1)
+    true = last.gather(-1, LABELS.view(2, 1, 1).expand(2, 3, 1)).squeeze(-1)
+    assert float(smooth.classification) == pytest.approx(
+        float(-(0.9 * true + 0.1 * last.mean(-1)).mean())
+    )
+
+
+def test_policy_loss_weight_scales_the_policy_loss_only() -> None:
+    full, scaled = (
+        compute_glimpse_losses(
+            random_rollout(),
+            LABELS,
+            GlimpseLossOptions(policy_loss_weight=weight),
+            policy_std=POLICY_STD,
+            baseline=value_baseline(),
+        )
+        for weight in (1.0, 0.1)
+    )
+    torch.testing.assert_close(scaled.policy, full.policy / 10)
+    assert torch.equal(scaled.classification, full.classification)
+    assert torch.equal(scaled.baseline, full.baseline)
+
+
+def test_leave_one_out_advantages_of_an_image_sum_to_zero() -> None:
+    losses = compute_glimpse_losses(
+        random_rollout(),
+        LABELS,
+        GlimpseLossOptions(leave_one_out_baseline=True, reward="gain"),
+        policy_std=POLICY_STD,
+    )
+    assert losses.advantages.sum(1).abs().max() < 1e-12
+
+
+def test_leave_one_out_needs_two_rollouts() -> None:
+    with pytest.raises(ValueError, match="at least 2 samples per image"):
+        compute_glimpse_losses(
+            random_rollout(m=1),
+            LABELS,
+            GlimpseLossOptions(leave_one_out_baseline=True),
+            policy_std=POLICY_STD,
+        )
+
+
+def test_a_single_advantage_is_not_normalized() -> None:
+    rollout = random_rollout(b=1, m=1, t=2, actions=1)
+    losses = compute_glimpse_losses(
+        rollout,
+        LABELS[:1],
+        GlimpseLossOptions(normalize_advantages=True, reward="gain"),
+        policy_std=POLICY_STD,
+    )
+    assert losses.advantages.isfinite().all()
+    assert losses.total.isfinite()
+
+
+def test_equal_rewards_have_no_advantages_and_finite_losses() -> None:
+    rollout = random_rollout()
+    scores = rollout.logits.detach().clone()
+    scores[..., 0] = 99.0
+    losses = compute_glimpse_losses(
+        replace(rollout, logits=scores),
+        LABELS,
+        GlimpseLossOptions(leave_one_out_baseline=True, normalize_advantages=True),
+        policy_std=POLICY_STD,
+    )
+    assert not losses.advantages.any()
+    assert losses.total.isfinite()
+
+
+def test_rollouts_without_actions_have_no_policy_loss() -> None:
+    std = torch.tensor(0.4, requires_grad=True)
+    rollout = replace(
+        random_rollout(actions=0),
+        logits=torch.zeros(2, 3, 5, 7),
+        policy_states=torch.zeros(2, 3, 0, 11),
+        policy_means=torch.zeros(2, 3, 0, 2),
+        policy_samples=torch.zeros(2, 3, 0, 2),
+    )
+    module = ValueBaseline(11, initial_value=0.1)
+    losses = compute_glimpse_losses(
+        rollout, LABELS, GlimpseLossOptions(entropy_weight=0.3), policy_std=std, baseline=module
+    )
+    assert not losses.policy.detach()
+    assert not losses.baseline
+    assert losses.rewards.shape == (2, 3, 0)
+    losses.total.backward()
+    assert not std.grad
+    assert module.output.weight.grad is None
+
+
+def small_model(start: InitLocation = "random", **options: Any) -> RecurrentAttentionModel:
+    torch.manual_seed(0)
+    model = RecurrentAttentionModel(
+        "abc", (9, 9), [0.5], [0.3], glimpse_size=3, num_glimpses=4, hidden_size=11,
+        what_dim=7, where_dim=5, init_location=start, policy_std=0.4, **options,
+    )  # fmt: skip
+    nn.init.normal_(model.policy.mean.weight, std=0.3)
+    return model
+
+
+def images(count: int = 5) -> Tensor:
+    random = torch.Generator().manual_seed(2)
+    return torch.randint(256, (count, 1, 9, 9), dtype=torch.uint8, generator=random)
+
+
+def trained_modules(loss: Tensor, modules: dict[str, nn.Module]) -> set[str]:
+    """The modules with a gradient other than 0."""
+    for module in modules.values():
+        module.zero_grad()
+    loss.backward(retain_graph=True)
+    return {
+        name
+        for name, module in modules.items()
+        if any(w.grad is not None and bool(w.grad.any()) for w in module.parameters())
+    }
+
+
+@pytest.mark.parametrize("start", ["random", "learned"])
+@pytest.mark.parametrize("backprop_policy", [False, True])
+@pytest.mark.parametrize("informed", [False, True])
+def test_each_loss_trains_its_own_modules(
+    start: InitLocation, backprop_policy: bool, informed: bool
+) -> None:
+    model, baseline = small_model(start, learn_std=True), value_baseline(informed=informed).float()
+    rollout = model.rollout(
+        model.normalize(images()),
+        num_rollouts=3,
+        sample=True,
+        backprop_policy_to_core=backprop_policy,
+    )
+    losses = compute_glimpse_losses(
+        rollout,
+        torch.arange(5) % 3,
+        GlimpseLossOptions(aux_loss_weight=0.5),
+        policy_std=model.policy.std,
+        baseline=baseline,
+    )
+    modules = {
+        "glimpse_net": model.glimpse_net,
+        "rnn": model.rnn,
+        "classifier": model.classifier,
+        "policy": model.policy,
+        "value_baseline": baseline,
+    }
+    assert trained_modules(losses.classification, modules) == {"glimpse_net", "rnn", "classifier"}
+    expected = {"policy"} | ({"glimpse_net", "rnn"} if backprop_policy else set())
+    assert trained_modules(losses.policy, modules) == expected
+    assert model.policy.log_std.grad
+    assert (model.policy.init_mean.grad is not None) == (start == "learned")
+    assert trained_modules(losses.baseline, modules) == {"value_baseline"}
+    assert trained_modules(losses.total, modules) == set(modules)
+
+
+def test_policy_gradient_of_each_action() -> None:
+    rollout = random_rollout()
+    rollout = replace(rollout, policy_samples=rollout.policy_samples.clone().requires_grad_())
+    losses = compute_glimpse_losses(
+        rollout, LABELS, GlimpseLossOptions(reward="log_probability"), policy_std=POLICY_STD
+    )
+    losses.policy.backward()
+    assert rollout.policy_samples.grad is None
+    gradient = rollout.policy_means.grad
+    assert gradient is not None
+    assert (gradient != 0).all()  # all actions of all rollouts, in both dimensions
+    expected = (
+        (rollout.policy_samples - rollout.policy_means)
+        / 0.4**2
+        * losses.advantages.unsqueeze(-1)
+        / 6
+    )
+    torch.testing.assert_close(-gradient, expected.detach())
+    assert rollout.logits.grad is None
+    assert rollout.policy_states.grad is None
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize(
+    "baseline",
+    [None, value_baseline(), value_baseline(informed=True)],
+    ids=["none", "learned", "informed"],
+)
+def test_reward_of_an_image_changes_only_its_own_gradient(
+    baseline: ValueBaseline | None, others: bool
+) -> None:
+    """The baseline of an image does not depend on another image."""
+    gradients = []
+    for labels in (LABELS, torch.tensor([5, 3])):
+        rollout = random_rollout()
+        losses = compute_glimpse_losses(
+            rollout,
+            labels,
+            GlimpseLossOptions(leave_one_out_baseline=others, reward="log_probability"),
+            policy_std=POLICY_STD,
+            baseline=baseline,
+        )
+        losses.policy.backward()
+        gradients.append(rollout.policy_means.grad)
+    assert torch.equal(gradients[0][0], gradients[1][0])
+    assert (gradients[0][1] != gradients[1][1]).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("normalize", [False, True])
+def test_losses_do_not_depend_on_the_order_of_images(normalize: bool) -> None:
+    rollout, order = random_rollout(), torch.tensor([1, 0])
+    other = GlimpseRollout(**{name: part[order] for name, part in vars(rollout).items()})
+    first, second = (
+        compute_glimpse_losses(
+            part,
+            labels,
+            GlimpseLossOptions(normalize_advantages=normalize),
+            policy_std=POLICY_STD,
+            baseline=value_baseline(),
+        )
+        for part, labels in ((rollout, LABELS), (other, LABELS[order]))
+    )
+    assert float(first.total) == pytest.approx(float(second.total), rel=1e-12)
+    torch.testing.assert_close(first.advantages[order], second.advantages)
+
+
+@pytest.mark.parametrize("baseline", [None, torch.tensor(0.5), value_baseline()], ids=str)
+def test_repeated_rollouts_have_the_losses_of_a_single_rollout(baseline: Any) -> None:
+    single = random_rollout(m=1)
+    repeated = GlimpseRollout(
+        **{name: part.expand(-1, 4, -1, -1) for name, part in vars(single).items()}
+    )
+    single_losses, repeated_losses = (
+        compute_glimpse_losses(
+            part,
+            LABELS,
+            GlimpseLossOptions(aux_loss_weight=1.0),
+            policy_std=POLICY_STD,
+            baseline=baseline,
+        )
+        for part in (single, repeated)
+    )
+    for name in ("classification", "policy", "baseline"):
+        torch.testing.assert_close(
+            getattr(single_losses, name), getattr(repeated_losses, name), check_dtype=False
+        )
+
+
+class StateBaseline(ValueBaseline):
+    """A baseline that returns the first number of the hidden state."""
+
+    def __init__(self) -> None:
+        super().__init__(2, initial_value=0.0)
+
+    def forward(self, hidden_states: Tensor, log_probs: Tensor) -> Tensor:
+        return hidden_states[..., 0]
+
+
+def policy_gradients(baseline: Any, *, biased: bool = False) -> Tensor:
+    """The gradient of each of many rollouts with respect to the means of two actions: [m 2 2].
+
+    The reward is 1 if the first location lies to the right and the second one low.
+    """
+    random = torch.Generator().manual_seed(6)
+    m = 20_000
+    off = torch.randn(1, m, 2, 2, generator=random, dtype=torch.float64)
+    means = torch.tensor([[0.2, 0.1], [-0.3, 0.4]], dtype=torch.float64)
+    means = means.expand(1, m, -1, -1).clone().requires_grad_()
+    samples = (means + 0.4 * off).detach()
+    right = (samples[:, :, 0, 0] > 0.3).double() * (samples[:, :, 1, 1] > 0.2)
+    scores = torch.zeros(1, m, 3, 2, dtype=torch.float64)
+    scores[:, :, -1, 1] = 2 * right - 1
+    states = torch.zeros(1, m, 2, 2, dtype=torch.float64)  # before each action, the last location
+    states[:, :, 1, 0] = samples[:, :, 0, 0]
+    if biased:
+        states[..., 0] = samples[..., 0]
+    rollout = GlimpseRollout(samples.clamp(-1, 1)[:, :, [0, 0, 1]], scores, states, means, samples)
+    losses = compute_glimpse_losses(
+        rollout, torch.tensor([1]), policy_std=POLICY_STD, baseline=baseline
+    )
+    (gradient,) = torch.autograd.grad(losses.policy, means)
+    return -gradient[0] * m
+
+
+def test_baseline_from_before_the_action_keeps_the_expected_gradient() -> None:
+    none = policy_gradients(None)
+    for baseline in (torch.tensor(0.5), StateBaseline()):
+        change = policy_gradients(baseline) - none
+        error = change.std(0) / len(change) ** 0.5
+        assert (change.mean(0).abs() <= 3 * error).all()
+    assert policy_gradients(torch.tensor(0.2)).var(0).sum() < none.var(0).sum()
+
+
+def test_baseline_that_depends_on_the_action_biases_the_gradient() -> None:
+    change = policy_gradients(StateBaseline(), biased=True) - policy_gradients(None)
+    error = change.std(0) / len(change) ** 0.5
+    assert (change.mean(0).abs() / error).max() > 20
+
+
+def toy(count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One of four cells is bright or dark depending on the class, the others are random.
+
+    The cells lie in the corners of 12 x 12 pixels; a mark in the center shows which cell has the
+    class, the first or the last.
+    """
+    cells = torch.randint(2, (count, 2, 2), generator=random)
+    informative = 3 * torch.randint(2, (count,), generator=random)
+    labels = cells.flatten(1).gather(1, informative[:, None])[:, 0]
+    pixels = torch.full((count, 1, 12, 12), 128, dtype=torch.uint8)
+    for row, column in itertools.product(range(2), repeat=2):
+        part = pixels[:, 0, 8 * row : 8 * row + 4, 8 * column : 8 * column + 4]
+        part.copy_((cells[:, row, column] * 255).to(torch.uint8).view(-1, 1, 1))
+        mark = (informative == 2 * row + column).to(torch.uint8).view(-1, 1, 1) * 127
+        pixels[:, 0, 4 + 2 * row : 6 + 2 * row, 4 + 2 * column : 6 + 2 * column] += mark
+    return pixels, labels
+
+
+def trained(steps: int, *, frozen: bool) -> float:
+    """The accuracy of a trained model of two glimpses on new images."""
+    torch.manual_seed(1)
+    random = torch.Generator().manual_seed(1)
+    model = RecurrentAttentionModel(
+        "01", (12, 12), [0.5], [0.5], glimpse_size=4, num_glimpses=2, hidden_size=32,
+        what_dim=32, where_dim=16, init_location="center", policy_std=0.6, rnn_type="gru",
+    )  # fmt: skip
+    model.policy.requires_grad_(not frozen)
+    optimizer = Adam([weight for weight in model.parameters() if weight.requires_grad], lr=1e-2)
+    for _ in range(steps):
+        pixels, labels = toy(32, random)
+        rollout = model.rollout(model.normalize(pixels), num_rollouts=8, sample=True)
+        losses: GlimpseLosses = compute_glimpse_losses(
+            rollout,
+            labels,
+            GlimpseLossOptions(leave_one_out_baseline=True),
+            policy_std=model.policy.std,
+        )
+        optimizer.zero_grad()
+        losses.total.backward()
+        optimizer.step()
+    pixels, labels = toy(1000, random)
+    return float((model.eval()(pixels).argmax(1) == labels).double().mean())
+
+
+def test_policy_is_learned() -> None:
+    assert trained(120, frozen=False) > 0.95
+
+
+def test_frozen_policy_has_a_lower_accuracy() -> None:
+    """Although its classifier is trained as well as its fixed second location allows."""
+    assert trained(60, frozen=True) < 0.8
+
+
+@pytest.mark.parametrize("informed", [False, True])
+def test_untrained_baseline_returns_its_initial_value(informed: bool) -> None:
+    random = torch.Generator().manual_seed(1)
+    states, log_probs = (
+        torch.randn(2, 3, 4, 5, generator=random),
+        torch.randn(2, 3, 4, generator=random),
+    )
+    expected = ValueBaseline(5, initial_value=0.25, informed=informed)(states, log_probs)
+    assert torch.equal(expected, torch.full((2, 3, 4), 0.25))
+
+
+@pytest.mark.parametrize("informed", [False, True])
+def test_baseline_has_no_gradient_for_its_inputs(informed: bool) -> None:
+    baseline = ValueBaseline(5, initial_value=0.25, informed=informed)
+    torch.nn.init.ones_(baseline.output.weight)
+    states, log_probs = (
+        torch.ones(2, 3, 4, 5, requires_grad=True),
+        torch.ones(2, 3, 4).requires_grad_(),
+    )
+    baseline(states, log_probs).sum().backward()
+    assert states.grad is None
+    assert log_probs.grad is None
+    assert all(weight.grad is not None for weight in baseline.parameters())
+
+
+def test_only_an_informed_baseline_depends_on_the_true_class() -> None:
+    states = torch.zeros(1, 1, 2, 5)
+    log_probs = torch.tensor([[[math.log(0.1), math.log(0.9)]]])
+    for informed in (False, True):
+        torch.manual_seed(0)
+        baseline = ValueBaseline(5, initial_value=0.0, informed=informed)
+        torch.nn.init.normal_(baseline.output.weight)
+        uncertain, certain = baseline(states, log_probs).flatten().tolist()
+        assert (uncertain != certain) == informed

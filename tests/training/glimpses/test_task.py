@@ -1,0 +1,447 @@
+"""Training of recurrent attention models: optimizer, losses, logs, evaluation and resuming."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, LabeledImages
+from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.serialization.checkpoint import read_model
+from visattn.results.kinds import Split
+from visattn.training.callbacks.ema import EMA
+from visattn.training.data.classification import ClassificationDataModule
+from visattn.training.glimpses.task import GlimpseTask
+from visattn.training.optim import OptimConfig
+
+SIZES = {"train": 20, "validation": 7, "test": 11}
+
+
+class RecordingImages(InMemoryImages):
+    """Small images that record which of them were read."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        super().__init__(images, labels)
+        self.read: list[int] = []
+
+    def __getitem__(self, numbers: list[int]) -> LabeledBatch:
+        self.read += numbers
+        return super().__getitem__(numbers)
+
+
+class BrightRows(ClassificationDataModule):
+    """Noise images in three classes; the brightest row is the class."""
+
+    eval_batch_size = 5
+
+    def __init__(self, batch_size: int = 5, train_transforms: Any = None) -> None:
+        super().__init__(train_transforms, batch_size=batch_size, num_workers=0, seed=3)
+        self.opened: list[Split] = []
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        return {"class_names": ["low", "middle", "high"]}
+
+    def open_dataset(self, split: Split) -> LabeledImages:
+        self.opened.append(split)
+        count, random = SIZES[split], torch.Generator().manual_seed(len(split))
+        images = torch.randint(128, (count, 1, 9, 7), dtype=torch.uint8, generator=random)
+        labels = torch.arange(count) % 3
+        for image, label in zip(images, labels.tolist(), strict=True):
+            image[0, 3 * label] = 255
+        dataset = RecordingImages(images, labels)
+        dataset.augmentations = self.train_transforms if split == "train" else ()
+        return dataset
+
+
+def build_task(model: dict[str, Any] | None = None, **options: Any) -> GlimpseTask:
+    def build(class_names: list[str]) -> RecurrentAttentionModel:
+        return RecurrentAttentionModel(
+            class_names, (9, 7), [0.3], [0.3],
+            **{
+                "glimpse_size": 3,
+                "num_glimpses": 4,
+                "hidden_size": 11,
+                "what_dim": 7,
+                "where_dim": 5,
+                **(model or {}),
+            },
+        )  # fmt: skip
+
+    torch.manual_seed(0)
+    return GlimpseTask(build, BrightRows().data_info, **options)
+
+
+def trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
+    settings: dict[str, Any] = {
+        "max_epochs": 1,
+        "logger": False,
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+        "enable_checkpointing": any(
+            isinstance(callback, ModelCheckpoint) for callback in callbacks
+        ),
+    }
+    return Trainer(
+        default_root_dir=folder, accelerator="cpu", callbacks=list(callbacks),
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        **{**settings, **options},
+    )  # fmt: skip
+
+
+class PolicyRecorder(Callback):
+    """Records the standard deviation and the weights of the policy after each step."""
+
+    def __init__(self) -> None:
+        self.stds: list[float] = []
+        self.weights: list[Tensor] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        policy = pl_module.model.policy
+        self.stds.append(float(policy.std.detach()))
+        self.weights.append(policy.mean.weight.detach().clone())
+
+
+def optimizer_config(task: GlimpseTask, monkeypatch: pytest.MonkeyPatch, steps: int = 100) -> Any:
+    class StepCount:
+        estimated_stepping_batches = steps
+
+    monkeypatch.setattr(GlimpseTask, "trainer", StepCount())
+    return task.configure_optimizers()
+
+
+@pytest.mark.parametrize("init_location", ["random", "learned"])
+@pytest.mark.parametrize("learn_std", [False, True])
+def test_each_part_has_its_learning_rate(
+    init_location: str, learn_std: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = build_task(
+        {"init_location": init_location, "learn_std": learn_std},
+        optim=OptimConfig(lr_mults={"policy": 0.25, "baseline": 3.0}),
+    )
+    optimizer = optimizer_config(task, monkeypatch)["optimizer"]
+    rates = {
+        id(parameter): group["initial_lr"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for name, parameter in task.named_parameters():
+        if not parameter.requires_grad:
+            assert id(parameter) not in rates
+            continue
+        expected = 3e-3 if "value_baseline" in name else 2.5e-4 if "policy" in name else 1e-3
+        assert rates.pop(id(parameter)) == pytest.approx(expected), name
+    assert not rates
+
+
+def test_paper_network_has_209_677_trained_parameters() -> None:
+    task = GlimpseTask(
+        lambda class_names: RecurrentAttentionModel(class_names, (28, 28), [0.1], [0.3]),
+        {"class_names": list("0123456789")},
+    )
+    learned = sum(weight.numel() for weight in task.parameters() if weight.requires_grad)
+    assert learned == 209_677
+    assert sum(weight.numel() for weight in task.parameters()) == learned + 3  # start and std
+    baseline = task.value_baseline
+    assert baseline is not None
+    assert sum(weight.numel() for weight in baseline.parameters()) == 257
+    expected = baseline(torch.randn(2, 3, 5, 256), torch.zeros(2, 3, 5))
+    assert expected.unique().tolist() == pytest.approx([0.1])
+
+
+def test_learning_rate_warms_up_and_decays_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = build_task(optim=OptimConfig(lambda groups: SGD(groups, lr=0.5), "cosine", 20))
+    config = optimizer_config(task, monkeypatch)
+    factor = config["lr_scheduler"]["scheduler"].lr_lambdas[0]
+    assert config["lr_scheduler"]["interval"] == "step"
+    assert isinstance(config["optimizer"], SGD)
+    assert factor(9) == pytest.approx(0.5)
+    assert factor(20) == pytest.approx(1)
+    assert 0 < factor(80) < 0.5
+    assert factor(100) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    "baseline", ["none", "moving_average", "learned", "informed", "leave_one_out"]
+)
+def test_one_step_changes_every_trained_parameter(baseline: Any, tmp_path: Path) -> None:
+    reward = "log_probability"  # one of two rollouts is always better
+    task = build_task(
+        {"init_location": "learned", "learn_std": True},
+        baseline=baseline,
+        num_rollouts=2,
+        reward=reward,
+    )
+    before = {name: weight.detach().clone() for name, weight in task.named_parameters()}
+    average = task.average_reward.clone()
+    trainer(tmp_path, max_steps=1, limit_val_batches=0).fit(task, BrightRows())
+    unchanged = {
+        name for name, weight in task.named_parameters() if torch.equal(weight, before[name])
+    }
+    # The output weights start at 0, so the hidden layer has no gradient yet.
+    assert unchanged <= {"value_baseline.hidden.weight", "value_baseline.hidden.bias"}
+    assert (task.value_baseline is not None) == (baseline in ("learned", "informed"))
+    assert torch.equal(task.average_reward, average) == (baseline != "moving_average")
+
+
+def test_moving_average_follows_the_rewards() -> None:
+    task = build_task(baseline="moving_average")
+    rollout = task.model.rollout(torch.zeros(5, 1, 9, 7), sample=True)
+    first = task.average_reward.item()
+    assert first == pytest.approx(1 / 3)  # chance level
+    losses = task.losses(rollout, torch.arange(5) % 3)
+    torch.testing.assert_close(losses.expected_rewards, torch.full((5, 1, 3), first))
+    reward = losses.rewards.mean().item()
+    assert task.average_reward.item() == pytest.approx(first + 0.1 * (reward - first))
+
+
+def test_policy_std_decays_linearly_in_its_logarithm(tmp_path: Path) -> None:
+    task, recorder = build_task({"policy_std": 0.4}, final_std=0.1), PolicyRecorder()
+    trainer(tmp_path, recorder, max_epochs=2, limit_val_batches=0).fit(task, BrightRows())
+    expected = [0.4 * (0.1 / 0.4) ** (step / 8) for step in range(8)]
+    assert recorder.stds == pytest.approx(expected)
+
+
+def test_random_location_epochs_draw_all_locations_and_do_not_train_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, recorder = (
+        build_task(
+            {"learn_std": True}, random_location_epochs=1, entropy_weight=0.1, num_rollouts=2
+        ),
+        PolicyRecorder(),
+    )
+    first = task.model.policy.mean.weight.detach().clone()
+    locations: list[Tensor | None] = []
+    rollout = task.model.rollout
+
+    def record(*args: Any, **options: Any) -> Any:
+        locations.append(options.get("locations"))
+        return rollout(*args, **options)
+
+    monkeypatch.setattr(task.model, "rollout", record)
+    trainer(tmp_path, recorder, max_epochs=2, limit_val_batches=0).fit(task, BrightRows())
+    assert locations[4:] == [None] * 4
+    places = torch.stack([part for part in locations[:4] if part is not None])
+    assert places.shape == (4, 5, 4, 2)
+    assert len(places.unique()) == places.numel()
+    assert all(torch.equal(weight, first) for weight in recorder.weights[:4])
+    assert recorder.stds[:4] == pytest.approx([0.1] * 4, rel=1e-6)
+    assert len(set(recorder.stds[:4])) == 1
+    assert not torch.equal(recorder.weights[4], first)
+
+
+def test_random_location_epochs_work_with_the_leave_one_out_baseline(tmp_path: Path) -> None:
+    task = build_task(
+        random_location_epochs=1,
+        baseline="leave_one_out",
+        num_rollouts=2,
+        normalize_advantages=True,
+    )
+    run = trainer(tmp_path, limit_val_batches=0)
+    run.fit(task, BrightRows())
+    assert run.global_step == 4
+
+
+DIAGNOSTICS = {
+    "reward", "advantage_mean", "advantage_std", "explained_variance", "std", "entropy",
+    "clamped_fraction", "mean_std", "gradient_snr", "baseline_loss",
+}  # fmt: skip
+PARTS = {"glimpse_net", "rnn", "classifier", "policy", "value_baseline"}
+
+
+def test_diagnostics_are_logged_at_their_step(tmp_path: Path) -> None:
+    task = build_task({"policy_std": 0.4}, num_rollouts=3, final_std=0.1)
+    logger = CSVLogger(tmp_path)
+    run = trainer(tmp_path, logger=logger, max_epochs=2, log_every_n_steps=2)
+    run.fit(task, BrightRows())
+    assert logger.log_dir is not None
+    rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
+    names = {f"policy/{name}" for name in DIAGNOSTICS} | {f"grad_norm/{name}" for name in PARTS}
+    assert names | {"train/loss"} <= set(rows[0])
+    rows_with_policy = [row for row in rows if row["policy/std"]]
+    assert [int(row["step"]) for row in rows_with_policy] == [1, 3, 5, 7]
+    for row in rows_with_policy:
+        expected = 0.4 * (0.1 / 0.4) ** (int(row["step"]) / 8)
+        assert float(row["policy/std"]) == pytest.approx(expected, rel=1e-5)
+        assert all(math.isfinite(float(row[name])) for name in names)
+        assert float(row["grad_norm/policy"]) > 0
+    validated = [row for row in rows if row["val/error"]]
+    assert len(validated) == 2
+    for name in ("val/error_random", "val/error_raster", "val/loss"):
+        assert float(validated[0][name]) >= 0
+
+
+def test_gradient_norms_are_logged_before_clipping(tmp_path: Path) -> None:
+    task = build_task(aux_loss_weight=100.0)
+    run = trainer(tmp_path, max_steps=1, gradient_clip_val=1e-3, limit_val_batches=0)
+    run.fit(task, BrightRows())
+    assert float(run.callback_metrics["grad_norm/classifier"]) > 1
+
+
+def test_batch_size_one(tmp_path: Path) -> None:
+    data = BrightRows(batch_size=1)
+    data.eval_batch_size = 1
+    run = trainer(tmp_path, max_steps=2, val_check_interval=2)
+    run.fit(build_task(normalize_advantages=True), data)
+    assert 0 <= float(run.callback_metrics["val/error"]) <= 1
+
+
+def test_test_is_deterministic_and_reads_each_image_once(tmp_path: Path) -> None:
+    task, results, notes = build_task(num_eval_starts=2, num_eval_samples=3), [], []
+    for seed in (1, 2):
+        seed_everything(seed)
+        data = BrightRows()
+        (scores,) = trainer(tmp_path).test(task, data, verbose=False)
+        assert data.opened == ["test"]
+        images = data.datasets["test"]
+        assert isinstance(images, RecordingImages)
+        assert sorted(images.read) == list(range(11))
+        results.append(scores)
+        notes.append(task.notes)
+    assert results[0] == results[1]
+    assert set(results[0]) == {
+        "test/error", "test/error_random", "test/error_raster", "test/error_sampled",
+        "test/error_averaged_3x4_glimpses", "test/loss",
+    }  # fmt: skip
+    assert notes[0] == notes[1]
+
+
+def test_training_does_not_open_the_test_split(tmp_path: Path) -> None:
+    data = BrightRows()
+    trainer(tmp_path).fit(build_task(), data)
+    assert sorted(data.opened) == ["train", "validation"]
+
+
+def test_errors_per_glimpse_are_reported(tmp_path: Path) -> None:
+    task = build_task(num_eval_samples=2)
+    (scores,) = trainer(tmp_path).test(task, BrightRows(), verbose=False)
+    per_glimpse = task.notes["test_error_per_glimpse"]
+    assert set(per_glimpse) == {"greedy", "random", "raster", "sampled", "averaged"}
+    assert all(len(errors) == 4 for errors in per_glimpse.values())
+    assert per_glimpse["greedy"][-1] == pytest.approx(scores["test/error"])
+    assert per_glimpse["averaged"][-1] == pytest.approx(scores["test/error_averaged_2x4_glimpses"])
+    again = build_task(num_eval_samples=2)
+    trainer(tmp_path).validate(again, BrightRows(), verbose=False)
+    assert set(again.notes["val_error_per_glimpse"]) == {"greedy", "random", "raster"}
+
+
+def test_error_is_that_of_the_greedy_policy(tmp_path: Path) -> None:
+    task = build_task({"init_location": "center"}, num_eval_samples=1).eval()
+    data = BrightRows()
+    (scores,) = trainer(tmp_path).test(task, data, verbose=False)
+    batch = data.open_dataset("test")[list(range(11))]
+    logits = task.model.eval()(batch.images)
+    wrong = (logits.argmax(1) != batch.labels).float().mean()
+    assert scores["test/error"] == pytest.approx(wrong.item())
+    loss = nn.functional.cross_entropy(logits, batch.labels)
+    assert scores["test/loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+class Interrupt(Callback):
+    """Interrupts the second epoch: nothing is written after the checkpoint."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_resumed_run_is_bit_identical(tmp_path: Path) -> None:
+    """Weights, optimizer state, schedules, both averages, and random numbers."""
+
+    def augmented() -> BrightRows:
+        return BrightRows(train_transforms=[{"RandomTranslate": {"pixels": 2}}])
+
+    def build(seed: int) -> GlimpseTask:
+        task = build_task(
+            {"dropout": 0.3, "rnn_type": "gru"},
+            num_rollouts=2,
+            baseline="moving_average",
+            final_std=0.05,
+            optim=OptimConfig(schedule="cosine", warmup_steps=2),
+            aux_loss_weight=0.5,
+        )
+        seed_everything(seed)
+        return task
+
+    whole = build(5)
+    trainer(tmp_path, EMA(0.7), max_epochs=2).fit(whole, augmented())
+    saver = ModelCheckpoint(
+        tmp_path, "last", enable_version_counter=False, save_on_train_epoch_end=False
+    )
+    with pytest.raises(SystemExit):
+        trainer(tmp_path, EMA(0.7), saver, Interrupt(), max_epochs=2).fit(build(5), augmented())
+    path = tmp_path / "last.ckpt"
+    assert torch.load(path, weights_only=True)["global_step"] == 4
+    again = build(99)  # another seed in the resumed process has no effect
+    trainer(tmp_path, EMA(0.7), max_epochs=2).fit(again, augmented(), ckpt_path=path)
+    assert again.trainer.global_step == whole.trainer.global_step == 8
+    expected, actual = whole.state_dict(), again.state_dict()
+    assert expected.keys() == actual.keys()
+    assert [name for name, value in expected.items() if not torch.equal(value, actual[name])] == []
+    reference, other = (task.trainer.optimizers[0].state_dict() for task in (whole, again))
+    assert reference["param_groups"] == other["param_groups"]
+    for number, state in reference["state"].items():
+        assert all(
+            torch.equal(value, other["state"][number][name]) for name, value in state.items()
+        )
+
+
+def test_model_is_restored_from_a_checkpoint(tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+    task = build_task({"init_location": "center"})
+    trainer(tmp_path, saver).fit(task, BrightRows())
+    model = read_model(tmp_path / "last.ckpt")
+    assert isinstance(model, RecurrentAttentionModel)
+    images = BrightRows().open_dataset("test")[[0, 1, 2]].images
+    assert torch.equal(model(images), task.model.eval()(images))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aux_loss_weight": -1.0},
+        {"aux_loss_weight": float("nan")},
+        {"policy_loss_weight": -1.0},
+        {"entropy_weight": -1.0},
+        {"random_location_epochs": -1},
+        {"label_smoothing": 1.0},
+        {"num_rollouts": 0},
+        {"num_eval_starts": 0},
+        {"num_eval_samples": -1},
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must (be at least|lie in)"):
+        build_task(**options)
+
+
+@pytest.mark.parametrize("last", [0.0, -0.1, float("nan")])
+def test_final_std_must_be_positive(last: float) -> None:
+    with pytest.raises(ValueError, match="final_std must be above 0"):
+        build_task(final_std=last)
+
+
+def test_leave_one_out_needs_two_rollouts() -> None:
+    with pytest.raises(ValueError, match=r"set num_rollouts to 2 or more.*got num_rollouts=1"):
+        build_task(baseline="leave_one_out")
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+    trainer(tmp_path, saver, max_steps=1).fit(build_task(), BrightRows())
+    other = build_task({"hidden_size": 13})
+    with pytest.raises(ValueError, match="does not fit the model that the config"):
+        trainer(tmp_path).test(other, BrightRows(), ckpt_path=tmp_path / "last.ckpt", verbose=False)

@@ -1,0 +1,122 @@
+"""Metrics of questions: numbers by hand, controls of the counts, maps against plain loops."""
+
+import torch
+
+from visattn.metrics.maps.grounding import (
+    attention_correctness,
+    box_coverage,
+    pointing_hit,
+    uniform_baseline,
+)
+from visattn.training.questions.metrics import (
+    QuestionScores,
+    ReferentScores,
+    answer_scores,
+    referent_boxes,
+)
+
+TYPES = {"shape": "near", "side": "near", "count": "far"}
+
+
+def test_accuracy_majority_and_off_type_answers_by_hand() -> None:
+    """Five questions: two of shape, one correct; two of side, correct; one count, wrong."""
+    scores = QuestionScores(TYPES, 5)
+    correct = torch.tensor([0, 1, 2, 2, 4])
+    scores.update(
+        torch.tensor([0, 0, 2, 2, 0]),
+        answer_scores(correct, None, 5),
+        torch.tensor([0, 0, 1, 1, 2]),
+    )
+    values = {name: float(value) for name, value in scores.compute().items()}
+    assert tuple(values) == scores.names
+    expected = {
+        "accuracy": 3 / 5,
+        "mean_accuracy": (0.5 + 1 + 0) / 3,
+        "accuracy_near": 3 / 4,
+        "accuracy_far": 0,
+        "majority": (0.5 + 1 + 1) / 3,
+        "majority_near": 3 / 4,
+        "off_type_answers": 1 / 5,
+        "num_questions": 5,
+    }
+    for name, value in expected.items():
+        assert abs(values[name] - value) < 1e-6, name
+    assert scores.rows()[0] == {
+        "type": "shape", "group": "near", "num_questions": 2, "accuracy": 0.5, "majority": 0.5,
+    }  # fmt: skip
+
+
+def test_scores_do_not_depend_on_the_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    predictions, correct = torch.randint(0, 5, (2, 53), generator=generator)
+    types = torch.randint(0, 3, (53,), generator=generator)
+    available = answer_scores(correct, None, 5)
+    whole, parts = QuestionScores(TYPES, 5), QuestionScores(TYPES, 5)
+    whole.update(predictions, available, types)
+    for start in range(0, 53, 7):
+        part = slice(start, start + 7)
+        parts.update(predictions[part], available[part], types[part])
+    assert whole.rows() == parts.rows()
+    assert whole.compute() == parts.compute()
+
+
+def test_soft_scores_count_by_their_accuracy_and_unknown_answers_as_wrong() -> None:
+    scores = QuestionScores({"x": ""}, 2)
+    soft = torch.tensor([[0.9, 0.3], [0.0, 0.0]])
+    scores.update(
+        torch.tensor([1, 0]),
+        answer_scores(torch.tensor([0, -1]), soft, 2),
+        soft.new_zeros(2).long(),
+    )
+    values = scores.compute()
+    torch.testing.assert_close(values["accuracy"], torch.tensor(0.15))
+    torch.testing.assert_close(values["majority"], torch.tensor(0.45))
+
+
+def test_referent_scores_equal_loops_over_questions() -> None:
+    generator = torch.Generator().manual_seed(1)
+    count, hops, steps, objects, grid = 17, 3, 2, 5, (5, 7)
+    attention = torch.rand(count, hops, *grid, generator=generator).flatten(2)
+    attention = (attention / attention.sum(-1, keepdim=True)).unflatten(2, grid)
+    corners = torch.rand(count, objects, 4, generator=generator) * 20
+    boxes = torch.cat([corners[..., :2], corners[..., :2] + 3 + corners[..., 2:]], -1)
+    referents = torch.rand(count, steps, objects, generator=generator) < 0.3
+    types = torch.randint(0, 3, (count,), generator=generator)
+    size = (43, 47)
+    placed = referent_boxes(boxes, referents, torch.arange(count), size)
+    scores = ReferentScores(list(TYPES), num_steps=steps, num_hops=hops)
+    scores.update(attention[:9], placed[:9], types[:9])
+    scores.update(attention[9:], placed[9:], types[9:])
+    rows = {(row["type"], row["step"], row["hop"]): row for row in scores.rows()}
+    sides = torch.tensor([47.0, 43.0, 47.0, 43.0])
+    for kind, name in enumerate(TYPES):
+        for step in range(steps):
+            for hop in range(hops):
+                values = []
+                for row in range(count):
+                    own = boxes[row][referents[row, step]] / sides
+                    if types[row] != kind or not len(own):
+                        continue
+                    coverage = box_coverage(own, grid)
+                    hop_map = attention[row, hop]
+                    values.append(
+                        [
+                            float(pointing_hit(hop_map, own)),
+                            float(attention_correctness(hop_map, coverage)),
+                            float(uniform_baseline(coverage)),
+                        ]
+                    )
+                if not values:
+                    continue
+                entry = rows.pop((name, step + 1, hop + 1))
+                means = torch.tensor(values).mean(0).tolist()
+                assert entry["num_questions"] == len(values)
+                for metric, mean in zip(("pointing", "mass", "area"), means, strict=True):
+                    assert abs(entry[metric] - mean) < 1e-5
+    assert not rows
+    assert tuple(scores.compute()) == scores.names
+    weights = [row for row in scores.rows() if (row["step"], row["hop"]) == (2, 1)]
+    mean = sum(r["mass"] * r["num_questions"] for r in weights) / sum(
+        r["num_questions"] for r in weights
+    )
+    assert abs(float(scores.compute()["hop_1_step_2_mass"]) - mean) < 1e-6

@@ -1,0 +1,240 @@
+"""The question-answering task: losses, hop supervision, controls, panels and resumed runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from visattn.cli import main
+from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.questions.batch import QuestionBatch
+from visattn.metrics.maps.grounding import box_coverage
+from visattn.models.encoder import SmallEncoder
+from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.vqa.cross_attention import CrossAttentionVQA
+from visattn.models.vqa.mac import MAC
+from visattn.models.vqa.relation_network import RelationNetwork
+from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
+from visattn.models.vqa_model import VQAModel
+from visattn.pipelines.question_answering import check_question
+from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
+from visattn.training.questions.task import QuestionTask, answer_loss, hop_targets
+
+CONFIG = """\
+trainer:
+  accelerator: cpu
+  max_epochs: 1
+  enable_progress_bar: false
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  log_every_n_steps: 1
+model:
+  class_path: QuestionTask
+  init_args:
+    vqa_model:
+      class_path: StackedAttentionNetwork
+      init_args:
+        encoder:
+          class_path: SmallEncoder
+          init_args: {img_size: [24, 24], channels: 8}
+        dim: 8
+    hop_loss_weight: 0.5
+    num_panels: 2
+data:
+  class_path: SceneQuestionsDataModule
+  init_args:
+    {train: 4, val: 3, test: 5, image_size: 24, batch_size: 2, questions: 3, num_workers: 0}
+"""
+
+
+def build_task(
+    data: Any, *, kind: Any = StackedAttentionNetwork, size: int = 80, **options: Any
+) -> QuestionTask:
+    def model(words: list[str], answers: list[str]) -> VQAModel:
+        torch.manual_seed(1)
+        return kind(words, answers, SmallEncoder((size, size), channels=16), dim=16)
+
+    task = QuestionTask(model, data.data_info, **options)
+    task.log = lambda *_, **__: None  # type: ignore[method-assign]
+    return task
+
+
+def train(task: QuestionTask, batch: QuestionBatch, steps: int) -> list[float]:
+    optimizer = torch.optim.AdamW(task.parameters(), lr=1e-2)
+    losses: list[float] = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = task.training_step(batch, step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.fixture(scope="module")
+def clevr() -> SortOfClevrDataModule:
+    return SortOfClevrDataModule(train=8, val=5, test=5, questions=3, batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained for an epoch and tested."""
+    folder = tmp_path_factory.mktemp("questions")
+    config = folder / "config.yaml"
+    config.write_text(CONFIG)
+    assert main(["fit", "--config", str(config), "--run", str(folder / "run")]) == 0
+    assert main(["test", "--run", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_a_run_writes_scores_controls_and_tables(run: Path) -> None:
+    scores = json.loads((run / "test.json").read_text())
+    assert scores["test/num_questions"] == 15
+    for split in ("test", "novel"):
+        for name in (
+            "mean_accuracy",
+            "majority",
+            "off_type_answers",
+            "other_image_mean_accuracy",
+            "blank_image_mean_accuracy",
+            "hop_1_step_1_pointing",
+            "hop_2_step_1_mass",
+        ):
+            assert 0 <= scores[f"{split}/{name}"] <= 1, name
+    types = json.loads((run / "test_types.json").read_text())
+    assert sum(row["num_questions"] for row in types) == 15
+    assert {"accuracy", "majority", "other_image", "blank_image"} <= set(types[0])
+    rows = json.loads((run / "test_referents.json").read_text())
+    assert {(row["step"], row["hop"]) for row in rows} >= {(1, 1), (1, 2)}
+    with Image.open(run / "panels" / "test_0.png") as panel:
+        assert panel.width == 1000
+
+
+def test_testing_twice_gives_equal_scores(run: Path) -> None:
+    first = (run / "test.json").read_text()
+    assert main(["test", "--run", str(run)]) == 0
+    assert (run / "test.json").read_text() == first
+
+
+def test_weights_of_other_words_or_answers_are_refused(clevr: SortOfClevrDataModule) -> None:
+    task = build_task(clevr)
+    for name in ("words", "answers"):
+        values = list(reversed(getattr(task.model, name)))
+        saved = {"visattn": {"model": {"arguments": {name: [*values[:-1], "dog"]}}}}
+        with pytest.raises(ValueError, match=rf"trained with other {name}; .*'dog'"):
+            task.on_load_checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    "kind", [StackedAttentionNetwork, CrossAttentionVQA, MAC, RelationNetwork, CNNMLP]
+)
+def test_the_loss_of_each_model_falls(clevr: SortOfClevrDataModule, kind: Any) -> None:
+    losses = train(build_task(clevr, kind=kind), clevr.example_batch(2), 12)
+    assert losses[-1] < 0.85 * losses[0]
+
+
+def test_supervised_hops_move_onto_their_referents(clevr: SortOfClevrDataModule) -> None:
+    batch = clevr.example_batch(2)
+    targets = hop_targets(batch, (10, 10), 2)
+    mass = []
+    for weight in (0.0, 5.0):
+        task = build_task(clevr, hop_loss_weight=weight)
+        train(task, batch, 15)
+        output = task.model(batch.images, batch.questions, batch.image_indices)
+        assert output.attention is not None
+        mass.append(float((output.attention.detach() * (targets > 0)).sum(-1).mean()))
+    assert mass[1] > 2 * mass[0]
+
+
+def test_hops_beyond_the_last_step_get_the_last_step(clevr: SortOfClevrDataModule) -> None:
+    """Against the coverage of each referent alone, one question at a time."""
+    batch = clevr.example_batch(3)
+    assert batch.boxes is not None
+    targets = hop_targets(batch, (10, 10), 3)
+    for row, question in enumerate(batch.rows()):
+        boxes = batch.samples[int(batch.image_indices[row])].boxes
+        assert boxes is not None
+        for hop in range(3):
+            step = question.referents[min(hop, len(question.referents) - 1)]
+            covered = [box_coverage(boxes[index, None] / 80, (10, 10)).flatten() for index in step]
+            torch.testing.assert_close(targets[row, hop], torch.stack(covered).amax(0))
+
+
+def test_soft_labels_are_the_vqa_accuracies_divided_by_their_sum(
+    clevr: SortOfClevrDataModule,
+) -> None:
+    batch = clevr.example_batch(1)
+    logits = torch.randn(len(batch.answers), 10, generator=torch.Generator().manual_seed(0))
+    soft = torch.zeros_like(logits)
+    soft[0, 3], soft[0, 5], soft[1, 2] = 1.0, 0.6, 0.3
+    probabilities = logits.double().softmax(1)
+    expected = -(
+        (1 / 1.6) * probabilities[0, 3].log()
+        + (0.6 / 1.6) * probabilities[0, 5].log()
+        + probabilities[1, 2].log()
+    )
+    loss = answer_loss(logits, batch._replace(soft_scores=soft))
+    torch.testing.assert_close(loss.double(), expected / 2, rtol=1e-5, atol=0)
+
+
+def test_questions_with_unknown_answers_are_left_out_of_the_loss(
+    clevr: SortOfClevrDataModule,
+) -> None:
+    batch = clevr.example_batch(1)
+    logits = torch.randn(len(batch.answers), 10, generator=torch.Generator().manual_seed(0))
+    answers: Tensor = batch.answers.clone()
+    answers[2:] = -1
+    loss = answer_loss(logits, batch._replace(answers=answers))
+    torch.testing.assert_close(loss, cross_entropy(logits[:2], answers[:2]))
+    unknown = batch._replace(answers=torch.full_like(answers, -1))
+    assert answer_loss(logits, unknown) == 0
+
+
+def test_the_first_steps_learn_from_the_first_types_alone(
+    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words that only other questions have, get no gradient until the first steps are over."""
+    task = build_task(clevr, first_types=["shape"], first_steps=3)
+    words = task.model.get_parameter("questions.embedding.weight")
+    for step, learns in ((0, False), (2, False), (3, True)):
+        monkeypatch.setattr(QuestionTask, "global_step", step)
+        task.zero_grad()
+        task.training_step(clevr.example_batch(8), 0).backward()
+        assert words.grad is not None
+        gradients = dict(zip(task.model.words, words.grad.abs().sum(1), strict=True))
+        assert gradients["red"] > 0
+        assert bool(gradients["closest"] > 0) == learns
+
+
+def test_the_model_remembers_how_the_questions_of_its_training_begin(
+    clevr: SortOfClevrDataModule,
+) -> None:
+    model = build_task(clevr).model
+    assert set(model.question_beginnings) == {"how many", "is the", "what is"}
+    vocabulary, beginnings = Vocabulary(model.words), model.question_beginnings
+    assert check_question("What is the shape of the red object?", vocabulary, beginnings) == ()
+    [note] = check_question("Red object on the left half?", vocabulary, beginnings)
+    assert note.startswith("no question of the training begins with 'red object', and the answer")
+
+
+def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
+    with pytest.raises(ValueError, match="label_smoothing at least 0 and below 1"):
+        build_task(clevr, label_smoothing=1.0)
+    for types, steps in ((["size"], 3), (["shape"], 0)):
+        with pytest.raises(ValueError, match="first_types must be types .* are shape, left, top"):
+            build_task(clevr, first_types=types, first_steps=steps)
+    info = {**clevr.data_info, "num_steps": 0}
+    with pytest.raises(ValueError, match="data that know the objects"):
+        QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0)
+
+
+def test_images_of_another_size_than_the_model_reads_are_refused() -> None:
+    data = SceneQuestionsDataModule(image_size=24, train=4, val=2, test=2)
+    data.input_spec = build_task(data, size=32).input_spec
+    with pytest.raises(ValueError, match=r"reads images of \(32, 32\) pixels"):
+        data.val_dataloader()

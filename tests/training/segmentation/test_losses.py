@@ -1,0 +1,142 @@
+"""Segmentation losses: plain references, values by hand, ignored pixels."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch.autograd import gradcheck
+from torch.nn.functional import cross_entropy
+
+from visattn.training.segmentation.losses import (
+    dice_loss,
+    focal_loss,
+    gate_supervision_loss,
+    pixel_cross_entropy,
+)
+
+SEEDS = st.integers(0, 10**6)
+
+
+def batch(seed: int, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(2, classes, 7, 11, generator=random)
+    labels = torch.randint(classes, (2, 7, 11), generator=random)
+    labels[torch.rand(2, 7, 11, generator=random) < 0.2] = 255
+    return logits, labels
+
+
+def dice_by_loops(logits: torch.Tensor, labels: torch.Tensor, first: int, smooth: float) -> float:
+    shares = logits.double().softmax(1)
+    losses = []
+    for number in range(first, logits.shape[1]):
+        inside = total = 0.0
+        for b, y, x in (labels != 255).nonzero().tolist():
+            p, t = float(shares[b, number, y, x]), float(labels[b, y, x] == number)
+            inside, total = inside + p * t, total + p + t
+        losses.append(1 - (2 * inside + smooth) / (total + smooth))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_dice_equals_loops_over_pixels(*, background: bool) -> None:
+    logits, labels = batch(3)
+    expected = dice_by_loops(logits, labels, 0 if background else 1, 0.7)
+    loss = dice_loss(logits, labels, background=background, smooth=0.7)
+    assert float(loss) == pytest.approx(expected, abs=1e-5)
+
+
+@given(seed=SEEDS)
+def test_perfect_predictions_cost_nothing(seed: int) -> None:
+    _, labels = batch(seed)
+    sure = 200.0 * torch.nn.functional.one_hot(labels.clamp(max=4), 5).permute(0, 3, 1, 2).float()
+    assert float(dice_loss(sure, labels)) == pytest.approx(0, abs=1e-6)
+    assert float(focal_loss(sure, labels)) == 0
+    assert float(pixel_cross_entropy(sure, labels)) == 0
+
+
+def test_absent_classes_cost_nothing_and_the_loss_stays_between_0_and_1() -> None:
+    labels = torch.zeros(1, 3, 3, dtype=torch.uint8)
+    sure = torch.stack([torch.full((1, 3, 3), v) for v in (90.0, -90.0, -90.0)], 1)
+    assert float(dice_loss(sure, labels)) == pytest.approx(0, abs=1e-6)
+    assert 0 <= float(dice_loss(-sure, labels)) <= 1
+
+
+@given(seed=SEEDS)
+def test_ignored_pixels_have_no_influence(seed: int) -> None:
+    logits, labels = batch(seed)
+    changed = torch.where((labels == 255)[:, None], -7 * logits + 3, logits)
+    for loss in (dice_loss, focal_loss, pixel_cross_entropy):
+        torch.testing.assert_close(loss(changed, labels), loss(logits, labels))
+
+
+def test_everything_ignored_costs_nothing() -> None:
+    logits, labels = torch.randn(1, 3, 2, 2, requires_grad=True), torch.full((1, 2, 2), 255)
+    total = sum(loss(logits, labels) for loss in (dice_loss, focal_loss, pixel_cross_entropy))
+    assert isinstance(total, torch.Tensor)
+    total.backward()
+    assert float(total.detach()) == 0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+@given(seed=SEEDS)
+def test_focal_loss_without_gamma_is_the_cross_entropy(seed: int) -> None:
+    logits, labels = batch(seed)
+    expected = cross_entropy(logits, labels, ignore_index=255)
+    torch.testing.assert_close(focal_loss(logits, labels, gamma=0.0), expected)
+    torch.testing.assert_close(pixel_cross_entropy(logits, labels), expected)
+
+
+def test_focal_loss_by_hand() -> None:
+    logits = torch.tensor([0.9, 0.1]).log().view(1, 2, 1, 1)
+    for label, p in ((0, 0.9), (1, 0.1)):
+        value = focal_loss(logits, torch.full((1, 1, 1), label), gamma=3.0)
+        assert float(value) == pytest.approx(-((1 - p) ** 3) * math.log(p), rel=1e-5)
+
+
+def test_gradients_are_those_of_the_values() -> None:
+    logits, labels = batch(1, classes=3)
+    small, few = logits[:1, :, :2, :3].double().requires_grad_(), labels[:1, :2, :3]
+    # the losses compute in float32, so that the numeric gradient is coarse
+    for loss in (dice_loss, focal_loss):
+        assert gradcheck(lambda x, f=loss: f(x, few).double(), small, eps=1e-2, atol=1e-2)
+
+
+def test_losses_are_computed_in_float32_under_autocast() -> None:
+    logits, labels = batch(5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for loss in (dice_loss, focal_loss):
+            assert loss(logits, labels).dtype == torch.float32
+            torch.testing.assert_close(loss(logits, labels), loss(logits, labels))
+        assert gate_supervision_loss(torch.full((2, 7, 11), 0.3), labels).dtype == torch.float32
+
+
+def test_gate_supervision_equals_loops_over_cells() -> None:
+    labels = batch(9)[1][:, :6, :10].contiguous()
+    gates = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(2))
+    total = weights = 0.0
+    for b in range(2):
+        for y in range(3):
+            for x in range(5):
+                cell = labels[b, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].flatten().tolist()
+                counted = [value for value in cell if value != 255]
+                if counted:
+                    share = sum(value > 0 for value in counted) / len(counted)
+                    gate, weight = float(gates[b, y, x]), len(counted) / 4
+                    entropy = share * math.log(gate) + (1 - share) * math.log(1 - gate)
+                    total, weights = total - weight * entropy, weights + weight
+    expected = pytest.approx(total / weights, rel=1e-4)
+    assert float(gate_supervision_loss(gates, labels)) == expected
+
+
+@pytest.mark.parametrize(("classes", "smooth"), [(1, 1.0), (3, 0.0)])
+def test_dice_without_classes_or_constant_is_refused(classes: int, smooth: float) -> None:
+    labels = torch.zeros(1, 2, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match="smooth must be above 0"):
+        dice_loss(torch.zeros(1, classes, 2, 2), labels, smooth=smooth)
+
+
+def test_negative_gamma_is_refused() -> None:
+    with pytest.raises(ValueError, match="gamma must be at least 0"):
+        focal_loss(torch.zeros(1, 2, 1, 1), torch.zeros(1, 1, 1, dtype=torch.long), gamma=-1.0)

@@ -1,0 +1,130 @@
+"""Segmentation metrics: brute force, torchmetrics, shards of a data set."""
+
+import math
+
+import pytest
+import torch
+from torchmetrics.classification import BinaryAUROC, MulticlassJaccardIndex
+
+from visattn.training.segmentation.metrics import GateScores, SegmentationScores, boundary_band
+
+SIZE = (23, 31)
+
+
+def maps(seed: int, count: int = 5, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocky predictions and labels, of which some are ignored; class 3 is never used."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes - 1, (count, 5, 7), generator=random)
+    labels = labels.repeat_interleave(5, 1).repeat_interleave(5, 2)[:, : SIZE[0], : SIZE[1]]
+    wrong = torch.rand(count, *SIZE, generator=random) < 0.2
+    predictions = torch.where(
+        wrong, torch.randint(classes - 1, wrong.shape, generator=random), labels
+    )
+    ignored = torch.rand(count, *SIZE, generator=random) < 0.1
+    return predictions, labels.masked_fill(ignored, 255).to(torch.uint8)
+
+
+def scored(predictions: torch.Tensor, labels: torch.Tensor) -> SegmentationScores:
+    scores = SegmentationScores(4, background=True)
+    scores.update(predictions, labels)
+    return scores
+
+
+def test_metrics_equal_brute_force() -> None:
+    predictions, labels = maps(0)
+    pairs = [
+        (int(p), int(t))
+        for p, t in zip(predictions.flatten(), labels.flatten(), strict=True)
+        if t != 255
+    ]
+    iou, dice = [], []
+    for number in range(3):
+        inside = sum(p == t == number for p, t in pairs)
+        sizes = sum(p == number for p, _ in pairs) + sum(t == number for _, t in pairs)
+        iou.append(inside / (sizes - inside))
+        dice.append(2 * inside / sizes)
+    values = scored(predictions, labels).compute()
+    assert float(values["miou"]) == pytest.approx(sum(iou) / 3, abs=1e-6)  # without class 3
+    assert float(values["miou_foreground"]) == pytest.approx(sum(iou[1:]) / 2, abs=1e-6)
+    assert float(values["dice"]) == pytest.approx(sum(dice[1:]) / 2, abs=1e-6)
+    right = sum(p == t for p, t in pairs) / len(pairs)
+    assert float(values["pixel_accuracy"]) == pytest.approx(right, abs=1e-6)
+
+
+def test_miou_equals_torchmetrics() -> None:
+    predictions, labels = maps(1)
+    peer = MulticlassJaccardIndex(4, ignore_index=255)
+    expected = float(peer(predictions, labels.long()))
+    assert float(scored(predictions, labels).compute()["miou"]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_shards_add_up() -> None:
+    predictions, labels = maps(2)
+    whole = scored(predictions, labels)
+    shards = [scored(predictions[part], labels[part]) for part in (slice(0, 2), slice(2, 5))]
+    for state in ("confusion", "boundary"):
+        total = torch.stack([getattr(shard, state) for shard in shards]).sum(0)
+        assert torch.equal(total, getattr(whole, state))
+        assert not total.is_floating_point()
+
+
+def test_perfect_predictions_score_one_and_absent_classes_are_left_out() -> None:
+    _, labels = maps(3)
+    labels = labels.masked_fill(labels == 255, 0)
+    values = scored(labels.long(), labels).compute()
+    assert {name: float(value) for name, value in values.items()} == dict.fromkeys(values, 1.0)
+    missing = scored(torch.full((1, *SIZE), 3), torch.zeros(1, *SIZE, dtype=torch.uint8)).compute()
+    assert float(missing["miou"]) == 0  # predicted, though absent: an error, not left out
+
+
+def test_boundary_band_equals_distances_to_the_outside() -> None:
+    masks = maps(4)[0] == 1
+    reach = max(1, round(0.02 * math.hypot(*SIZE)))
+    padded = torch.nn.functional.pad(masks, (reach,) * 4)
+    expected = torch.zeros_like(masks)
+    for n, y, x in masks.nonzero().tolist():
+        window = padded[n, y : y + 2 * reach + 1, x : x + 2 * reach + 1]
+        expected[n, y, x] = not bool(window.all())
+    assert torch.equal(boundary_band(masks), expected)
+
+
+def test_boundary_iou_by_hand() -> None:
+    """A square of 40 pixels and the same moved by one, in 100: bands of 3 pixels."""
+    truth, moved = torch.zeros(1, 100, 100, dtype=torch.uint8), torch.zeros(1, 100, 100).long()
+    truth[:, 30:70, 30:70], moved[:, 30:70, 31:71] = 1, 1
+    scores = SegmentationScores(2, background=True)
+    scores.update(moved, truth)
+    band = 40 * 40 - 34 * 34
+    both = 2 * 3 * 39 + 2 * 2 * 34  # rows at the top and bottom; columns at the left and right
+    assert float(scores.compute()["boundary_iou"]) == pytest.approx(both / (2 * band - both))
+
+
+def test_unknown_labels_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"below the number of classes, 4, or 255; got 7"):
+        scored(torch.zeros(1, 2, 2).long(), torch.full((1, 2, 2), 7, dtype=torch.uint8))
+
+
+def test_gate_scores_equal_torchmetrics() -> None:
+    random = torch.Generator().manual_seed(3)
+    labels = maps(5)[1]
+    gates = torch.rand(5, *SIZE, generator=random) * 0.5 + 0.4 * (labels == 1)
+    scores = GateScores()
+    for part in (slice(0, 2), slice(2, 5)):
+        scores.update(gates[part], labels[part])
+    counted = labels != 255
+    expected = BinaryAUROC()(gates[counted], (labels[counted] > 0).long())
+    values = scores.compute()
+    assert float(values["auc"]) == pytest.approx(float(expected), abs=1e-3)
+    inside = gates[(labels > 0) & counted].mean()
+    assert float(values["inside"]) == pytest.approx(float(inside), abs=1e-6)
+    assert float(values["outside"]) == pytest.approx(float(gates[labels == 0].mean()), abs=1e-6)
+
+
+def test_a_constant_gate_and_a_nearly_open_one() -> None:
+    labels = maps(6)[1]
+    constant, opened = GateScores(), GateScores()
+    constant.update(torch.ones(5, 2, 3), labels)
+    assert float(constant.compute()["auc"]) == pytest.approx(0.5)
+    gates = 0.9990 + 0.0009 * ((labels > 0) & (labels != 255))
+    opened.update(gates, labels)
+    assert float(opened.compute()["auc"]) == pytest.approx(1)

@@ -1,0 +1,185 @@
+"""The segmentation task: losses, gate supervision, metrics, panels and resumed runs."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from visattn.cli import main
+from visattn.data.regions.segmentation import SceneSegmentation
+from visattn.data.scenes.dataset import Scenes
+from visattn.models.encoder import SmallEncoder
+from visattn.models.segmentation.unet import UNet
+from visattn.models.serialization.checkpoint import read_model
+from visattn.pipelines.model_io import load
+from visattn.training.optim import OptimConfig
+from visattn.training.segmentation.task import SegmentationTask
+
+NAMES = ["background", "circle", "square", "triangle", "cross", "ring", "star"]
+CONFIG = """\
+trainer:
+  accelerator: cpu
+  max_epochs: 2
+  enable_progress_bar: false
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  log_every_n_steps: 1
+  callbacks:
+    - class_path: SegmentationPanels
+      init_args: {images: 2}
+model:
+  class_path: SegmentationTask
+  init_args:
+    segmenter:
+      class_path: UNet
+      init_args:
+        encoder:
+          class_path: SmallEncoder
+          init_args: {img_size: [24, 24], channels: 8}
+        decoder_channels: [8, 8]
+        block: gate
+    gate_loss_weight: 0.1
+    focal_weight: 0.5
+    num_panels: 3
+data:
+  class_path: SceneSegmentationDataModule
+  init_args:
+    {train: 8, val: 3, test: 5, image_size: 24, batch_size: 2,
+      train_transforms: [RandomHorizontalFlip]}
+"""
+
+
+def build_task(block: str | None = None, **options: Any) -> SegmentationTask:
+    def segmenter(names: list[str]) -> UNet:
+        torch.manual_seed(1)
+        return UNet(names, SmallEncoder((48, 48), channels=16), block=block)
+
+    return SegmentationTask(segmenter, {"class_names": NAMES}, **options)
+
+
+def loss_after_training(task: SegmentationTask, steps: int) -> list[float]:
+    batch = SceneSegmentation(Scenes(8, size=48))[list(range(8))]
+    optimizer = torch.optim.AdamW(task.parameters(), lr=1e-2)
+    task.log = lambda *_, **__: None  # type: ignore[method-assign]
+    losses: list[float] = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = task.training_step(batch, step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"ce_weight": 1.0, "dice_weight": 0.0},
+        {"ce_weight": 0.0, "dice_weight": 1.0},
+        {"ce_weight": 0.0, "dice_weight": 0.0, "focal_weight": 1.0},
+    ],
+)
+def test_each_loss_falls(weights: dict[str, Any]) -> None:
+    losses = loss_after_training(build_task(**weights), 12)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_supervised_gates_open_on_objects() -> None:
+    task = build_task("gate", gate_loss_weight=1.0, ce_weight=0.01)
+    loss_after_training(task, 40)
+    batch = SceneSegmentation(Scenes(8, size=48))[list(range(8))]
+    with torch.no_grad():
+        gates = task.model.eval().segment(batch.images).gates
+    objects = batch.labels > 0
+    for gate in gates:
+        full = torch.nn.functional.interpolate(gate[:, None], (48, 48), mode="nearest-exact")[:, 0]
+        assert float(full[objects].mean()) > 1.5 * float(full[~objects].mean())
+
+
+def test_groups_have_their_learning_rates_and_decay() -> None:
+    configured: dict[str, Any] = {"optim": OptimConfig(lr_mults={"encoder": 0.1})}
+    for options, mult in (({}, 0.25), (configured, 0.1)):
+        task = build_task(None, **options)
+        task.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
+            estimated_stepping_batches=7
+        )
+        groups = task.configure_optimizers()["optimizer"].param_groups
+        assert sum(len(group["params"]) for group in groups) == len(list(task.model.parameters()))
+        assert [group["lr_mult"] for group in groups] == [mult, mult, 1.0, 1.0]
+        assert [group["weight_decay"] for group in groups] == [0.01, 0, 0.01, 0]
+
+
+def test_dice_includes_class_0_only_without_a_background() -> None:
+    batch = SceneSegmentation(Scenes(2, size=48))[[0, 1]]
+    logits = torch.randn(2, 7, 48, 48, generator=torch.Generator().manual_seed(0))
+    losses: list[Tensor] = []
+    for first in ("background", "sky"):
+        task = SegmentationTask(
+            lambda names: UNet(names, SmallEncoder((48, 48), channels=16)),
+            {"class_names": [first, *NAMES[1:]]},
+            ce_weight=0.0,
+        )
+        assert ("val/miou_foreground" in task.val_scores) == (first == "background")
+        losses.append(task._pixel_loss(logits, batch))
+    assert not torch.equal(*losses)
+
+
+@pytest.mark.parametrize(
+    ("block", "options", "reason"),
+    [
+        (None, {"ce_weight": 0.0, "dice_weight": 0.0}, "one of the first three above"),
+        (None, {"focal_gamma": -1.0}, "must be at least 0"),
+        ("scse", {"gate_loss_weight": 0.2}, "it needs block: gate, .* got block: scse"),
+        (None, {"gate_loss_weight": 0.2}, "it needs block: gate"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    block: str | None, options: dict[str, float], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        build_task(block, **options)
+
+
+def test_a_run_is_trained_resumed_tested_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    config = tmp_path / "unet.yaml"
+    config.write_text(CONFIG)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    fit = ["fit", "--config", str(config)]
+    assert main([*fit, "--run", str(whole)]) == 0
+    assert main([*fit, "--run", str(parts), "--trainer.max_steps", "3"]) == 0
+    last = parts / "checkpoints" / "last.ckpt"
+    assert main([*fit, "--run", str(parts), "--ckpt_path", str(last)]) == 0
+    model = read_model(whole / "checkpoints" / "last.ckpt")
+    assert isinstance(model, UNet)
+    assert model.class_names == tuple(NAMES)
+    assert main(["test", "--config", str(config), "--run", str(whole)]) == 0
+    scores = json.loads((whole / "test.json").read_text())
+    for name in ("miou", "miou_foreground", "dice", "boundary_iou", "gate_1_auc", "gate_2_inside"):
+        assert 0 <= scores[f"test/{name}"] <= 1
+        assert f"novel/{name}" in scores
+    classes = json.loads((whole / "test_classes.json").read_text())
+    assert [entry["class"] for entry in classes] == NAMES
+    panels = sorted(path.name for path in (whole / "panels").iterdir())
+    assert panels == [f"{split}_{i}.png" for split in ("novel", "test") for i in range(3)]
+    with Image.open(whole / "panels" / "test_0.png") as panel:
+        assert panel.size[0] == 1200
+    out = tmp_path / "unet.safetensors"
+    assert main(["export", "--run", str(whole), "--out", str(out)]) == 0
+    again = load(out)
+    images = torch.zeros(1, 3, 24, 24, dtype=torch.uint8)
+    best = read_model(whole / "checkpoints" / "best.ckpt")
+    assert torch.equal(again(images), best(images))
+
+
+def test_weights_of_other_classes_are_refused() -> None:
+    saved = {"visattn": {"model": {"arguments": {"class_names": ["cat"] * len(NAMES)}}}}
+    with pytest.raises(ValueError, match="trained with other classes"):
+        build_task().on_load_checkpoint(saved)

@@ -1,0 +1,216 @@
+"""Metrics of captions, and of attention maps against scenes and the boxes of phrases."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, distributed, nn
+from torchmetrics import Metric, SumMetric
+from torchmetrics.classification import BinaryAUROC
+from torchmetrics.utilities import dim_zero_cat
+
+from visattn.data.captions.batch import CaptionSample
+from visattn.data.phrases.grounding import GroundingResult, score_phrases
+from visattn.data.scenes.grammar import is_visual_word
+from visattn.data.scenes.verify import score_caption
+from visattn.data.scenes.world import World
+from visattn.metrics.captioning.scores import CaptionScores, caption_scores
+from visattn.results.captions import Phrase
+from visattn.training.metrics import WeightedMean
+
+REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
+SCENE_CAPTION_METRICS = ("caption_accuracy", "parsed")
+SCENE_MAP_METRICS = ("pointing_game", "correctness", "lift", "gate_auc")
+
+
+class ReferenceScores:
+    """BLEU, ROUGE-L and CIDEr-D of the captions of a split.
+
+    They are corpus metrics, not means over batches: the captions of all processes are gathered
+    before they are scored, and an image that occurs twice counts once.
+    """
+
+    def __init__(self) -> None:
+        self.captions: dict[str, str] = {}
+        self.references: dict[str, tuple[str, ...]] = {}
+
+    def update(self, samples: Sequence[CaptionSample], captions: Sequence[str]) -> None:
+        """Add one caption per sample."""
+        for sample, caption in zip(samples, captions, strict=True):
+            self.captions[sample.id] = caption
+            self.references[sample.id] = sample.references
+
+    def gather(self) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+        """Return the captions and references of all processes by image id, sorted by id."""
+        parts: list[Any] = [(self.captions, self.references)]
+        if distributed.is_available() and distributed.is_initialized():
+            parts = [None] * distributed.get_world_size()
+            distributed.all_gather_object(parts, (self.captions, self.references))
+        captions = {image_id: text for part, _ in parts for image_id, text in part.items()}
+        references = {image_id: texts for _, part in parts for image_id, texts in part.items()}
+        ids = sorted(captions)
+        return {key: captions[key] for key in ids}, {key: references[key] for key in ids}
+
+    def compute(self) -> tuple[dict[str, str], CaptionScores]:
+        """Return the captions by image id, and their scores."""
+        captions, references = self.gather()
+        return captions, caption_scores(captions, references)
+
+    def reset(self) -> None:
+        """Remove all captions."""
+        self.captions.clear()
+        self.references.clear()
+
+
+class GateAUC(BinaryAUROC):
+    """Area under the ROC curve of the gates of visual words against those of all others.
+
+    It is NaN if the captions have no visual words, or no others.
+    """
+
+    def compute(self) -> Tensor:
+        """Return the area."""
+        if len(dim_zero_cat(self.target).unique()) < 2:
+            return torch.tensor(torch.nan, device=self.device)
+        return super().compute()
+
+
+class SceneScores(nn.Module):
+    """Metrics of captions of scenes, and of the attention of their words.
+
+    `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
+    the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
+    maximum of the map lies in the box of the object's pixels; `correctness`, the attention inside;
+    `lift`, the correctness minus that of uniform attention. Over the words of all captions:
+    `gate_auc`, how often the gate of a visual word is higher than that of another word (area under
+    the ROC curve; 0.5 for a gate that does not depend on the word).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS[:-1])
+        self.metrics = nn.ModuleDict({name: WeightedMean() for name in names})
+        self.metrics["gate_auc"] = GateAUC()
+
+    def update(
+        self,
+        captions: Sequence[str],
+        maps: Sequence[Float[Tensor, "_t gy gx"]],
+        worlds: Sequence[World],
+        gates: Sequence[Float[Tensor, " _t"]],
+        *,
+        size: int,
+        boxes_to_cells: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """Add captions with their maps, the scenes at their size in pixels, and the gates.
+
+        Boxes are compared with the maps where the cells of the model's encoder lie.
+        """
+        triples = zip(captions, maps, worlds, strict=True)
+        scores = [
+            score_caption(*triple, size=size, boxes_to_cells=boxes_to_cells) for triple in triples
+        ]
+        count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
+        correctness = float(sum(score.correctness for score in scores))
+        baseline = float(sum(score.baseline for score in scores))
+        for name, amount, weight in (
+            ("caption_accuracy", sum(score.true for score in scores), count),
+            ("parsed", sum(score.parsed for score in scores), count),
+            ("pointing_game", sum(score.hits for score in scores), num_visual),
+            ("correctness", correctness, num_visual),
+            ("lift", correctness - baseline, num_visual),
+        ):
+            self[name].update(float(amount), weight)
+        visual = [is_visual_word(word) for text in captions for word in text.split()]
+        values = torch.cat([torch.empty(0), *gates]).float()
+        self["gate_auc"].update(values, torch.tensor(visual, dtype=torch.long))
+
+    def __getitem__(self, name: str) -> Metric:
+        """Return a metric."""
+        return cast("Metric", self.metrics[name])
+
+
+PHRASE_METRICS = (
+    "correctness",
+    "lift",
+    "enrichment",
+    "max_correctness",
+    "max_lift",
+    "last_word_correctness",
+    "last_word_lift",
+    "uniform_baseline",
+    "pointing_game",
+    "paper_correctness",
+    "paper_baseline",
+    "num_phrases",
+)
+
+
+class PhraseScores(nn.Module):
+    """Metrics of attention maps against the boxes of phrases; each phrase counts once.
+
+    `correctness`: attention inside the boxes, the mean over the words of a phrase.
+    `uniform_baseline`: the boxes' share of the image, which is the correctness of uniform
+    attention. `lift`: correctness minus the baseline. `enrichment`: correctness divided by the
+    baseline. `max_*`: the greatest correctness among the words of a phrase, as in the paper; it
+    rises with the number of words even for uninformative attention, so compare it with that of
+    shuffled images. `last_word_*`: that of the last word, which is usually the noun.
+    `pointing_game`: how often the maximum of a phrase's summed maps lies in a box; uninformative
+    attention reaches about the baseline. `paper_correctness` and `paper_baseline`: by the authors'
+    procedure, on upsampled maps, the greatest among the words, each a mean over values strictly
+    between 0 and 1. `num_phrases`: number of phrases.
+
+    Source:
+        Liu et al. 2017, arXiv:1605.09553, section 3.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = nn.ModuleDict({name: WeightedMean() for name in PHRASE_METRICS[:-1]})
+        self.metrics["num_phrases"] = SumMetric()
+
+    def update(
+        self, maps: Sequence[Float[Tensor, "_t gy gx"]], phrases: Sequence[Sequence[Phrase]]
+    ) -> None:
+        """Add the maps of captions, one per word, and the phrases of each caption.
+
+        Boxes are fractions of the model's input, as `phrases_to_input` returns them. For generated
+        captions, `match_phrases` finds the phrases.
+        """
+        results = [
+            result
+            for caption_maps, caption_phrases in zip(maps, phrases, strict=True)
+            for result in score_phrases(caption_maps, caption_phrases)
+        ]
+        for name, (amount, weight) in _sums(results).items():
+            self[name].update(amount, weight)
+        self["num_phrases"].update(len(results))
+
+    def __getitem__(self, name: str) -> Metric:
+        """Return a metric."""
+        return cast("Metric", self.metrics[name])
+
+
+def _sums(results: Sequence[GroundingResult]) -> dict[str, tuple[float, float]]:
+    """Return the numerator and the denominator of each metric."""
+    count = len(results)
+    mean = sum(result.mean_correctness for result in results)
+    greatest = sum(result.max_correctness for result in results)
+    last = sum(result.last_correctness for result in results)
+    baseline = sum(result.baseline for result in results)
+    paper = [r.paper_correctness for r in results if 0 < r.paper_correctness < 1]
+    paper_baseline = [r.paper_baseline for r in results if 0 < r.paper_baseline < 1]
+    return {
+        "correctness": (mean, count),
+        "lift": (mean - baseline, count),
+        "enrichment": (mean, baseline),
+        "max_correctness": (greatest, count),
+        "max_lift": (greatest - baseline, count),
+        "last_word_correctness": (last, count),
+        "last_word_lift": (last - baseline, count),
+        "uniform_baseline": (baseline, count),
+        "pointing_game": (sum(result.pointing_hit for result in results), count),
+        "paper_correctness": (sum(paper), len(paper)),
+        "paper_baseline": (sum(paper_baseline), len(paper_baseline)),
+    }

@@ -1,0 +1,187 @@
+"""Self-critical sequence training of captioners on CIDEr-D."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from visattn.data.captions.batch import CaptionBatch
+from visattn.data.captions.vocabulary import split_words
+from visattn.functional.captioning.sampling import (
+    SampledCaptions,
+    sample_captions,
+    sample_categorical,
+)
+from visattn.functional.reinforce import (
+    categorical_log_prob,
+    leave_one_out_advantages,
+    reinforce_loss,
+)
+from visattn.metrics.captioning.bleu import NgramCounts, ngram_counts
+from visattn.metrics.captioning.cider import (
+    IdfTable,
+    WeightedNgrams,
+    idf_table,
+    weighted_cider_d,
+    weighted_ngrams,
+)
+from visattn.models.captioner import Captioner
+from visattn.models.captioning.hard_attention import PlaceSampler
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.training.captioning.evaluation import encode_images
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.distributed.reduce import ddp_loss_scale
+from visattn.training.distributed.rng import step_generator
+
+BANNED_TOKENS = (PAD, START, UNKNOWN)
+
+
+class SCSTTask(CaptioningTask):
+    """Fine-tune a captioner on CIDEr-D by self-critical sequence training.
+
+    The captioner should be trained with teacher forcing before (`init_from`). The reward of a
+    sampled caption is its CIDEr-D against all references; the end token counts as a word of both,
+    because otherwise captions learn to stop after "with a". Its baseline is the mean reward of the
+    other samples of the image. Document frequencies are counted over the training photos. Dropout
+    is disabled. With hard attention the places are sampled too, and trained with the same rewards.
+
+    Args:
+        captioner: The captioner; it gets its vocabulary from the data.
+        data_info: Values that the data module provides; `words` is the vocabulary.
+        num_samples: Captions sampled for each photo.
+        max_length: Maximum number of words of a sampled caption.
+        settings: Arguments of `CaptioningTask`; those of the teacher-forced losses have no effect.
+
+    Source:
+        Rennie et al. 2017, arXiv:1612.00563, with the mean of the other samples as the baseline.
+    """
+
+    training_forward = ""
+    samples_places = True
+
+    def __init__(
+        self,
+        captioner: Callable[[list[str]], Captioner],
+        data_info: dict[str, Any],
+        *,
+        num_samples: int = 5,
+        max_length: int = 20,
+        **settings: Any,
+    ) -> None:
+        if num_samples < 2 or max_length < 1:
+            raise ValueError(
+                "num_samples must be at least 2 for the leave-one-out baseline, and max_length at "
+                f"least 1, got {num_samples} and {max_length}"
+            )
+        super().__init__(captioner, data_info, **settings)
+        self.num_samples, self.max_length = num_samples, max_length
+        self.idf_table: IdfTable | None = None
+        self.references: dict[str, list[WeightedNgrams]] = {}
+
+    def on_fit_start(self) -> None:
+        """Count document frequencies over the references of the training photos."""
+        super().on_fit_start()
+        references = self.data and self.data.references("train")
+        if references is None:
+            raise TypeError(
+                "SCSTTask needs photos with reference captions: use CaptionDataModule, got "
+                f"{type(self.data).__name__}"
+            )
+        ngrams = {
+            name: [_ngrams_with_end(split_words(caption)) for caption in captions]
+            for name, captions in references.items()
+        }
+        self.idf_table = idf = idf_table(list(ngrams.values()))
+        self.references = {
+            name: [weighted_ngrams(each, idf) for each in image] for name, image in ngrams.items()
+        }
+
+    def on_train_start(self) -> None:
+        """Disable dropout; a run that resumes within an epoch has no epoch start."""
+        super().on_train_start()
+        self.on_train_epoch_start()
+
+    def on_train_epoch_start(self) -> None:
+        """Disable dropout."""
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.eval()
+
+    def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
+        """Return the REINFORCE loss of sampled captions."""
+        features = encode_images(self.model, batch)
+        generator, size = step_generator(self), (len(features), self.num_samples)
+        state, sampler = self.model.start(features), None
+        if self.model.places is not None:
+            sampler = PlaceSampler(
+                lambda weights, _: sample_categorical(weights, generator.rand(*size))
+            )
+            state = replace(state, selection=sampler)
+        samples = sample_captions(
+            self.model.step,
+            state,
+            torch.full(size, START, device=features.device),
+            end_token=END,
+            max_length=self.max_length,
+            banned_tokens=BANNED_TOKENS,
+            uniforms=partial(generator.rand, *size),
+        )
+        rewards = self.rewards(samples, batch)
+        self.log("train/reward", rewards.mean(), prog_bar=True)
+        places = None if sampler is None else torch.stack(sampler.places, -1)
+        log_probs, sample_indices = self._log_probs(features, samples, places)
+        advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
+        loss = reinforce_loss(log_probs, advantages, reduction="mean")
+        loss = loss * ddp_loss_scale(len(log_probs), features.device)
+        return self.weigh_batch(loss, len(log_probs))
+
+    def rewards(self, samples: SampledCaptions, batch: CaptionBatch) -> Float[Tensor, "b k"]:
+        """Return the CIDEr-D, 0 to 10, of each sampled caption."""
+        if self.idf_table is None:
+            raise RuntimeError("document frequencies are counted in on_fit_start: call it first")
+        scores: list[list[float]] = []
+        for sample, captions, lengths in zip(
+            batch.samples, samples.tokens.tolist(), samples.lengths.tolist(), strict=True
+        ):
+            references = self.references[sample.id]
+            rows = (tokens[:length] for tokens, length in zip(captions, lengths, strict=True))
+            ngrams = [ngram_counts([self.model.words[token] for token in row]) for row in rows]
+            weighted = (weighted_ngrams(each, self.idf_table) for each in ngrams)
+            scores.append([weighted_cider_d(caption, references) for caption in weighted])
+        return torch.tensor(scores, device=samples.tokens.device)
+
+    def _log_probs(
+        self,
+        features: Float[Tensor, "b c y x"],
+        samples: SampledCaptions,
+        places: Int[Tensor, "b k t"] | None = None,
+    ) -> tuple[Float[Tensor, " p"], Tensor]:
+        """Return the log-probability of each sampled word, and the index of its caption.
+
+        With hard attention it is that of the word and of the place that was sampled before it.
+        """
+        lengths, order = samples.lengths.flatten().sort(descending=True, stable=True)
+        tokens = samples.tokens.flatten(0, 1)[order]
+        start = torch.full_like(tokens[:, :1], START)
+        inputs = torch.cat((start, tokens[:, :-1]), 1)
+        images, place_log_probs = order // self.num_samples, 0.0
+        if places is not None:
+            sampler = PlaceSampler.from_places(places.flatten(0, 1)[order])
+            model = cast("ShowAttendTell", self.model)
+            rollouts = model.rollout(features, inputs, lengths, images, sampler)
+            output, place_log_probs = rollouts.output, rollouts.place_log_probs
+        else:
+            output = self.model.teacher_force(features, inputs, lengths, images)
+        banned = torch.tensor(BANNED_TOKENS, device=tokens.device)
+        logits = output.logits.index_fill(-1, banned, -torch.inf)
+        words = tokens[output.rows, output.steps]
+        return categorical_log_prob(logits, words) + place_log_probs, order[output.rows]
+
+
+def _ngrams_with_end(words: list[str]) -> NgramCounts:
+    return ngram_counts([*words, SPECIAL_TOKENS[END]])

@@ -1,0 +1,252 @@
+"""Training of captioners with teacher forcing."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from visattn.data.captions.batch import CaptionBatch
+from visattn.data.phrases.grounding import (
+    SupervisedPart,
+    phrases_to_cells,
+    supervised_words,
+)
+from visattn.functional.captioning.losses import (
+    AttentionLoss,
+    Reduction,
+    attention_mass_loss,
+    attention_supervision_loss,
+    caption_loss,
+    doubly_stochastic_penalty,
+    pack_targets,
+)
+from visattn.models.captioner import Captioner, TeacherForcedOutput
+from visattn.models.dense import encoder_decoder_parameters
+from visattn.models.serialization.checkpoint import read_model
+from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
+from visattn.training.distributed.accumulation import GradientAccumulation
+from visattn.training.distributed.reduce import ddp_loss_scale, world_size
+from visattn.training.optim import OptimConfig
+from visattn.training.targets import TargetCounts
+from visattn.training.task import check_same
+
+_OPTIM = OptimConfig(warmup_steps=100)
+
+
+class CaptioningTask(CaptionEvalTask):
+    """Train a captioner on images with captions.
+
+    Validation and test metrics depend on the annotations of the data: the correctness of captions
+    of rendered scenes; BLEU, ROUGE-L and CIDEr-D with reference captions; attention correctness
+    with the boxes of objects or phrases. The test adds controls.
+
+    Args:
+        captioner: The captioner; it gets its vocabulary from the data.
+        data_info: Values that the data module provides; `words` is the vocabulary, `annotations`
+            what captions can be scored against: `scenes`, `references`.
+        doubly_stochastic_weight: Weight of the doubly stochastic attention penalty; 0 disables it.
+        reduction: How the loss and the penalty are reduced: as in the `paper`, as in the authors'
+            code (`arctic`), or as the `mean` over words.
+        label_smoothing: Label smoothing of the cross-entropy.
+        word_dropout: Probability with which a word that the decoder reads is replaced by the
+            unknown word in training.
+        attention_loss_weight: Weight of the attention supervision loss on the boxes of phrases,
+            where the data has them; 0 disables it.
+        attention_loss: The supervision loss: `cross_entropy` with uniform attention over the boxes,
+            or minus the log of the attention `mass` inside them.
+        supervised_words: Which words of a phrase are supervised: `all`, or the `last` one.
+        gate_weight: Weight of the mean gate, the share of the image in the context vector, so that
+            a captioner with a gate or a visual sentinel reads the image only where it helps; 0
+            disables it.
+        optim: The optimizer, by default AdamW with a learning rate of 2e-3 and a weight decay of
+            1e-2; `lr_mults` for `decoder` and `encoder`.
+        beam_size: Beam size of the search in validation and test.
+        length_penalty: Exponent of the length penalty of this search; 0 compares log-probabilities,
+            which favors short captions.
+        monitor: The validation metric that selects the best checkpoint. By default
+            `val/caption_accuracy` for rendered scenes, `val/cider-d` with reference captions, else
+            `val/loss`.
+        init_from: A checkpoint of a captioner with the same architecture and vocabulary, whose
+            weights initialize the model. To resume a run, use `--ckpt_path` instead.
+
+    Raises:
+        ValueError: If a weight is negative, `word_dropout` is not in [0, 1), or the checkpoint does
+            not fit; in `fit`, if the captioner has hard attention.
+    """
+
+    default_optimizer = staticmethod(partial(AdamW, lr=2e-3, weight_decay=1e-2))
+    training_forward = "teacher_force"
+    samples_places = False
+    """Whether the task trains hard attention, with sampled places."""
+
+    def __init__(
+        self,
+        captioner: Callable[[list[str]], Captioner],
+        data_info: dict[str, Any],
+        *,
+        doubly_stochastic_weight: float = 0.0,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        word_dropout: float = 0.0,
+        attention_loss_weight: float = 0.0,
+        attention_loss: AttentionLoss = "cross_entropy",
+        supervised_words: SupervisedPart = "all",
+        gate_weight: float = 0.0,
+        optim: OptimConfig = _OPTIM,
+        beam_size: int = 5,
+        length_penalty: float = 0.0,
+        monitor: str | None = None,
+        init_from: str | None = None,
+    ) -> None:
+        weights = (doubly_stochastic_weight, attention_loss_weight, gate_weight)
+        if min(weights) < 0:
+            raise ValueError(
+                "doubly_stochastic_weight, attention_loss_weight and gate_weight must be at least "
+                f"0, got {', '.join(map(str, weights))}"
+            )
+        if not 0 <= word_dropout < 1:
+            raise ValueError(f"word_dropout must be in [0, 1), got {word_dropout}")
+        super().__init__(
+            captioner(data_info["words"]),
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            annotations=data_info.get("annotations"),
+            optim=optim,
+            monitor=monitor,
+        )
+        if init_from is not None:
+            self._initialize_from(Path(init_from))
+        self.reduction: Reduction = reduction
+        self.doubly_stochastic_weight = doubly_stochastic_weight
+        self.label_smoothing, self.word_dropout = label_smoothing, word_dropout
+        self.attention_loss_weight = attention_loss_weight
+        self.attention_loss: AttentionLoss = attention_loss
+        self.supervised_words: SupervisedPart = supervised_words
+        self.gate_weight = gate_weight
+        self.accumulation = GradientAccumulation()
+
+    def check_training(self) -> None:
+        """Refuse hard attention: soft weights may be tested with it, but not trained."""
+        if self.model.places is not None and not self.samples_places:
+            raise ValueError(
+                "hard attention has no gradient without sampled places: train it with "
+                "HardAttentionTask, or set attention: soft"
+            )
+
+    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
+        """Refuse captions that are longer than the positions of the model.
+
+        Raises:
+            ValueError: If a caption has more words.
+        """
+        limit = getattr(self.model, "max_length", None)
+        most = getattr(self.data, "max_words", counts.largest + 1) if split == "train" else None
+        needed = counts.largest + 1 if most is None else min(counts.largest + 1, most)
+        if limit is None or needed <= limit:
+            return []
+        name = "training" if split == "train" else "validation"
+        raise ValueError(
+            f"the longest {name} caption needs {needed} positions, {counts.largest} words and the "
+            f"start token, but the model has {limit}: set max_length of the captioner to at least "
+            f"{needed}, or shorten the captions"
+        )
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Weight the accumulated batches by their words or captions, as one batch would."""
+        self.accumulation.normalize(optimizer)
+
+    def _initialize_from(self, checkpoint: Path) -> None:
+        """Load the weights of another run."""
+        model = read_model(checkpoint)
+        check_same({"words": getattr(model, "words", ())}, self.model, {"words": "words"})
+        weights = model.state_dict()
+        self.load_state_dict({f"model.{name}": tensor for name, tensor in weights.items()})
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the decoder and of the encoder."""
+        parts = encoder_decoder_parameters(self.model, self.model.encoder)
+        return {"decoder": parts["decoder"], "encoder": parts["encoder"]}
+
+    def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
+        """Return the cross-entropy of the captions, plus the penalties with a weight above 0."""
+        output = teacher_force_batch(self.model, batch.drop_words(self.word_dropout))
+        targets = batch.captions[output.rows, output.steps + 1]
+        num_captions = len(batch.lengths)
+        loss = caption_loss(
+            output.logits,
+            targets,
+            num_captions,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
+        self.log("train/loss", loss.detach(), prog_bar=True)
+        self.log("train/attention_entropy", _attention_entropy(output.attention.weights.detach()))
+        count = len(targets) if self.reduction == "mean" else num_captions
+        loss = loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
+        return self.weigh_batch(loss, count)
+
+    def weigh_batch(self, loss: Float[Tensor, ""], count: int) -> Float[Tensor, ""]:
+        """Return the loss of a batch, weighted by its words or captions if batches accumulate."""
+        num_batches = self.trainer.accumulate_grad_batches if self._trainer else 1
+        return self.accumulation.weigh(loss, count, num_batches)
+
+    def attention_penalties(
+        self, output: TeacherForcedOutput, batch: CaptionBatch
+    ) -> float | Float[Tensor, ""]:
+        """Return the sum of the weighted losses of the attention; 0 without any."""
+        penalties: list[Tensor] = []
+        if self.doubly_stochastic_weight:
+            penalty = self._doubly_stochastic_penalty(output, len(batch.lengths))
+            penalties.append(self.doubly_stochastic_weight * penalty)
+        if self.attention_loss_weight:
+            penalties.append(self.attention_loss_weight * self._attention_loss(output, batch))
+        if self.gate_weight:
+            penalties.append(self.gate_weight * self._mean_gate(output.attention.gate))
+        return sum(penalties)
+
+    def _doubly_stochastic_penalty(
+        self, output: TeacherForcedOutput, num_captions: int
+    ) -> Float[Tensor, ""]:
+        weights = output.attention.weights
+        penalty = doubly_stochastic_penalty(
+            weights, output.rows, num_captions, reduction=self.reduction
+        )
+        if self.reduction == "arctic":  # the sum over the captions of all processes
+            return penalty * world_size()
+        return penalty * ddp_loss_scale(num_captions, weights.device)
+
+    def _attention_loss(
+        self, output: TeacherForcedOutput, batch: CaptionBatch
+    ) -> Float[Tensor, ""]:
+        """Return the supervision loss of the attention on the boxes of the phrases."""
+        encoder = self.model.encoder
+        captions = [phrases_to_cells(each, encoder.boxes_to_cells) for each in batch.phrases()]
+        words = supervised_words(captions, encoder.grid_size, words=self.supervised_words)
+        device = output.attention.weights.device
+        targets, supervised = pack_targets(
+            *(x.to(device) for x in words), lengths=batch.packing or batch.lengths
+        )
+        mass = self.attention_loss == "mass"
+        supervision_loss = attention_mass_loss if mass else attention_supervision_loss
+        loss = supervision_loss(output.attention.weights, targets, supervised)
+        self.log("train/attention_loss", loss.detach())
+        return loss * ddp_loss_scale(supervised.sum(), device)
+
+    def _mean_gate(self, gate: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+        if not gate.requires_grad:
+            raise ValueError(
+                f"gate_weight must be 0 for a {type(self.model).__name__}, which has no gate, got "
+                f"{self.gate_weight}"
+            )
+        self.log("train/gate", gate.detach().mean())
+        return gate.mean() * ddp_loss_scale(len(gate), gate.device)
+
+
+def _attention_entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:
+    """Return the mean entropy of the attention, in nats; uniform attention has log n."""
+    return torch.special.entr(weights).sum(-1).mean()

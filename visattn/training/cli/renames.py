@@ -1,0 +1,82 @@
+"""Names of earlier versions in configs, saved runs and on the command line, which load on."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+OPTIONS = {
+    "optimizer": "optim.optimizer",
+    "schedule": "optim.schedule",
+    "warmup_steps": "optim.warmup_steps",
+    "decay_start": "optim.decay_start",
+    "encoder_lr_mult": "optim.lr_mults.encoder",
+    "backbone_lr_mult": "optim.lr_mults.backbone",
+    "block_lr_mult": "optim.lr_mults.blocks",
+    "head_lr_mult": "optim.lr_mults.head",
+    "policy_lr_mult": "optim.lr_mults.policy",
+    "baseline_lr_mult": "optim.lr_mults.baseline",
+}
+"""Options of the tasks of visattn: the name until November 2026, and that of today."""
+_CLASS = re.compile(r"visattn\.training\.(?:tasks|data)\.\w+\.(\w+)")  # they moved between modules
+_TASK = re.compile(r"(visattn\.[\w.]+\.)?\w+Task")  # others may have options of the same names
+_ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)})(?=[.=]|$)")
+
+
+def rename_config(config: Any) -> Any:
+    """Return a config with today's names of options and classes.
+
+    Args:
+        config: Content of a YAML file, or a part of it.
+
+    Example:
+        >>> rename_config({"class_path": "CaptioningTask", "init_args": {"warmup_steps": 3}})
+        {'class_path': 'CaptioningTask', 'init_args': {'optim': {'warmup_steps': 3}}}
+        >>> rename_config("visattn.training.data.scenes.ScenesDataModule")
+        'visattn.training.ScenesDataModule'
+    """
+    if isinstance(config, str):
+        return _CLASS.sub(r"visattn.training.\1", config)
+    if isinstance(config, list):
+        return [rename_config(value) for value in config]
+    if not isinstance(config, dict):
+        return config
+    renamed = {name: rename_config(value) for name, value in config.items()}
+    options = renamed.get("init_args")
+    if isinstance(options, dict) and _TASK.fullmatch(str(renamed.get("class_path"))):
+        renamed["init_args"] = _nest(options)
+    return renamed
+
+
+def _nest(options: dict[str, Any]) -> dict[str, Any]:
+    nested = {name: value for name, value in options.items() if name not in OPTIONS}
+    for name in (name for name in OPTIONS if name in options):
+        *parents, last = OPTIONS[name].split(".")
+        level = nested
+        for parent in parents:
+            level[parent] = level.get(parent) or {}
+            level = level[parent]
+        level.setdefault(last, options[name])
+    return nested
+
+
+def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[str]:
+    """Return command-line arguments with today's names of the options of a task.
+
+    Args:
+        arguments: Command-line arguments.
+        configs: Contents of the configs, of which the last one with a task counts.
+
+    Example:
+        >>> rename_arguments(["--model.optimizer.lr=0.1", "--model.warmup_steps", "3"], [])
+        ['--model.optim.optimizer.lr=0.1', '--model.optim.warmup_steps', '3']
+    """
+    models = [config.get("model") for config in configs if isinstance(config, dict)]
+    tasks = [
+        model["class_path"] for model in models if isinstance(model, dict) and "class_path" in model
+    ]
+    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, _, own = option.partition("=")
+        tasks += [own or value] if name in ("--model", "--model.class_path") else []
+    if tasks and not _TASK.fullmatch(str(tasks[-1])):
+        return list(arguments)
+    return [_ARGUMENT.sub(lambda match: f"--model.{OPTIONS[match[1]]}", each) for each in arguments]

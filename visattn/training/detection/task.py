@@ -1,0 +1,188 @@
+"""Training of object detectors."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, interpolate
+from torch.optim import AdamW
+
+from visattn.data.regions.detection import DetectionBatch
+from visattn.functional.evaluation.localization import peak_locations, pointing_game_hits
+from visattn.metrics.detection.average_precision import AP_METRICS
+from visattn.models.detection.detr import DETR, BoxPrediction
+from visattn.pipelines.detector_attention import detector_attention
+from visattn.training.data_module import InputSpec
+from visattn.training.detection.losses import SetCriterion
+from visattn.training.detection.metrics import DETECTION_METRICS, DetectionScores
+from visattn.training.metrics import Evaluation, WeightedMean
+from visattn.training.optim import OptimConfig
+from visattn.training.targets import TargetCounts
+from visattn.training.task import Task
+
+_OPTIM = OptimConfig(decay_start=0.7)
+_MAP_METRICS = ("pointing_game", "pointing_exact", "pointing_3x3", "other_query")
+
+
+class DetectionTask(Task):
+    """Train a detector.
+
+    Validation logs COCO's average precision. The test adds that of small, medium and large objects,
+    and scores the attention of the queries: `pointing_exact` is how often the maximum of a query's
+    map lies on the pixels of its object, `pointing_3x3` that of its mean over 3 x 3 cells, since
+    the features of a cell are made from pixels around it, `pointing_game` how often the first
+    maximum lies within half a cell of the object, since a thin one need not contain the center of a
+    cell, and `other_query`, the control, how often the maximum of another object's query does.
+
+    Args:
+        detector: The detector; it gets the names of its classes from the data.
+        data_info: Values that the data module provides; `class_names` are the names of the classes.
+        optim: The optimizer, by default AdamW with a learning rate of 5e-4 and a weight decay of
+            1e-4; `lr_mults` for `encoder` and `decoder`.
+        class_weight: Weight of classification in matching and loss.
+        l1_weight: Weight of the L1 distance of boxes in matching and loss.
+        giou_weight: Weight of the generalized IoU in matching and loss.
+        no_object_weight: Weight of "no object" in the cross-entropy of a softmax detector.
+        max_detections: Largest number of detections per image that are scored.
+        monitor: The validation metric that selects the best checkpoint.
+    """
+
+    model: DETR
+    default_optimizer = staticmethod(partial(AdamW, lr=5e-4, weight_decay=1e-4))
+
+    def __init__(
+        self,
+        detector: Callable[[list[str]], DETR],
+        data_info: dict[str, Any],
+        *,
+        optim: OptimConfig = _OPTIM,
+        class_weight: float = 2.0,
+        l1_weight: float = 5.0,
+        giou_weight: float = 2.0,
+        no_object_weight: float = 0.1,
+        max_detections: int = 100,
+        monitor: str = "val/AP",
+    ) -> None:
+        super().__init__(detector(data_info["class_names"]), optim, monitor)
+        weights = (class_weight, l1_weight, giou_weight, no_object_weight)
+        if min(weights) < 0 or max_detections < 1:
+            raise ValueError(
+                "the weights must be at least 0 and max_detections at least 1, got "
+                f"{weights} and {max_detections}"
+            )
+        self.max_detections = max_detections
+        self.criterion = SetCriterion(
+            self.model.class_probability, class_weight, l1_weight, giou_weight, no_object_weight
+        )
+        self.add_evaluations(lambda: DetectionEvaluation(self.model.class_names))
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the detector."""
+        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
+
+    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
+        """Return whether images have more objects than the model has queries."""
+        if counts.largest <= self.model.num_queries:
+            return []
+        return [
+            f"an image has {counts.largest:,} objects, but the model {self.model.num_queries:,} "
+            f"queries: objects beyond them are not learned; set num_queries to {counts.largest:,}"
+        ]
+
+    def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
+        """Return the sum of all losses, with denoising if the model has it."""
+        memory = self.model.encode(batch.images)
+        output = self.model.decode(memory, (batch.labels, batch.boxes))
+        losses = self.criterion.losses(output, batch.labels, batch.boxes)
+        total = torch.stack(list(losses.values())).sum()
+        logged = {f"train/{name}": loss.detach() for name, loss in losses.items()}
+        self.log_dict(logged, batch_size=len(batch.images))
+        self.log("train/loss", total.detach(), prog_bar=True, batch_size=len(batch.images))
+        return total
+
+    def evaluate(self, batch: DetectionBatch, split: str) -> None:
+        """Update the metrics of a split; those of maps outside of `fit` only."""
+        output = self.model.decode(self.model.encode(batch.images))
+        losses = self.criterion.losses(output, batch.labels, batch.boxes)
+        loss = torch.stack(list(losses.values())).sum()
+        last = BoxPrediction(output.layers.logits[-1], output.layers.boxes[-1])
+        detections = self.model.select(last, max_detections=self.max_detections)
+        evaluation: DetectionEvaluation = self.evaluation(split)
+        evaluation.loss.update(loss * len(batch.images), len(batch.images))
+        evaluation.scores.update(detections, batch.samples)
+        evaluation.complete = not self.fitting
+        if evaluation.complete:
+            self._update_map_scores(batch, evaluation)
+
+    def _update_map_scores(self, batch: DetectionBatch, evaluation: "DetectionEvaluation") -> None:
+        """Score the map of each object's query on the object, and on the next object."""
+        attention = detector_attention(self.model, batch.images)
+        layers = BoxPrediction(*(part[None] for part in attention.prediction))
+        matches = self.criterion.match(layers, batch.labels, batch.boxes)
+        for index, sample in enumerate(batch.samples):
+            own = matches.image == index
+            objects = batch.objects[index, matches.object[own]].cpu()
+            masks = sample.region.masks
+            if masks is None or not len(objects) or not bool(masks[objects].any((1, 2)).all()):
+                continue
+            maps = attention.maps[index, matches.query[own]].cpu()
+            evaluation.update_maps(maps, masks[objects])
+
+
+class DetectionEvaluation(Evaluation):
+    """Average precision and loss of a split, and the scores of the maps of queries.
+
+    Args:
+        class_names: Names of the classes.
+    """
+
+    names = DETECTION_METRICS
+    complete = False
+    """Whether the maps are scored, and the AP of small, medium and large objects is logged."""
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        super().__init__()
+        self.class_names = class_names
+        self.loss, self.scores = WeightedMean(), DetectionScores()
+        self.maps = nn.ModuleDict({name: WeightedMean() for name in _MAP_METRICS})
+
+    def update_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:
+        """Add the map and the mask of each object of an image."""
+        size = (masks.shape[1], masks.shape[2])
+        half_cell = min(size[0] / maps.shape[1], size[1] / maps.shape[2]) / 2
+        large = interpolate(maps[None], size, mode="bilinear", align_corners=False)[0]
+        peaks = peak_locations(large)
+        smooth = avg_pool2d(maps, 3, stride=1, padding=1)
+        smooth = interpolate(smooth[None], size, mode="bilinear", align_corners=False)[0]
+        hits = {
+            "pointing_game": pointing_game_hits(peaks, masks, half_cell),
+            "pointing_exact": pointing_game_hits(peaks, masks),
+            "pointing_3x3": pointing_game_hits(peak_locations(smooth), masks),
+            "other_query": pointing_game_hits(peaks.roll(1, 0), masks, half_cell),
+        }
+        for name, hit in hits.items():
+            if len(hit) > 1 or name != "other_query":
+                self._map(name).update(hit.sum(), len(hit))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return all metrics by name."""
+        scores = self.scores.compute().scores
+        values = {name: self._map(name).compute() for name in _MAP_METRICS if self.complete}
+        names = AP_METRICS if self.complete else DETECTION_METRICS[:-1]
+        values |= {name: torch.tensor(scores[name]) for name in names}
+        return {**values, "loss": self.loss.compute()}
+
+    def notes(self, split: str) -> dict[str, Any]:
+        """Return the average precision of each class."""
+        rows = [
+            {"class": self.class_names[label], "AP": value}
+            for label, value in self.scores.compute().per_class.items()
+        ]
+        return {f"{split}_classes": rows}
+
+    def _map(self, name: str) -> WeightedMean:
+        return cast("WeightedMean", self.maps[name])

@@ -1,0 +1,235 @@
+"""Classification, policy and baseline losses of recurrent attention models."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from visattn.functional.reinforce import (
+    gaussian_entropy,
+    gaussian_log_prob,
+    leave_one_out_advantages,
+    reinforce_loss,
+    value_baseline_loss,
+)
+from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.models.ram.rollout import GlimpseRollout
+from visattn.results.kinds import IGNORE_LABEL
+from visattn.training.distributed.reduce import all_reduce_std
+from visattn.training.glimpses.rewards import (
+    RewardType,
+    classification_rewards,
+    label_per_glimpse,
+    label_sequences,
+    log_prob_before_glimpses,
+    rewarded_actions,
+)
+from visattn.training.value_baseline import ValueBaseline
+
+
+@dataclass(frozen=True, eq=False)
+class GlimpseLosses:
+    """The losses of a batch of rollouts, with the rewards behind them.
+
+    Args:
+        classification: Cross-entropy; trains the glimpse network, the core and the classifier.
+        policy: REINFORCE loss; trains the policy.
+        baseline: Mean squared error of a learned baseline; 0 without one.
+        rewards: Reward of each action.
+        expected_rewards: Baseline of each action, including the leave-one-out baseline.
+        advantages: Rewards minus baselines, normalized if configured.
+    """
+
+    classification: Float[Tensor, ""]
+    policy: Float[Tensor, ""]
+    baseline: Float[Tensor, ""]
+    rewards: Float[Tensor, "b m a"]
+    expected_rewards: Float[Tensor, "b m a"]
+    advantages: Float[Tensor, "b m a"]
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """The sum of the losses; most parameters have a gradient from one of them only."""
+        return self.classification + self.policy + self.baseline
+
+
+@dataclass(frozen=True)
+class GlimpseLossOptions:
+    """How rewards become losses, and what each loss counts.
+
+    Args:
+        leave_one_out_baseline: Also subtract the mean over the other rollouts of the image.
+        reward: As in `visattn.training.glimpses.rewards.classification_rewards`.
+        normalize_advantages: Divide the advantages by their standard deviation over all processes.
+        policy_loss_weight: Weight of the policy loss.
+        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
+            the last glimpse of each label.
+        label_smoothing: Label smoothing of the cross-entropy.
+        entropy_weight: Weight of the policy's entropy, if there are actions.
+    """
+
+    leave_one_out_baseline: bool = False
+    reward: RewardType = "correct"
+    normalize_advantages: bool = False
+    policy_loss_weight: float = 1.0
+    aux_loss_weight: float = 0.0
+    label_smoothing: float = 0.0
+    entropy_weight: float = 0.0
+
+
+def compute_glimpse_losses(
+    rollout: GlimpseRollout,
+    labels: Int[Tensor, "b ..."],
+    options: GlimpseLossOptions | None = None,
+    *,
+    policy_std: Float[Tensor, ""],
+    baseline: ValueBaseline | Tensor | None = None,
+) -> GlimpseLosses:
+    """Return the losses of rollouts.
+
+    Every label of a sequence is classified after the last of its glimpses. Actions after the first
+    misread label, whose reward is 0 whatever they are, have no gradient, unless the reward is the
+    log-probability.
+
+    Args:
+        rollout: The rollouts, with samples of the policy.
+        labels: True classes, or sequences of them padded with -100.
+        options: Options of the losses; their defaults if None.
+        policy_std: Standard deviation of the policy.
+        baseline: Expected reward: a constant, a learned baseline, or none. It must not depend on
+            the action or on anything after it.
+
+    Raises:
+        ValueError: If `leave_one_out_baseline` is set and there is a single rollout per image.
+    """
+    options = options or GlimpseLossOptions()
+    num_actions = rollout.policy_means.shape[2]
+    rewards = classification_rewards(
+        rollout.logits, labels, options.reward, num_actions=num_actions
+    )
+    rewarded = rewarded_actions(
+        rollout.logits,
+        labels,
+        num_actions=num_actions,
+        stop_at_error=options.reward != "log_probability",
+    )
+    values = _baseline_values(baseline, rollout, labels)
+    advantages = rewards - values.detach()
+    has_actions = rewards.numel() > 0
+    if options.leave_one_out_baseline and has_actions:
+        advantages = leave_one_out_advantages(advantages)
+    advantages = advantages * rewarded
+    expected_rewards = rewards - advantages
+    if options.normalize_advantages and advantages.numel() > 1:
+        advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)
+    log_probs = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, policy_std)
+    entropy = has_actions * options.entropy_weight * gaussian_entropy(policy_std)
+    is_learned = has_actions and isinstance(baseline, ValueBaseline)
+    return GlimpseLosses(
+        classification=_classification_loss(
+            rollout.logits, labels, options.aux_loss_weight, options.label_smoothing
+        ),
+        policy=options.policy_loss_weight * reinforce_loss(log_probs, advantages) - entropy,
+        baseline=value_baseline_loss(values, rewards, rewarded)
+        if is_learned
+        else rewards.new_zeros(()),
+        rewards=rewards,
+        expected_rewards=expected_rewards,
+        advantages=advantages.detach(),
+    )
+
+
+def total_cross_entropy(
+    logits: Float[Tensor, "b t k"], labels: Int[Tensor, "b ..."]
+) -> tuple[Float[Tensor, ""], int]:
+    """Return the summed cross-entropy of all labels after the last of their glimpses.
+
+    Args:
+        logits: Class logits after each glimpse.
+        labels: True classes, or sequences of them padded with -100.
+
+    Returns:
+        The sum in nats, and the number of labels.
+    """
+    targets = label_sequences(labels)
+    step = logits.shape[1] // targets.shape[1]
+    read, targets = logits[:, step - 1 :: step].flatten(0, 1), targets.flatten()
+    total = cross_entropy(read, targets, reduction="sum", ignore_index=IGNORE_LABEL)
+    return total, int((targets != IGNORE_LABEL).sum())
+
+
+def label_targets(model: GlimpseModel, labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b ..."]:
+    """Return the labels that a model is to read: with its end class after each sequence.
+
+    Args:
+        model: The model.
+        labels: True classes, or sequences of them padded with -100.
+
+    Raises:
+        ValueError: If sequences have different lengths and the model has no end class.
+    """
+    if model.end_class is not None:
+        lengths = (labels != IGNORE_LABEL).sum(1, keepdim=True)
+        padding = torch.full_like(labels[:, :1], IGNORE_LABEL)
+        end = model.class_names.index(model.end_class)
+        return torch.cat([labels, padding], 1).scatter(1, lengths, end)
+    if model.num_labels > 1 and (labels == IGNORE_LABEL).any():
+        raise ValueError(
+            f"the images have different numbers of labels, at most {model.num_labels}: set "
+            "end_class of the model, so that it learns where a sequence ends"
+        )
+    return labels
+
+
+def check_num_labels(model: GlimpseModel, max_length: int) -> None:
+    """Check that a model reads as many labels as the data have.
+
+    Args:
+        model: The model.
+        max_length: Largest number of labels per image.
+
+    Raises:
+        ValueError: If it reads another number of labels.
+    """
+    num_labels = model.num_labels - (model.end_class is not None)
+    if num_labels != max_length:
+        raise ValueError(
+            f"the data have up to {max_length} label{'s' * (max_length > 1)} per image, but the "
+            f"model reads {num_labels}: use DRAM with max_objects={max_length}, or other data"
+        )
+
+
+def _classification_loss(
+    logits: Float[Tensor, "b m t k"],
+    labels: Int[Tensor, "b ..."],
+    aux_loss_weight: float,
+    label_smoothing: float,
+) -> Float[Tensor, ""]:
+    targets = label_per_glimpse(labels, logits.shape[2])[:, None].expand(logits.shape[:3])
+    step = logits.shape[2] // label_sequences(labels).shape[1]
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(
+            logits.flatten(0, 2),
+            targets.flatten(),
+            ignore_index=IGNORE_LABEL,
+            label_smoothing=label_smoothing,
+        )
+
+    last = loss(logits[:, :, step - 1 :: step], targets[:, :, step - 1 :: step])
+    return last + aux_loss_weight * loss(logits, targets) if aux_loss_weight else last
+
+
+def _baseline_values(
+    baseline: ValueBaseline | Tensor | None, rollout: GlimpseRollout, labels: Int[Tensor, "b ..."]
+) -> Float[Tensor, "b m a"]:
+    """Return the expected reward of each action, from what was known before it."""
+    num_actions = rollout.policy_means.shape[2]
+    if not isinstance(baseline, ValueBaseline):
+        value = 0.0 if baseline is None else baseline
+        return torch.zeros_like(rollout.policy_means[..., 0]) + value
+    log_probs = log_prob_before_glimpses(rollout.logits.detach(), labels)
+    first = log_probs.shape[2] - num_actions
+    return baseline(rollout.policy_states, log_probs[:, :, first:])

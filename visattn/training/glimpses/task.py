@@ -1,0 +1,383 @@
+"""Training of glimpse models with REINFORCE, and diagnostics of their policy."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+
+from visattn.data.classification.datasets import LabeledBatch
+from visattn.data.classification.digit_sequences import DigitSequenceBatch
+from visattn.functional.reinforce import explained_variance, gaussian_entropy, update_moving_average
+from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.models.ram.rollout import GlimpseRollout
+from visattn.training.data_module import InputSpec
+from visattn.training.distributed.reduce import all_reduce_mean
+from visattn.training.distributed.rng import step_generator
+from visattn.training.glimpses.evaluation import (
+    GlimpseEvaluation,
+    GlimpseEvaluator,
+    digit_scanpaths,
+    supervised_policy_loss,
+    supervised_rollout,
+)
+from visattn.training.glimpses.losses import (
+    GlimpseLosses,
+    GlimpseLossOptions,
+    check_num_labels,
+    compute_glimpse_losses,
+    label_targets,
+)
+from visattn.training.glimpses.rewards import RewardType
+from visattn.training.optim import OptimConfig
+from visattn.training.task import Task
+from visattn.training.value_baseline import ValueBaseline
+
+
+@torch.no_grad()
+def policy_diagnostics(
+    rollout: GlimpseRollout, losses: GlimpseLosses, policy_std: Float[Tensor, ""]
+) -> dict[str, Tensor]:
+    """Return statistics that show whether a policy learns.
+
+    Returns:
+        `std` and `entropy` (nats) of the policy; `reward`; `advantage_mean` and `advantage_std`;
+        `explained_variance`, the fraction of the variance of the rewards that the baseline
+        explains; `clamped_fraction`, the fraction of samples outside of the image; `mean_std`, the
+        standard deviation of the policy's means between images, which is near 0 if the policy
+        ignores the image; and, with several rollouts, `gradient_snr`, the signal-to-noise ratio of
+        the policy gradient.
+    """
+    diagnostics = {"std": policy_std, "entropy": gaussian_entropy(policy_std)}
+    if not losses.rewards.numel():
+        return diagnostics
+    explained = explained_variance(losses.expected_rewards, losses.rewards)
+    outside = (rollout.policy_samples.abs() > 1).any(-1)
+    diagnostics |= {
+        "reward": losses.rewards.mean(),
+        "advantage_mean": losses.advantages.mean(),
+        "advantage_std": losses.advantages.std(correction=0),
+        "explained_variance": explained.nan_to_num(0.0),
+        "clamped_fraction": outside.to(policy_std).mean(),
+        "mean_std": rollout.policy_means.mean(1).std(0, correction=0).mean(),
+    }
+    if rollout.policy_means.shape[1] > 1:
+        snr = gradient_signal_to_noise(rollout, losses.advantages, policy_std)
+        diagnostics["gradient_snr"] = snr
+    return diagnostics
+
+
+@torch.no_grad()
+def gradient_signal_to_noise(
+    rollout: GlimpseRollout, advantages: Float[Tensor, "b m a"], policy_std: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """Return the squared norm of the mean policy gradient over its variance between rollouts.
+
+    The gradient is that of the weights of the policy's mean, for a batch with one of the rollouts.
+    At 1, the gradient of a single rollout has as much noise as signal.
+    """
+    residuals = (rollout.policy_samples - rollout.policy_means) / policy_std**2
+    scores = residuals * advantages.unsqueeze(-1)
+    gradients = torch.einsum("bmap, bmad -> mpd", scores, rollout.policy_states) / len(scores)
+    noise = gradients.var(0).sum()
+    signal = (gradients.mean(0).square().sum() - noise / len(gradients)).clamp(min=0)
+    return signal / noise.clamp(min=1e-20)
+
+
+def gradient_norms(modules: Mapping[str, nn.Module | None]) -> dict[str, Tensor]:
+    """Return the norm of the gradient of each module that has one.
+
+    Example:
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> layer(torch.tensor([3.0])).backward()
+        >>> gradient_norms({"layer": layer, "nothing": None})
+        {'layer': tensor(3.)}
+    """
+    norms: dict[str, Tensor] = {}
+    for name, module in modules.items():
+        parameters = module.parameters() if module is not None else ()
+        gradients = [weight.grad.detach() for weight in parameters if weight.grad is not None]
+        if gradients:
+            norms[name] = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    return norms
+
+
+Baseline = Literal["none", "moving_average", "learned", "informed", "leave_one_out"]
+GlimpseBatch = LabeledBatch | DigitSequenceBatch
+_OPTIM = OptimConfig(schedule="cosine")
+
+
+class GlimpseTask(Task):
+    """Train a glimpse model: classification by cross-entropy, locations by REINFORCE.
+
+    Each image has one or more rollouts with locations sampled from the policy. The classification
+    loss trains the glimpse network, the recurrent core and the classifier; the policy loss trains
+    the policy, and the core too if `backprop_policy_to_core`. Validation and test use the means of
+    the policy (greedy locations), with the same initial locations each time, and compare them with
+    controls: random locations, a fixed raster and, where the data know the centers of the objects,
+    the policy started there or, for several labels, all glimpses there (`centered`).
+
+    Images may have several labels, which a model such as `DRAM` reads in order. The error is then
+    that of the whole sequence, and an action is rewarded for all labels that it leads to, up to the
+    first error. A model with an `end_class` learns to end sequences of different lengths.
+
+    Args:
+        model: The model; it gets the names of its classes from the data.
+        data_info: Values that the data module provides: `class_names` are the names of the classes,
+            `max_length` is the largest number of labels per image, by default 1.
+        num_rollouts: Rollouts per training image.
+        baseline: Baseline of the rewards: none (`none`), a moving average (`moving_average`), a
+            value predicted from the hidden state before the action (`learned`), one predicted also
+            from the probability of the true class at that time (`informed`), or the mean reward of
+            the other rollouts of the image (`leave_one_out`).
+        reward: 1 for a correct prediction (`correct`), its `log_probability`, or the `gain` in
+            probability of the true class since before the action.
+        normalize_advantages: Divide the advantages of a batch by their standard deviation.
+        backprop_policy_to_core: Propagate the gradient of the policy loss into the core.
+        policy_loss_weight: Weight of the policy loss. With an optimizer like Adam it only matters
+            for parameters that other losses train too, as with `backprop_policy_to_core`.
+        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
+            the last glimpse of each label.
+        label_smoothing: Label smoothing of the cross-entropy.
+        entropy_weight: Weight of the policy's entropy; it has an effect if the model learns its
+            standard deviation.
+        final_std: Standard deviation of the policy at the end of the run, reached linearly in the
+            logarithm from that of the model; by default it does not change.
+        random_location_epochs: First epochs, in which each image has one rollout at random
+            locations and the policy is not trained.
+        supervised_location_epochs: First epochs, in which the glimpses lie around the centers of
+            the objects and the policy learns these by maximum likelihood, without REINFORCE; the
+            data must know the centers, as `DigitSequenceDataModule` does.
+        optim: The optimizer, by default Adam with a learning rate of 1e-3; `lr_mults` for the
+            `core`, the `policy` and a learned `baseline`.
+        num_eval_starts: Initial locations per image in `validate` and `test`.
+        num_eval_samples: Sampled rollouts in `test`, whose probabilities are averaged; 0 disables
+            them.
+        monitor: The validation metric that selects the best checkpoint.
+
+    Raises:
+        ValueError: If an option is out of range, `leave_one_out` has a single rollout, or the model
+            reads another number of labels than the data have.
+    """
+
+    model: GlimpseModel
+    average_reward: Tensor
+    default_optimizer = staticmethod(partial(Adam, lr=1e-3, fused=True))
+    training_forward = "rollout"
+
+    def __init__(
+        self,
+        model: Callable[[list[str]], GlimpseModel],
+        data_info: dict[str, Any],
+        *,
+        num_rollouts: int = 1,
+        baseline: Baseline = "learned",
+        reward: RewardType = "correct",
+        normalize_advantages: bool = False,
+        backprop_policy_to_core: bool = False,
+        policy_loss_weight: float = 1.0,
+        aux_loss_weight: float = 0.0,
+        label_smoothing: float = 0.0,
+        entropy_weight: float = 0.0,
+        final_std: float | None = None,
+        random_location_epochs: int = 0,
+        supervised_location_epochs: int = 0,
+        optim: OptimConfig = _OPTIM,
+        num_eval_starts: int = 5,
+        num_eval_samples: int = 10,
+        monitor: str = "val/error",
+    ) -> None:
+        super().__init__(model(data_info["class_names"]), optim, monitor)
+        check_num_labels(self.model, data_info.get("max_length", 1))
+        self.num_rollouts, self.baseline = num_rollouts, baseline
+        self.loss_options = GlimpseLossOptions(
+            leave_one_out_baseline=baseline == "leave_one_out",
+            reward=reward,
+            normalize_advantages=normalize_advantages,
+            policy_loss_weight=policy_loss_weight,
+            aux_loss_weight=aux_loss_weight,
+            label_smoothing=label_smoothing,
+            entropy_weight=entropy_weight,
+        )
+        self.backprop_policy_to_core, self.final_std = backprop_policy_to_core, final_std
+        self.random_location_epochs = random_location_epochs
+        self.supervised_location_epochs = supervised_location_epochs
+        # The policy, or its standard deviation, has no gradient in these epochs.
+        self.idle_parameters = random_location_epochs + supervised_location_epochs > 0
+        _check_options(self)
+        chance = 1 / len(self.model.class_names)
+        self.value_baseline = (
+            ValueBaseline(
+                self.model.hidden_size, initial_value=chance, informed=baseline == "informed"
+            )
+            if baseline in ("learned", "informed")
+            else None
+        )
+        self.register_buffer("average_reward", torch.tensor(chance))
+        self.evaluators = {
+            "fit": GlimpseEvaluator(),
+            "validate": GlimpseEvaluator(num_starts=num_eval_starts),
+            "test": GlimpseEvaluator(num_starts=num_eval_starts, num_samples=num_eval_samples),
+        }
+        self.add_evaluations(lambda: GlimpseEvaluation(self.model, self.evaluators))
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the model."""
+        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the core, the policy and the baseline."""
+        policy = list(nn.ModuleList(self.model.policy_modules.values()).parameters())
+        baseline = [] if self.value_baseline is None else list(self.value_baseline.parameters())
+        others = {id(parameter) for parameter in (*policy, *baseline)}
+        core = [parameter for parameter in self.parameters() if id(parameter) not in others]
+        return {"core": core, "policy": policy, "baseline": baseline}
+
+    def on_train_batch_start(self, batch: GlimpseBatch, batch_idx: int) -> None:
+        """Seed the random numbers of this step, and set the policy's standard deviation."""
+        super().on_train_batch_start(batch, batch_idx)
+        if self.final_std is not None:
+            progress = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+            first, last = math.log(self.model.policy_std), math.log(self.final_std)
+            with torch.no_grad():
+                self.model.policy.log_std.fill_(first + min(1.0, progress) * (last - first))
+
+    def training_step(self, batch: GlimpseBatch, batch_idx: int) -> Tensor:
+        """Return the sum of the classification, policy and baseline losses."""
+        images = self.model.normalize(batch.images)
+        if self.current_epoch < self.supervised_location_epochs:
+            shape = (len(images), self.num_rollouts, self.model.num_glimpses, 2)
+            noise = step_generator(self).randn(*shape).to(images)
+            rollout, losses = self.supervised_losses(images, batch, noise)
+        else:
+            rollout = self._sample_rollout(images)
+            losses = self.losses(rollout, label_targets(self.model, batch.labels))
+        self._log_training(rollout, losses)
+        return losses.total
+
+    def supervised_losses(
+        self,
+        images: Float[Tensor, "b c y x"],
+        batch: GlimpseBatch,
+        noise: Float[Tensor, "b m t 2"],
+    ) -> tuple[GlimpseRollout, GlimpseLosses]:
+        """Return rollouts around the centers of the objects, and losses that teach these."""
+        rollout, path = supervised_rollout(self.model, images, batch, noise)
+        losses = self.losses(rollout, label_targets(self.model, batch.labels))
+        policy_loss = supervised_policy_loss(rollout, path, self.model.policy.std)
+        return rollout, replace(losses, policy=policy_loss)
+
+    def _sample_rollout(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
+        """Return rollouts at locations sampled from the policy, or at random locations."""
+        generator, num_glimpses = step_generator(self), self.model.num_glimpses
+        count = len(images)
+        if self.current_epoch < self.random_location_epochs:
+            locations = 2 * generator.rand(count, num_glimpses, 2).to(images) - 1
+            return self.model.rollout(images, locations=locations)
+        noise = generator.randn(count, self.num_rollouts, num_glimpses, 2).to(images)
+        starts = None
+        if self.model.init_location == "random":
+            starts = 2 * generator.rand(count, self.num_rollouts, 2).to(images) - 1
+        return self.model.rollout(
+            images,
+            num_rollouts=self.num_rollouts,
+            backprop_policy_to_core=self.backprop_policy_to_core,
+            init_locations=starts,
+            noise=noise,
+        )
+
+    def losses(self, rollout: GlimpseRollout, labels: Int[Tensor, "b ..."]) -> GlimpseLosses:
+        """Return the losses of rollouts, and update the moving average of the reward."""
+        moving_average = self.baseline == "moving_average"
+        losses = compute_glimpse_losses(
+            rollout,
+            labels,
+            self.loss_options,
+            policy_std=self.model.policy.std,
+            baseline=self.average_reward if moving_average else self.value_baseline,
+        )
+        if moving_average and losses.rewards.numel():
+            reward = all_reduce_mean(losses.rewards.mean())
+            self.average_reward.copy_(update_moving_average(self.average_reward, reward))
+        return losses
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the gradient norm of each part of the model."""
+        if self._logs_now:
+            modules = {
+                "glimpse_net": self.model.glimpse_net,
+                "rnn": self.model.rnn,
+                "classifier": self.model.classifier,
+                **self.model.policy_modules,
+                "value_baseline": self.value_baseline,
+            }
+            for name, norm in gradient_norms(modules).items():
+                self.log(f"grad_norm/{name}", norm)
+
+    def evaluate(self, batch: GlimpseBatch, split: str) -> None:
+        """Update the errors of a split for each source of locations."""
+        evaluation: GlimpseEvaluation = self.evaluation(split)
+        evaluation.evaluator = self.evaluators[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
+        indices = evaluation.next_indices(
+            len(batch.labels), rank=self.global_rank, world_size=self.trainer.world_size
+        )
+        evaluation.update(
+            self.model,
+            batch.images,
+            label_targets(self.model, batch.labels),
+            indices,
+            None if self.fitting else self._centers(batch, split, indices),
+        )
+
+    def _centers(self, batch: GlimpseBatch, split: str, indices: range) -> Tensor | None:
+        """Return the centers of the only object of images, or those of each glimpse's object."""
+        if isinstance(batch, DigitSequenceBatch):
+            return digit_scanpaths(self.model, batch)
+        centers = self.data and self.data.centers("validation" if split == "val" else "test")
+        return None if centers is None else centers[list(indices)]
+
+    @property
+    def _logs_now(self) -> bool:
+        """Whether the diagnostics of this step are logged."""
+        return not (self.global_step + 1) % max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
+
+    def _log_training(self, rollout: GlimpseRollout, losses: GlimpseLosses) -> None:
+        if not self._logs_now:
+            return
+        size = len(rollout.locations)
+        self.log("train/loss", losses.classification.detach(), prog_bar=True, batch_size=size)
+        diagnostics = policy_diagnostics(rollout, losses, self.model.policy.std)
+        diagnostics["baseline_loss"] = losses.baseline.detach()
+        for name, value in diagnostics.items():
+            self.log(f"policy/{name}", value.detach(), prog_bar=name == "reward", batch_size=size)
+
+
+def _check_options(task: GlimpseTask) -> None:
+    """Raise a ValueError if an option of a task is out of range."""
+    nonnegative = {
+        "policy_loss_weight": task.loss_options.policy_loss_weight,
+        "aux_loss_weight": task.loss_options.aux_loss_weight,
+        "entropy_weight": task.loss_options.entropy_weight,
+        "random_location_epochs": task.random_location_epochs,
+        "supervised_location_epochs": task.supervised_location_epochs,
+    }
+    negative = {name: value for name, value in nonnegative.items() if not value >= 0}
+    if negative:
+        raise ValueError(f"{', '.join(negative)} must be at least 0, got {negative}")
+    if not 0 <= (smoothing := task.loss_options.label_smoothing) < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {smoothing}")
+    if task.final_std is not None and not task.final_std > 0:
+        raise ValueError(f"final_std must be above 0, got {task.final_std}")
+    if task.num_rollouts < 1:
+        raise ValueError(f"num_rollouts must be at least 1, got {task.num_rollouts}")
+    if task.num_rollouts < 2 and task.baseline == "leave_one_out":
+        raise ValueError(
+            "the leave_one_out baseline needs at least 2 rollouts per image: set num_rollouts to 2 "
+            f"or more, or choose another baseline; got num_rollouts={task.num_rollouts}"
+        )

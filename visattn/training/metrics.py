@@ -1,0 +1,198 @@
+"""Metrics of a split over an epoch, weighted means, and the accuracy at chance level."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+
+class Evaluation(nn.Module, ABC):
+    """The metrics of a split, which the steps of a task update and the end of an epoch logs."""
+
+    names: Sequence[str] = ()
+    """The metrics that validation logs during training."""
+
+    @abstractmethod
+    def compute(self) -> Mapping[str, Tensor]:
+        """Return the metrics by name; the same names in every process."""
+
+    def notes(self, split: str) -> dict[str, Any]:
+        """Return what `validate` and `test` write beside the metrics, such as those of each class.
+
+        Args:
+            split: The first part of the names, such as `test`.
+        """
+        return {}
+
+    def reset(self) -> None:
+        """Reset all metrics."""
+        for module in self.modules():
+            if isinstance(module, Metric):
+                module.reset()
+
+
+class WeightedMean(Metric):
+    """The sum of all amounts divided by the sum of their counts; NaN before the first update.
+
+    Example:
+        >>> mean = WeightedMean()
+        >>> mean.update(3, 4)
+        >>> mean.update(0, 2)
+        >>> mean.compute()
+        tensor(0.5000)
+    """
+
+    full_state_update = False
+    amount: Tensor
+    count: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("amount", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, amount: float | Tensor, count: float | Tensor) -> None:
+        """Add an amount and its count."""
+        self.amount += amount
+        self.count += count
+
+    def compute(self) -> Tensor:
+        """Return the mean."""
+        return (self.amount / self.count).float()
+
+
+_Z = 1.959964  # the 97.5 % quantile of the standard normal distribution
+Verdict = Literal["above chance", "at chance", "below chance"]
+
+
+class ClassCounts(Metric):
+    """Number of images of each class.
+
+    Args:
+        num_classes: Number of classes.
+
+    Example:
+        >>> counts = ClassCounts(3)
+        >>> counts.update(torch.tensor([2, 0, 2]))
+        >>> counts.compute()
+        tensor([1, 0, 2])
+    """
+
+    full_state_update = False
+    counts: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.add_state("counts", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, labels: Int[Tensor, " b"]) -> None:
+        """Add the true classes of images."""
+        self.counts += torch.bincount(labels, minlength=len(self.counts))
+
+    def compute(self) -> Int[Tensor, " k"]:
+        """Return the number of images of each class."""
+        return self.counts.clone()
+
+
+class ChanceLevel(NamedTuple):
+    """The accuracy of guesses that do not use the image, with a 95 % confidence interval.
+
+    There are two such guesses: a class drawn uniformly, and always the most frequent class, which
+    is at least as accurate. The interval reaches from the lower end of Wilson's interval of the
+    first to the upper end of that of the second, for the number of images.
+
+    Example:
+        >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
+        >>> level.uniform, level.majority, round(level.low, 3), round(level.high, 3)
+        (0.5, 0.6, 0.404, 0.691)
+        >>> level.verdict(0.65), level.verdict(0.7), level.verdict(0.4)
+        ('at chance', 'above chance', 'below chance')
+
+    Source:
+        Wilson 1927, doi:10.1080/01621459.1927.10502953.
+    """
+
+    uniform: float
+    majority: float
+    low: float
+    high: float
+    num_images: int
+    majority_class: str
+    """The most frequent class; empty if all are equally frequent."""
+
+    def verdict(self, accuracy: float) -> Verdict:
+        """Return whether an accuracy lies above, in or below the interval."""
+        if self.low <= accuracy <= self.high:
+            return "at chance"
+        return "above chance" if accuracy > self.high else "below chance"
+
+    def report(self, scores: dict[str, float], *, errors: bool = False) -> dict[str, Any]:
+        """Return a verdict on each score, and a sentence about the first.
+
+        Args:
+            scores: By metric name, split included.
+            errors: Whether the scores are error rates; otherwise they are accuracies.
+
+        Example:
+            >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
+            >>> report = level.report({"test/error": 0.41}, errors=True)
+            >>> report["test/error_verdict"], report["test/error_majority_baseline"]
+            ('at chance', 0.4)
+        """
+        first = next(iter(scores))
+        uniform, majority, low, high = (1 - part if errors else part for part in self[:4])
+        verdicts = {
+            name: self.verdict(1 - score if errors else score) for name, score in scores.items()
+        }
+        interval = f"{min(low, high):.4f} to {max(low, high):.4f}"
+        constant = (
+            f", {majority:.4f} by always answering {self.majority_class!r}"
+            if self.majority_class
+            else ""
+        )
+        return {
+            **{f"{name}_verdict": verdict for name, verdict in verdicts.items()},
+            f"{first}_majority_baseline": round(majority, 6),
+            "chance": (
+                f"{first} is {verdicts[first]}: guessing gives {uniform:.4f}{constant}; over "
+                f"{self.num_images:,} images {interval} with 95 % confidence"
+            ),
+        }
+
+
+def chance_level(counts: Int[Tensor, " k"], class_names: Sequence[str]) -> ChanceLevel:
+    """Return the accuracy at chance level.
+
+    Args:
+        counts: Number of images of each class, at least one in total.
+        class_names: Names of the classes.
+    """
+    num_images, largest = int(counts.sum()), int(counts.max())
+    uniform, majority = 1 / len(counts), largest / num_images
+    low, _ = wilson_interval(uniform, num_images)
+    _, high = wilson_interval(majority, num_images)
+    majority_class = "" if int(counts.min()) == largest else class_names[int(counts.argmax())]
+    return ChanceLevel(uniform, majority, low, high, num_images, majority_class)
+
+
+def wilson_interval(probability: float, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a proportion.
+
+    Args:
+        probability: The expected proportion, in [0, 1].
+        count: Number of trials, at least 1.
+
+    Example:
+        >>> [round(end, 4) for end in wilson_interval(0.5, 100)]
+        [0.4038, 0.5962]
+    """
+    variance = _Z**2 / count
+    center = (probability + variance / 2) / (1 + variance)
+    root = math.sqrt(probability * (1 - probability) / count + variance / (4 * count))
+    margin = _Z * root / (1 + variance)
+    return max(0.0, center - margin), min(1.0, center + margin)

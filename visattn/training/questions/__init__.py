@@ -1,0 +1,1 @@
+"""Training of visual question answering models."""

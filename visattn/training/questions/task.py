@@ -1,0 +1,373 @@
+"""Training of visual question answering models."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from visattn.data.questions.batch import QuestionBatch
+from visattn.data.questions.erasure import Erased
+from visattn.functional.captioning.losses import attention_mass_loss
+from visattn.metrics.maps.grounding import box_coverage
+from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.training.data_module import InputSpec
+from visattn.training.metrics import Evaluation, WeightedMean
+from visattn.training.optim import OptimConfig
+from visattn.training.questions.metrics import (
+    QuestionScores,
+    ReferentScores,
+    answer_scores,
+    referent_boxes,
+)
+from visattn.training.questions.panels import question_panels, rows_of_types
+from visattn.training.task import Task
+
+
+def answer_loss(
+    logits: Float[Tensor, "r k"], batch: QuestionBatch, *, label_smoothing: float = 0.0
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy of answers; against soft labels if several people answered.
+
+    Questions without an answer that the model knows are left out.
+
+    Args:
+        logits: Logits of the answers.
+        batch: The questions with their answers.
+        label_smoothing: Label smoothing.
+    """
+    if batch.soft_scores is None:
+        targets: Tensor = batch.answers
+        known: Int[Tensor, " q"] = (batch.answers >= 0).nonzero()[:, 0]
+    else:
+        totals = batch.soft_scores.sum(1, keepdim=True)
+        targets = batch.soft_scores / totals.clamp(min=1e-9)
+        known = (totals[:, 0] > 0).nonzero()[:, 0]
+    if not len(known):
+        return logits.sum() * 0
+    return cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
+
+
+def hop_targets(
+    batch: QuestionBatch,
+    grid: tuple[int, int],
+    num_hops: int,
+    boxes_to_cells: Callable[[Tensor], Tensor] = lambda boxes: boxes,
+) -> Float[Tensor, "r {num_hops} n"]:
+    """Return how much of each cell is covered by the objects that each hop should look at.
+
+    Hop k should look at the objects of step k, and hops beyond the last step at those of the last
+    step. A cell counts by the object that covers most of it.
+
+    Args:
+        batch: Questions with boxes and referents.
+        grid: Rows and columns of cells.
+        num_hops: Number of hops.
+        boxes_to_cells: Of the model's encoder, which knows where its cells lie.
+
+    Returns:
+        Zeros for questions without referents.
+    """
+    boxes, referents = batch.boxes, batch.referents
+    if boxes is None or referents is None:
+        return torch.zeros(len(batch.answers), num_hops, grid[0] * grid[1])
+    height, width = batch.images.shape[2:]
+    sides = boxes.new_tensor([width, height, width, height])
+    placed = boxes_to_cells(boxes / sides)
+    covered = box_coverage(placed[:, :, None], grid).flatten(-2)[batch.image_indices]
+    last_step = referents.any(-1).sum(1).clamp(min=1) - 1
+    hops = torch.arange(num_hops, device=boxes.device)
+    steps = torch.minimum(hops, last_step[:, None])
+    chosen = referents.gather(1, steps[..., None].expand(-1, -1, referents.shape[2]))
+    return (covered[:, None] * chosen[..., None]).amax(2)
+
+
+CONTROLS = ("other_image", "blank_image")
+ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")
+_NUM_ERASED = 128  # images per split in which objects are erased
+_OPTIM = OptimConfig(warmup_steps=100, decay_start=0.5)
+
+
+class QuestionTask(Task):
+    """Train a visual question answering model.
+
+    The loss is the cross-entropy of the answer; against the VQA accuracies of the answers, divided
+    by their sum, if several people answered.
+
+    Metrics are those of `QuestionScores` and, where the data know the objects that a question is
+    about, of `ReferentScores`. The test adds two controls: `other_image_...`, the same questions
+    with the images of each pair swapped, and `blank_image_...`, with a gray image. A model that
+    answers from the images falls to the level of the questions alone; that level is reached best by
+    a model trained with `blank_images: true`. A second test set is logged as `novel/...`.
+
+    Each head of each hop is judged by itself in `test_heads.json`: one may point where their mean
+    does not.
+
+    On rendered scenes the test also erases objects from the first 128 images:
+    `erased_referent_changed` is how often a correct answer changes where it must, and
+    `erased_distractor_unchanged` how often it stays where it must.
+
+    Args:
+        vqa_model: The model; it gets the words of the questions and the answers from the data.
+        data_info: Values that the data module provides: `words`, `answers`, `question_types` and
+            `num_steps`.
+        hop_loss_weight: Weight of the supervision of maps: minus the log of the attention inside
+            the objects that the question is about. Hop k is supervised by step k of the reasoning;
+            hops beyond the last step by the last step.
+        first_types: Types of questions that the training begins with: only their answers, and maps,
+            count in the loss of the first `first_steps` steps. A model that must learn all types at
+            once, without supervision of its maps, may never find where to look.
+        first_steps: Steps of training on `first_types`.
+        label_smoothing: Label smoothing of the cross-entropy.
+        optim: The optimizer, by default AdamW with a learning rate of 1e-3 and a weight decay of
+            1e-2; `lr_mults` for `encoder` and `decoder`.
+        num_panels: Number of test images per test set that are written as figures to `panels/` of
+            the run: questions, answers and the map of each hop.
+        monitor: The validation metric that selects the best checkpoint.
+
+    Raises:
+        ValueError: If a number is out of range, or maps are supervised although the model has none
+            or the data do not know the objects.
+    """
+
+    model: VQAModel
+    idle_parameters = True  # timm backbones may have layers after their last stage
+
+    def __init__(
+        self,
+        vqa_model: Callable[[list[str], list[str]], VQAModel],
+        data_info: dict[str, Any],
+        *,
+        hop_loss_weight: float = 0.0,
+        first_types: list[str] | None = None,
+        first_steps: int = 0,
+        label_smoothing: float = 0.0,
+        optim: OptimConfig = _OPTIM,
+        num_panels: int = 8,
+        monitor: str = "val/mean_accuracy",
+    ) -> None:
+        if hop_loss_weight < 0 or not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "hop_loss_weight must be at least 0, label_smoothing at least 0 and below 1; got "
+                f"{hop_loss_weight} and {label_smoothing}"
+            )
+        super().__init__(vqa_model(data_info["words"], data_info["answers"]), optim, monitor)
+        self.model.question_beginnings = tuple(data_info.get("question_beginnings", ()))
+        self.types = {name: index for index, name in enumerate(data_info["question_types"])}
+        num_hops, num_steps = len(self.model.hop_names), data_info["num_steps"]
+        if hop_loss_weight and not (num_hops and num_steps):
+            raise ValueError(
+                "hop_loss_weight supervises the maps of hops by the objects that a question is "
+                "about: it needs a model with maps, and data that know the objects; this model has "
+                f"{num_hops} maps, the data {num_steps} steps of reasoning"
+            )
+        self.first_types = self._check_first_types(first_types or [], first_steps)
+        self.first_steps = first_steps
+        self.hop_loss_weight, self.label_smoothing = hop_loss_weight, label_smoothing
+        self.num_panels = num_panels
+        types, num_answers = data_info["question_types"], len(self.model.answers)
+        self.add_evaluations(lambda: QuestionEvaluation(types, num_answers, num_steps, num_hops))
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the encoder."""
+        encoder = self.model.encoder
+        return InputSpec(encoder.img_size, encoder.mean, encoder.std)
+
+    def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch; at first, of its questions of the first types."""
+        if self.global_step < self.first_steps:
+            batch = batch.of_types(self.first_types)
+        output = self._answer(batch)
+        loss = answer_loss(output.logits, batch, label_smoothing=self.label_smoothing)
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(batch.answers))
+        if self.hop_loss_weight and output.attention is not None and batch.boxes is not None:
+            hop_loss = self._hop_loss(output.attention, batch)
+            self.log("train/hop_loss", hop_loss.detach(), batch_size=len(batch.answers))
+            loss = loss + self.hop_loss_weight * hop_loss
+        return loss
+
+    def evaluate(self, batch: QuestionBatch, split: str) -> None:
+        """Update the metrics of a split; controls outside of `fit` only."""
+        self._evaluate(batch, split)
+
+    def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metrics and controls; draw panels of the first images."""
+        split = "novel" if dataloader_idx else "test"
+        output = self._evaluate(batch, split)
+        if not batch_idx and self.num_panels and self.trainer.is_global_zero:
+            rows = rows_of_types(batch, self.num_panels)
+            panels = question_panels(self.model, batch, output, rows)
+            self.notes |= {f"panels/{split}_{i}": panel for i, panel in enumerate(panels)}
+
+    def _check_first_types(self, first_types: list[str], first_steps: int) -> frozenset[str]:
+        unknown = sorted(set(first_types) - set(self.types))
+        if unknown or first_steps < 0 or bool(first_types) != bool(first_steps):
+            raise ValueError(
+                "first_types must be types of questions of the data, with first_steps above 0, or "
+                f"both be left out; got {first_types} and {first_steps}, the types are "
+                f"{', '.join(self.types)}"
+            )
+        return frozenset(first_types)
+
+    def _answer(self, batch: QuestionBatch) -> AnswerOutput:
+        return self.model(batch.images, batch.questions, batch.image_indices)
+
+    def _hop_loss(
+        self, attention: Float[Tensor, "r hops n"], batch: QuestionBatch
+    ) -> Float[Tensor, ""]:
+        """Return the mean loss of the maps of all hops against the objects of their steps."""
+        encoder = self.model.encoder
+        targets = hop_targets(batch, encoder.grid_size, attention.shape[1], encoder.boxes_to_cells)
+        supervised = targets.sum(-1) > 0
+        return attention_mass_loss(
+            attention.flatten(0, 1), targets.flatten(0, 1), supervised.flatten()
+        )
+
+    def _evaluate(self, batch: QuestionBatch, split: str) -> AnswerOutput:
+        evaluation: QuestionEvaluation = self.evaluation(split)
+        output, controls = self._answer(batch), not self.fitting
+        loss, count = answer_loss(output.logits, batch), len(batch.answers)
+        evaluation.loss.update(loss * count, count)
+        types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
+        available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
+        evaluation.scores.update(output.logits.argmax(1), available, types)
+        referents = batch.referents
+        if output.attention is not None and batch.boxes is not None and referents is not None:
+            size = (batch.images.shape[2], batch.images.shape[3])
+            boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
+            boxes = self.model.encoder.boxes_to_cells(boxes)
+            maps = output.attention.unflatten(2, self.model.grid_size)
+            evaluation.referents.update(maps, boxes, types)
+            if output.heads is not None and controls:
+                heads = output.heads.unflatten(3, self.model.grid_size)
+                evaluation.update_heads(heads, boxes, types)
+        if controls:
+            paired = batch.image_indices < batch.num_paired
+            for name, other in zip(
+                CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
+            ):
+                predictions = self._answer(other).logits.argmax(1)[paired]
+                evaluation.control(name).update(predictions, available[paired], types[paired])
+            self._update_erasures(batch, output.logits.argmax(1), evaluation)
+        return output
+
+    def _update_erasures(
+        self, batch: QuestionBatch, predictions: Int[Tensor, " r"], evaluation: "QuestionEvaluation"
+    ) -> None:
+        """Ask correctly answered questions again, about images without one of their objects."""
+        data = self.data
+        if data is None or evaluation.num_erased >= _NUM_ERASED:
+            return
+        evaluation.num_erased += len(batch.samples)
+        for erased, metric in evaluation.erasures():
+            rows, other = data.erasures(batch, erased)
+            if other is None:
+                continue
+            answers = self._answer(other.to(self.device)).logits.argmax(1)
+            before = predictions[rows]
+            correct = before == batch.answers[rows]
+            same = (answers == before) == (erased == "distractor")
+            metric.update((same & correct).sum(), correct.sum())
+
+
+class QuestionEvaluation(Evaluation):
+    """Metrics of a split: answers, the loss, referents, and the controls.
+
+    Args:
+        types: Types of questions, with the group of each.
+        num_answers: Number of possible answers.
+        num_steps: Largest number of steps of reasoning.
+        num_hops: Number of maps of the model.
+    """
+
+    def __init__(
+        self, types: dict[str, str], num_answers: int, num_steps: int, num_hops: int
+    ) -> None:
+        super().__init__()
+        self.scores, self.loss = QuestionScores(types, num_answers), WeightedMean()
+        self.referents = ReferentScores(list(types), num_steps=num_steps, num_hops=num_hops)
+        self.controls = nn.ModuleDict(
+            {name: QuestionScores(types, num_answers) for name in CONTROLS}
+        )
+        self.heads: ReferentScores | None = None
+        self.erased_referent, self.erased_distractor = WeightedMean(), WeightedMean()
+        self.num_erased = 0
+        self.names = (*self.scores.names, "loss", *self.referents.names)
+
+    def control(self, name: str) -> QuestionScores:
+        """Return the scores of a control."""
+        return cast("QuestionScores", self.controls[name])
+
+    def erasures(self) -> tuple[tuple[Erased, WeightedMean], ...]:
+        """Return the metrics of images without an object."""
+        return ("referent", self.erased_referent), ("distractor", self.erased_distractor)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return all metrics by name; controls if they were updated."""
+        values = {**self.scores.compute(), "loss": self.loss.compute()}
+        if self.referents.update_called:
+            values |= self.referents.compute()
+        for name in CONTROLS:
+            if self.control(name).update_called:
+                results = self.control(name).compute()
+                values |= {f"{name}_{key}": results[key] for key in self._control_names}
+        for (_, metric), name in zip(self.erasures(), ERASURES, strict=True):
+            if metric.update_called:
+                values[name] = metric.compute()
+        return values
+
+    def notes(self, split: str) -> dict[str, Any]:
+        """Return the metrics of each type, of each step of reasoning and of each head."""
+        notes: dict[str, Any] = {f"{split}_types": self.type_rows()}
+        if self.referents.update_called:
+            notes[f"{split}_referents"] = self.referents.rows()
+        if heads := self.head_rows():
+            notes[f"{split}_heads"] = heads
+        return notes
+
+    def type_rows(self) -> list[dict[str, Any]]:
+        """Return accuracy, majority and controls of each type."""
+        rows = self.scores.rows()
+        for name in CONTROLS:
+            accuracies = {row["type"]: row["accuracy"] for row in self.control(name).rows()}
+            for row in rows:
+                row[name] = accuracies.get(row["type"])
+        return rows
+
+    def update_heads(
+        self,
+        heads: Float[Tensor, "r hops h gy gx"],
+        boxes: Float[Tensor, "r s o 4"],
+        types: Int[Tensor, " r"],
+    ) -> None:
+        """Add the maps of the single heads of questions; see `ReferentScores.update`."""
+        if self.heads is None:
+            names, steps = self.referents.types, self.referents.num_steps
+            self.heads = ReferentScores(
+                names, num_steps=steps, num_hops=heads.shape[1] * heads.shape[2]
+            ).to(heads.device)
+        self.heads.update(heads.flatten(1, 2), boxes, types)
+
+    def head_rows(self) -> list[dict[str, Any]]:
+        """Return the metrics of each type, step, hop and head; none without heads."""
+        if self.heads is None:
+            return []
+        num_heads = self.heads.num_hops // self.referents.num_hops
+        return [
+            {**row, "hop": hop // num_heads + 1, "head": hop % num_heads + 1}
+            for row in self.heads.rows()
+            for hop in [row["hop"] - 1]
+        ]
+
+    @property
+    def _control_names(self) -> tuple[str, ...]:
+        groups = [f"accuracy_{group}" for group in self.scores.groups]
+        return ("accuracy", "mean_accuracy", *groups)
+
+    def reset(self) -> None:
+        """Reset all metrics."""
+        super().reset()
+        self.num_erased, self.heads = 0, None

@@ -1,1 +1,0 @@
-"""Lightning modules: captioning, classification, glimpses."""
