@@ -13,7 +13,7 @@ import torch
 
 import visattn as va
 from visattn.io.atomic import atomic_replace, atomic_write
-from visattn.io.run_directory import run_checkpoint
+from visattn.models.saving.runs import run_checkpoint
 from visattn.models.serialization.checkpoint import read_model
 
 BUNDLED = Path(va.__file__).parent / "models" / "bundled"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.options.output_streams import prepare_streams
-from visattn.io.disk_errors import disk_errno, disk_error
+from visattn.io.atomic import disk_errno, disk_error
 from visattn.io.messages import did_you_mean
-from visattn.io.terminal import escaped_warnings, print_message, silence
+from visattn.io.safe_text import escaped_warnings, print_message, silence
 
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {

@@ -8,7 +8,7 @@ import pytest
 
 from visattn.cli import main
 from visattn.commands.data import command
-from visattn.io.disk_errors import explained_disk_errors
+from visattn.io.atomic import explained_disk_errors
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from visattn.cli import main
-from visattn.io.terminal import escaped_warnings
+from visattn.io.safe_text import escaped_warnings
 
 ESCAPE = "\x1b[2J\x07\u202e"
 LINES = [

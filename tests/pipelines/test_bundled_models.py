@@ -11,8 +11,8 @@ from visattn.cli import main
 from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
 from visattn.data.scenes.verify import verify_caption
 from visattn.data.scenes.world import WorldConfig
-from visattn.io.bundled_models import find_bundled_model, list_bundled_models
 from visattn.models import RecurrentAttentionModel, ShowAttendTell
+from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
 
 
 def test_they_are_small_and_have_cards() -> None:
@@ -98,7 +98,7 @@ def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in find_bundled_model("scenes-glimpses").parent.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    monkeypatch.setattr("visattn.io.bundled_models._DIRECTORY", tmp_path)
+    monkeypatch.setattr("visattn.models.saving.bundled._DIRECTORY", tmp_path)
     file = tmp_path / "scenes-glimpses.safetensors"
     content = bytearray(file.read_bytes())
     content[-1000] ^= 1

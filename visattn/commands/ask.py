@@ -31,7 +31,7 @@ from visattn.commands.options.models import (
     resolve_model,
 )
 from visattn.commands.records import Part, Record
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

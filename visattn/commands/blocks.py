@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from visattn.commands.options.arguments import (
     CommandParser,
 )
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn

@@ -7,8 +7,8 @@ from visattn.commands.options.arguments import (
     CommandParser,
 )
 from visattn.commands.options.output_streams import print_summaries
-from visattn.io.config_files import find_config, list_configs
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
+from visattn.training.cli.arguments import find_config, list_configs
 
 _DESCRIPTION = """\
 List the configs that come with visattn, each one an experiment, or print one to copy and edit.

@@ -15,14 +15,10 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.models import add_run
 from visattn.commands.options.output_streams import print_row
-from visattn.io.bundled_models import (
-    find_bundled_model,
-    is_model_name,
-    list_bundled_models,
-)
-from visattn.io.hub import parse_hub_name
-from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint
 from visattn.io.written_files import WrittenFiles, replace_files
+from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
+from visattn.models.saving.hub import parse_hub_name
+from visattn.models.saving.runs import checkpoint_run, find_run, run_checkpoint
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn

@@ -7,7 +7,7 @@ from visattn.commands.options.arguments import (
     CommandParser,
 )
 from visattn.commands.options.output_streams import print_summaries
-from visattn.io.bundled_models import find_bundled_model, list_bundled_models
+from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
 
 _DESCRIPTION = """\
 List the trained models that come with visattn, or print the card of one: data, training config,

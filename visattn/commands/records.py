@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 
 from visattn.commands.options.folders import create_folder, folder_lock
 from visattn.commands.options.provenance import file_digest
-from visattn.io.atomic import flush, temporary_folder
-from visattn.io.disk_errors import explained_disk_errors
+from visattn.io.atomic import explained_disk_errors, flush, temporary_folder
 from visattn.io.messages import format_names
 from visattn.io.safe_text import read_json
 from visattn.results.cards import Card

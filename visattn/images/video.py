@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.images.mp4_times import is_constant_rate, set_frame_times
-from visattn.io.atomic import atomic_replace
-from visattn.io.disk_errors import is_disk_full
+from visattn.io.atomic import atomic_replace, is_disk_full
 from visattn.io.safe_text import open_regular_file
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")

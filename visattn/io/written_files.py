@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from visattn.io.atomic import (
     atomic_replace_folder,
     atomic_write,
+    explained_disk_errors,
     flush,
     remove_partial_files,
     temporary_folder,
 )
-from visattn.io.disk_errors import explained_disk_errors
 from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, open_regular_file, parse_json, read_bytes_bounded
 

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import nn
 
 from visattn.images.reader import ImageLike, read_image
-from visattn.io.run_directory import find_run, run_config
 from visattn.io.safe_text import read_json
 from visattn.models.base import Configurable
+from visattn.models.saving.runs import find_run, run_config
 from visattn.models.serialization.config import model_config
 
 _IS_DEFAULT_OR_PATH = re.compile(r".*: null$|(run|ckpt_path):")  # lines of the config of a run

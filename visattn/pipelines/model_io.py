@@ -12,10 +12,7 @@ from torch import nn
 from visattn.insertion.freezing import check_all_saved, trained_tensors
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
-from visattn.io.bundled_models import find_bundled_model, is_model_name, list_bundled_models
-from visattn.io.hub import MODEL_FILE, HubName, download_file, parse_hub_name, upload_folder
 from visattn.io.messages import did_you_mean, format_names
-from visattn.io.run_directory import find_run, run_checkpoint
 from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.models.backbones.huggingface import load_huggingface_model
 from visattn.models.backbones.pretrained import (
@@ -26,6 +23,15 @@ from visattn.models.backbones.pretrained import (
 from visattn.models.backbones.text_models import load_text_model
 from visattn.models.backbones.timm_weights import load_weights
 from visattn.models.backbones.user_code import is_user_code, load_user_model
+from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
+from visattn.models.saving.hub import (
+    MODEL_FILE,
+    HubName,
+    download_file,
+    parse_hub_name,
+    upload_folder,
+)
+from visattn.models.saving.runs import find_run, run_checkpoint
 from visattn.models.serialization import safetensors_file
 from visattn.models.serialization.checkpoint import read_model
 from visattn.models.serialization.config import (

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from visattn.io.config_files import find_config
 from visattn.training.cli.arguments import (
     complete_args,
+    find_config,
     option_values,
     resolve_configs,
     validate_args,

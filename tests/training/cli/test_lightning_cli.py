@@ -252,7 +252,7 @@ def test_a_run_resumes_from_its_last_checkpoint(tiny: Path, tmp_path: Path) -> N
 
 
 def test_a_config_is_found_by_its_name(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visattn.io.config_files.config_directory", lambda: tiny.parent)
+    monkeypatch.setattr("visattn.training.cli.arguments.config_directory", lambda: tiny.parent)
     quick = ["--trainer.max_steps", "1", "--trainer.logger", "false"]
     assert main(["fit", "--config", "tiny", *quick]) == 0
     assert main(["fit", "--config=tiny", *quick]) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.io.run_directory import checkpoint_run
+from visattn.models.saving.runs import checkpoint_run
 from visattn.training.run_dir.create import (
     ScoreWriter,
     create_run_dir,

@@ -22,7 +22,7 @@ from visattn.commands.options.models import (
 )
 from visattn.commands.options.provenance import file_digest
 from visattn.commands.options.videos import has_videos
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
 from visattn.io.messages import did_you_mean
-from visattn.io.safe_text import parse_json
-from visattn.io.terminal import terminal_text
+from visattn.io.safe_text import parse_json, terminal_text
 from visattn.results.kinds import WordMethod
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read

@@ -12,8 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.io.atomic import remove_partial_files, temporary_folder
-from visattn.io.disk_errors import DISK_ERRNOS, explained_disk_errors
+from visattn.io.atomic import (
+    DISK_ERRNOS,
+    explained_disk_errors,
+    remove_partial_files,
+    temporary_folder,
+)
 
 if TYPE_CHECKING:  # imported when a command runs, not for its help
     import numpy as np

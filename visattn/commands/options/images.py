@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
     from visattn.images.reader import LoadedImage

@@ -12,9 +12,8 @@ from visattn.commands.options.arguments import (
     named_value,
 )
 from visattn.commands.options.provenance import user_code_digest, weights_origin
-from visattn.io.run_directory import find_run, run_checkpoint
-from visattn.io.safe_text import parse_json, short_repr
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import parse_json, print_message, short_repr
+from visattn.models.saving.runs import find_run, run_checkpoint
 
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from torch import nn

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from visattn.io.terminal import silence, terminal_text
+from visattn.io.safe_text import silence, terminal_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -47,8 +47,8 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         >>> weights_origin("random"), weights_origin(str(file))
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
-    from visattn.io.bundled_models import find_bundled_model, list_bundled_models
-    from visattn.io.hub import cached_model
+    from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
+    from visattn.models.saving.hub import cached_model
 
     path, name = Path(weights), Path(weights).name
     if weights.startswith("hf://"):

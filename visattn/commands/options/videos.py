@@ -18,7 +18,7 @@ from visattn.commands.options.output_streams import print_row, progress_bar
 from visattn.commands.options.provenance import file_digest
 from visattn.commands.records import Origin, Part, ResultFolder, plain_values
 from visattn.io.atomic import temporary_folder
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
     from visattn.pipelines.video import VideoOverlay

@@ -18,7 +18,7 @@ from visattn.commands.overlay.dense_target import check_one_photo, dense_record
 from visattn.commands.overlay.map_specs import SIMILARITY_NOTE, MapRunner, MapSpec
 from visattn.commands.records import Part, Record, plain_values
 from visattn.commands.run import Job
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

@@ -16,7 +16,7 @@ from visattn.commands.options.videos import (
     video_sources,
 )
 from visattn.commands.overlay.map_specs import MapRunner, MapSpec
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
     from visattn.models.backbones.loaded_model import LoadedModel

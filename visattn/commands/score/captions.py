@@ -15,7 +15,7 @@ from visattn.commands.options.arguments import (
 from visattn.commands.options.folders import create_folder
 from visattn.commands.options.output_streams import print_lines
 from visattn.io.atomic import atomic_write
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help

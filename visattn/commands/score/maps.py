@@ -26,7 +26,7 @@ from visattn.commands.options.output_streams import print_lines
 from visattn.commands.options.provenance import file_digest
 from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.data.regions.annotations import AnnotatedImage

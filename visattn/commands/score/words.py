@@ -27,7 +27,7 @@ from visattn.commands.options.models import (
 )
 from visattn.commands.options.output_streams import print_lines
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -282,7 +282,7 @@ def _scenes(name: str, limit: int | None) -> Any:
     """Return the test scenes of a config."""
     import yaml
 
-    from visattn.io.config_files import find_config
+    from visattn.training.cli.arguments import find_config
     from visattn.training.cli.yaml_safety import read_config
     from visattn.training.data.scenes import ScenesDataModule
 

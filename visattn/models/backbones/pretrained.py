@@ -18,7 +18,6 @@ from torchvision.models import (
 )
 from torchvision.transforms import v2
 
-from visattn.io.hub import plain_download_errors
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.loaded_model import LoadedModel
@@ -27,6 +26,7 @@ from visattn.models.backbones.timm_weights import (
     load_timm_weights,
     load_weights,
 )
+from visattn.models.saving.hub import plain_download_errors
 
 
 def load_timm_model(

@@ -9,8 +9,8 @@ from typing import Any, cast
 import timm
 from torch import nn
 
-from visattn.io.hub import plain_download_errors
 from visattn.io.messages import did_you_mean
+from visattn.models.saving.hub import plain_download_errors
 from visattn.models.serialization.finite_weights import check_weight_types
 from visattn.models.serialization.state_dicts import TensorDict, read_state_dict, strip_prefix
 from visattn.models.serialization.weight_files import Shapes, check_loaded_weights

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks.progress.rich_progress import CustomTimeColumn
 from rich import get_console
 from rich.text import Text
 
-from visattn.io.terminal import terminal_text
+from visattn.io.safe_text import terminal_text
 
 PROGRESS_SECONDS = 30.0
 """Default interval between progress lines, in seconds."""

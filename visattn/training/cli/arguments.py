@@ -1,7 +1,4 @@
-"""Command-line arguments of `fit`, `validate` and `test`: usage errors and defaults from a run.
-
-Only the standard library is imported, so that usage errors are reported before Lightning loads.
-"""
+"""Configs that come with visattn, found by name from any directory."""
 
 import os
 import re
@@ -9,13 +6,63 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from visattn.io.config_files import find_config, list_configs
 from visattn.io.messages import did_you_mean
-from visattn.io.run_directory import checkpoint_run, find_run, run_checkpoint, run_config
+from visattn.models.saving.runs import checkpoint_run, find_run, run_checkpoint, run_config
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def config_directory() -> Path:
+    """Return the directory of the configs: inside the installed package, or of the checkout.
+
+    Example:
+        >>> (config_directory() / "scenes_demo.yaml").is_file()
+        True
+    """
+    installed = _PACKAGE / "configs"
+    return installed if installed.is_dir() else _PACKAGE.parent / "configs"
+
+
+def list_configs() -> dict[str, str]:
+    """Return the names of all configs with the first line of their heads.
+
+    Example:
+        >>> list_configs()["scenes_demo"].startswith("Captioning on rendered scenes")
+        True
+    """
+    files = sorted(config_directory().glob("*.yaml"))
+    return {file.stem: file.read_text().partition("\n")[0].removeprefix("# ") for file in files}
+
+
+def find_config(name: str) -> Path:
+    """Return the file of a config that comes with visattn.
+
+    Args:
+        name: Its name without `.yaml`, as `list_configs` gives it.
+
+    Raises:
+        FileNotFoundError: If there is none; the message lists close matches.
+
+    Example:
+        >>> find_config("scenes_demo").name
+        'scenes_demo.yaml'
+    """
+    configs = list_configs()
+    if name in configs:
+        return config_directory() / f"{name}.yaml"
+    hint = did_you_mean(name, configs, otherwise="visattn configs lists all")
+    raise FileNotFoundError(f"there is no config {name!r}; {hint}")
+
 
 _CONFIG = ("--config", "-c")
+
+
 _OPTIONS = ("--config", "--run", "--ckpt_path", "--dry-run", "--print_config", "--seed_everything")
+
+
 _HELP_OPTIONS = ("--print_config", "--model.help", "--data.help", "--help")  # need no config
+
+
 _OPTION_OF_SUFFIX = {".yaml": "--config", ".yml": "--config", ".ckpt": "--ckpt_path"}
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.training.cli.arguments import (
     complete_args,
     option_values,

@@ -16,10 +16,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from visattn import training
-from visattn.io.atomic import remove_partial_files
-from visattn.io.disk_errors import explained_disk_errors
-from visattn.io.run_directory import checkpoint_run
-from visattn.io.terminal import print_text
+from visattn.io.atomic import explained_disk_errors, remove_partial_files
+from visattn.io.safe_text import print_text
+from visattn.models.saving.runs import checkpoint_run
 from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint

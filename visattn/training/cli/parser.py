@@ -19,7 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.trainer.connectors import checkpoint_connector
 
 from visattn.io.messages import did_you_mean
-from visattn.io.terminal import print_message
+from visattn.io.safe_text import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.serialization.config import model_classes
 from visattn.training.cli.arguments import option_values

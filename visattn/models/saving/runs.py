@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 _CONFIG = re.compile(r"config(?:-(\d+))?\.yaml")
+
+
 _MAX_LISTED = 5  # runs or checkpoints in an error message
 
 

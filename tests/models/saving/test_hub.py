@@ -16,10 +16,10 @@ from PIL import Image
 
 import visattn as va
 from visattn.cli import main
-from visattn.io import stalled_downloads
-from visattn.io.hub import HubName, download_file, parse_hub_name
 from visattn.models import CaptionerEnsemble, ShowAttendTell, SmallEncoder
 from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.saving import stalled_downloads
+from visattn.models.saving.hub import HubName, download_file, parse_hub_name
 from visattn.pipelines import ModelCard
 from visattn.results.kinds import SPECIAL_TOKENS
 
@@ -246,7 +246,7 @@ def test_a_slow_server_that_makes_progress_is_waited_for(
     hub.repositories["user/net"] = Repository()
     hub.repositories["user/net"].commit("main", {"a.bin": StoredFile(b"x" * 600, large=True)})
     monkeypatch.setattr(stalled_downloads, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("visattn.io.hub.CHUNK_BYTES", 100)
+    monkeypatch.setattr("visattn.models.saving.hub.CHUNK_BYTES", 100)
     hub.slow, hub.piece, hub.pause, start = "GET /objects/", 100, 0.25, time.monotonic()
     assert download_file(HubName("user/net", None), "a.bin").stat().st_size == 600
     assert time.monotonic() - start > 1.2

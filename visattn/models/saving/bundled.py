@@ -5,7 +5,7 @@ from pathlib import Path
 
 from visattn.io.messages import did_you_mean
 
-_DIRECTORY = Path(__file__).resolve().parents[1] / "models" / "bundled"
+_DIRECTORY = Path(__file__).resolve().parents[2] / "models" / "bundled"
 
 
 def list_bundled_models() -> dict[str, str]:

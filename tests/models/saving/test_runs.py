@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from visattn.io.run_directory import find_run, run_checkpoint, run_config
+from visattn.models.saving.runs import find_run, run_checkpoint, run_config
 
 
 def make_run(folder: Path, *names: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.io.safe_text import short_repr
-from visattn.io.stalled_downloads import (
+from visattn.models.saving.stalled_downloads import (
     CHUNK_BYTES,
     PATIENCE_SECONDS,
     DownloadWatch,
@@ -22,14 +22,31 @@ from visattn.io.stalled_downloads import (
 if TYPE_CHECKING:
     import huggingface_hub
 
+
 _SCHEME = "hf://"
+
+
 MODEL_FILE = "model.safetensors"
+
+
 """File of a model in its repository."""
+
+
 _NAME = re.compile(rf"{_SCHEME}(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
+
+
 _COMMIT_HASH = re.compile("[0-9a-f]{40}")
+
+
 _CONTENT_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
 _ANSWERS_LOCK = threading.RLock()
+
+
 _CHUNK_BYTES = 2**20
+
+
 _UNAUTHORIZED = (401, 403)
 
 
