@@ -8,8 +8,7 @@ from hypothesis import given, strategies as st
 from video_data import block_frame, write_clip
 
 from visattn.images import video
-from visattn.images.mp4_times import is_constant_rate, set_frame_times
-from visattn.images.video import VideoError, VideoReader
+from visattn.images.video import VideoError, VideoReader, is_constant_rate, set_frame_times
 
 
 def frames(count: int) -> list[np.ndarray]:
