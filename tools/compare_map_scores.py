@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from visattn.attribution.model_free import BASELINES
+from visattn.attribution.saliency import BASELINES
 
 SCORES = {"point_box": "in box, %", "energy_box": "energy, %"}
 SHARES = (0.0, 0.1, 0.3, 1.0)

@@ -11,7 +11,7 @@ import torch
 from small_models import token_info
 from torch import Tensor
 
-from visattn.attribution.attention_based import (
+from visattn.attribution.attention import (
     attention,
     gradient_attention,
     gradient_rollout,

@@ -18,7 +18,7 @@ from visattn.attribution import (
 )
 from visattn.attribution.explained_model import describe_model
 from visattn.attribution.layer_outputs import activations_and_gradients
-from visattn.attribution.variants import evaluate_target
+from visattn.attribution.perturbation import evaluate_target
 from visattn.geometry import Geometry
 from visattn.recording.model_info import FeatureLayer
 

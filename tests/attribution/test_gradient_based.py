@@ -9,8 +9,8 @@ import torch
 from small_models import images, linear_model, small_cnn
 from torch import Tensor, nn
 
-from visattn.attribution import variants
-from visattn.attribution.gradient_based import input_gradient, integrated_gradients, smoothgrad
+from visattn.attribution import perturbation as variants
+from visattn.attribution.gradient import input_gradient, integrated_gradients, smoothgrad
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 

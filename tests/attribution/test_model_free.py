@@ -2,8 +2,8 @@
 
 import torch
 
-from visattn.attribution.model_free import BASELINES, center_maps, edge_maps, random_maps
-from visattn.functional.evaluation.localization import peak_locations
+from visattn.attribution.saliency import BASELINES, center_maps, edge_maps, random_maps
+from visattn.metrics.localization import peak_locations
 
 
 def test_each_image_gets_a_map_that_does_not_depend_on_the_batch() -> None:

@@ -5,10 +5,8 @@ import torch
 from small_models import images, linear_model, small_cnn
 from torch import Tensor
 
-from visattn.attribution.perturbation import occlusion, rise
+from visattn.attribution.perturbation import occlusion, rise, rise_grids, rise_masks, variant_scorer
 from visattn.attribution.targets import resolve_target
-from visattn.attribution.variants import variant_scorer
-from visattn.functional.attribution.masks import rise_grids, rise_masks
 from visattn.recording.model_info import ExplainedModel
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_models import CLASSES, small_cnn
 
+from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.targets import ClassTarget, resolve_target
-from visattn.attribution.variants import evaluate_target
 
 SCORES = torch.tensor([[1.0, 5.0, 2.0, 0.0], [7.0, 3.0, 4.0, 6.0], [0.0, 1.0, 2.0, 3.0]])
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.attribution.token_activation import TokenStates, token_activation_maps
-from visattn.functional.attribution.token_activation import (
+from visattn.attribution.token_activation import (
+    TokenStates,
     rank_gaussian_filter,
     remove_interference,
+    token_activation_maps,
 )
 
 

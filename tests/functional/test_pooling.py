@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.functional.pooling import (
+from visattn.functional.numerics import (
     channel_means,
     channel_norms,
     channel_stds,

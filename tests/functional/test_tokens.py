@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.functional.tokens import diagonal_shifts, random_token_indices, scatter_kept_weights
+from visattn.functional.windows import diagonal_shifts, random_token_indices, scatter_kept_weights
 
 
 def test_tokens_are_kept_uniformly_and_in_order() -> None:

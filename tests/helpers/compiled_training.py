@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from visattn.functional.captioning.packing import pack_words
+from visattn.functional.captions import pack_words
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner

@@ -107,7 +107,7 @@ OPTIONS_ARE_THE_PAGE = {  # public: their keyword-only options are what users lo
     ("visattn/pipelines/words/captions.py", "caption_with_transformers"): 15,
 }
 OPTIONS_OF_METHODS = {  # the options of a method (--method-arg) are read from its signature
-    ("visattn/attribution/drise.py", "drise"): 9,
+    ("visattn/attribution/perturbation.py", "drise"): 9,
     ("visattn/attribution/perturbation.py", "rise"): 10,
 }
 

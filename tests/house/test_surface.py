@@ -27,7 +27,7 @@ ALLOWED = {
     "add_a_block.md: visattn.blocks.base.Block",
     "add_a_block.md: visattn.blocks.base.BlockInfo",
     "add_a_block.md: visattn.blocks.tap.Tap",
-    "add_a_block.md: visattn.functional.pooling.channel_means",
+    "add_a_block.md: visattn.functional.numerics.channel_means",
 }
 """What pages import by a module path: for notebooks on several GPUs, the command line; and what a
 file of this package imports."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.functional.captioning.beam_search import BeamSearchOutput
+from visattn.functional.beams import BeamSearchOutput
 from visattn.models.captioner import AttentionStep, Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner

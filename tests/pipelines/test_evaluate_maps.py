@@ -12,7 +12,7 @@ from visattn.attribution import analyze_model
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.geometry.placement import Align
 from visattn.images.reader import read_image
-from visattn.metrics.maps.faithfulness import PerturbationSchedule
+from visattn.metrics.faithfulness import PerturbationSchedule
 from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.explainer import Explainer
 

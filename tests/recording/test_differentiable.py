@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.functional.attention.window import padded_window_indices, window_weights_to_dense
+from visattn.functional.windows import padded_window_indices, window_weights_to_dense
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.recorder import record

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from visattn.functional.attention.window import padded_window_indices
+from visattn.functional.windows import padded_window_indices
 from visattn.recording.token_grid import (
     decode_indices,
     encode_indices,

@@ -11,14 +11,10 @@ from torchvision.transforms import v2
 
 import visattn
 from visattn.data.regions.masks import map_rle, mask_rle, rle_mask
-from visattn.functional.evaluation.localization import (
-    energy_pointing_game,
-    peak_locations,
-    pointing_game_hits,
-)
 from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec
-from visattn.metrics.maps.faithfulness import perturbation_curve, pixel_ranks
+from visattn.metrics.faithfulness import perturbation_curve, pixel_ranks
+from visattn.metrics.localization import energy_pointing_game, peak_locations, pointing_game_hits
 from visattn.results.attention_map import AttentionMap
 
 SIZE = (35, 49)  # of the network's input

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
-from visattn.functional.captioning.losses import caption_loss
+from visattn.functional.beams import DecodingConstraints, beam_search
+from visattn.functional.captions import caption_loss
 from visattn.models.captioning.attending_decoder import SoftAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.encoder import ImageEncoder

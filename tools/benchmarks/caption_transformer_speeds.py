@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.caption_speeds import Comparison, FeatureEncoder
-from visattn.functional.captioning.beam_search import DecodingConstraints, beam_search
-from visattn.functional.captioning.losses import caption_loss
-from visattn.functional.positions.sincos import sincos_pos_embed
+from visattn.functional.beams import DecodingConstraints, beam_search
+from visattn.functional.captions import caption_loss
+from visattn.functional.positions import sincos_pos_embed
 from visattn.models.captioner import AttentionStep
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN

@@ -10,18 +10,23 @@ from torch import Tensor, nn
 from benchmarks.clocks import in_turn
 from benchmarks.transformer_speeds import Figure
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.perturbation import occlusion, rise
-from visattn.attribution.targets import ClassTarget
-from visattn.attribution.variants import images_per_batch
-from visattn.functional.attribution.masks import (
+from visattn.attribution.perturbation import (
+    images_per_batch,
+    occlusion,
     occlusion_windows,
+    rise,
     rise_grids,
     rise_masks,
     window_masks,
 )
-from visattn.functional.evaluation.faithfulness import area_under_curve
+from visattn.attribution.targets import ClassTarget
 from visattn.functional.numerics import gaussian_blur
-from visattn.metrics.maps.faithfulness import PerturbationSchedule, insertion_deletion, pixel_ranks
+from visattn.metrics.faithfulness import (
+    PerturbationSchedule,
+    area_under_curve,
+    insertion_deletion,
+    pixel_ranks,
+)
 
 CNNS, PHOTOS, SIDE, MASKS, STEPS, LABEL = ("mobilenetv2_100", "resnet18"), 4, 224, 16, 7, 1
 WINDOW = SIDE // 4

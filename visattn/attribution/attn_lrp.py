@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.attribution.gradient_based import input_x_gradient
+from visattn.attribution.gradient import input_x_gradient
 from visattn.attribution.layer_weights import single_grid_error
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target

@@ -19,9 +19,9 @@ from visattn.attribution.layer_outputs import (
     layer_activations,
     sum_levels,
 )
+from visattn.attribution.perturbation import noisy_copies
 from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target
-from visattn.attribution.variants import noisy_copies
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
 from visattn.recording.model_info import ExplainedModel, ModelInfo

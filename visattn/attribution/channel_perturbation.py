@@ -9,9 +9,9 @@ from torch import Tensor
 
 from visattn.attribution.cam import weighted_sum
 from visattn.attribution.layer_outputs import intercept_layer, layer_activations
+from visattn.attribution.perturbation import evaluate_target, variant_scorer, variants_per_batch
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.attribution.variants import evaluate_target, variant_scorer, variants_per_batch
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen_model import frozen

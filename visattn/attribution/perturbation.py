@@ -1,22 +1,153 @@
-"""Perturbation methods: occlusion and RISE."""
+"""Masks of perturbation methods: sliding occlusion windows and random RISE masks."""
 
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.functional import interpolate
 
+from visattn.attribution.bound_targets import BoundBox
 from visattn.attribution.registry import method
-from visattn.attribution.targets import ScoreType, Target
-from visattn.attribution.variants import variant_scorer
-from visattn.functional.attribution.masks import (
-    occlusion_windows,
-    rise_grids,
-    rise_masks,
-    window_masks,
+from visattn.attribution.targets import (
+    BatchedTarget,
+    ClassTarget,
+    ScoreType,
+    Target,
+    check_one_per_image,
+    probabilities,
 )
-from visattn.recording.frozen_model import frozen
+from visattn.functional.numerics import at_least_float32
+from visattn.recording.frozen_model import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
+
+
+def occlusion_windows(
+    image_size: tuple[int, int], *, window_size: tuple[int, int], stride: tuple[int, int]
+) -> Int[Tensor, "m 4"]:
+    """Return sliding windows over an image as boxes, row by row.
+
+    They start at the top left corner and cover the image; the last ones are clipped at the border.
+
+    Args:
+        image_size: Height and width of the image.
+        window_size: Height and width of a window.
+        stride: Vertical and horizontal stride.
+
+    Returns:
+        Left, top, right and bottom of each window, in pixels.
+
+    Raises:
+        ValueError: If windows are empty or leave gaps.
+
+    Example:
+        >>> occlusion_windows((2, 5), window_size=(2, 2), stride=(1, 2)).tolist()
+        [[0, 0, 2, 2], [2, 0, 4, 2], [4, 0, 5, 2]]
+    """
+    fits = all(1 <= step <= side for step, side in zip(stride, window_size, strict=True))
+    if not fits or min(image_size) < 1:
+        raise ValueError(
+            "the stride must be at least 1 and at most the window, to cover the image; got "
+            f"stride {stride}, window {window_size}, image {image_size}"
+        )
+    tops, lefts = (
+        torch.arange(-(-max(length - side, 0) // step) + 1) * step
+        for length, side, step in zip(image_size, window_size, stride, strict=True)
+    )
+    top, left = (corner.flatten() for corner in torch.meshgrid(tops, lefts, indexing="ij"))
+    bottom, right = (
+        (top + window_size[0]).clamp(max=image_size[0]),
+        (left + window_size[1]).clamp(max=image_size[1]),
+    )
+    return torch.stack((left, top, right, bottom), 1)
+
+
+def window_masks(windows: Int[Tensor, "m 4"], size: tuple[int, int]) -> Bool[Tensor, "m y x"]:
+    """Return masks that are True inside the windows.
+
+    Args:
+        windows: Left, top, right and bottom in pixels.
+        size: Height and width of the image.
+
+    Example:
+        >>> window_masks(torch.tensor([[1, 0, 3, 1]]), (1, 4))
+        tensor([[[False,  True,  True, False]]])
+    """
+    left, top, right, bottom = windows[:, :, None].unbind(1)
+    down = torch.arange(size[0], device=windows.device)
+    across = torch.arange(size[1], device=windows.device)
+    rows, columns = (down >= top) & (down < bottom), (across >= left) & (across < right)
+    return rows[:, :, None] & columns[:, None, :]
+
+
+def rise_grids(
+    num_masks: int, *, num_cells: int, keep_probability: float, seed: int
+) -> tuple[Float[Tensor, "m cells cells"], Float[Tensor, "m 2"]]:
+    """Return random binary grids and offsets for RISE masks.
+
+    A larger number of grids begins with the same grids.
+
+    Args:
+        num_masks: Number of grids.
+        num_cells: Cells along a side of a grid.
+        keep_probability: Probability that a cell is 1.
+        seed: Random seed.
+
+    Returns:
+        Grids, and offsets in [0, 1) as fractions of a cell.
+
+    Raises:
+        ValueError: If there are no grids or cells, or the probability is not between 0 and 1.
+
+    Example:
+        >>> grids, shifts = rise_grids(1000, num_cells=7, keep_probability=0.25, seed=0)
+        >>> grids.shape, 0.24 < float(grids.mean()) < 0.26, shifts.shape
+        (torch.Size([1000, 7, 7]), True, torch.Size([1000, 2]))
+    """
+    if num_masks < 1 or num_cells < 1 or not 0 < keep_probability < 1:
+        raise ValueError(
+            "num_masks and num_cells must be at least 1 and keep_probability between 0 and 1, "
+            f"got {num_masks=}, {num_cells=}, {keep_probability=}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.rand(num_masks, num_cells * num_cells + 2, generator=generator)
+    grids = (numbers[:, :-2] < keep_probability).float().view(num_masks, num_cells, num_cells)
+    return grids, numbers[:, -2:]
+
+
+def rise_masks(
+    grids: Float[Tensor, "m cells cells"], shifts: Float[Tensor, "m 2"], size: tuple[int, int]
+) -> Float[Tensor, "m y x"]:
+    """Return RISE masks: binary grids, upsampled bilinearly, shifted and cropped to the image.
+
+    Args:
+        grids: Binary grids.
+        shifts: Shifts down and to the right as fractions of a cell, in [0, 1).
+        size: Height and width of the image.
+
+    Example:
+        >>> grid, shift = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), torch.zeros(1, 2)
+        >>> rise_masks(grid, shift, (2, 4))[0, 0].round(decimals=2)
+        tensor([0.0000, 0.0000, 0.3300, 0.6700])
+
+    Source:
+        Petsiuk et al. 2018, arXiv:1806.07421, section 3.2.
+    """
+    cells = grids.shape[1]
+    cell = [-(-length // cells) for length in size]
+    whole = [(cells + 1) * side for side in cell]
+    large = interpolate(grids[:, None], whole, mode="bilinear", align_corners=False)[:, 0]
+    moved = (shifts * shifts.new_tensor(cell)).long()
+    rows = moved[:, :1] + torch.arange(size[0], device=grids.device)
+    columns = moved[:, 1:] + torch.arange(size[1], device=grids.device)
+    return large[
+        torch.arange(len(grids), device=grids.device)[:, None, None],
+        rows[:, :, None],
+        columns[:, None],
+    ]
+
 
 Baseline = Literal["mean", "black", "white"]
 
@@ -182,3 +313,321 @@ def _masked_variants(
 ) -> Float[Tensor, "m b c y x"]:
     """Return each image with each mask, replaced by the baseline where the mask is 1."""
     return torch.lerp(images, baseline.expand_as(images), masks[:, None, None])
+
+
+@method("drise", title="D-RISE", paper="arXiv:2006.03204", needs="boxes")
+def drise(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    num_masks: int = 1000,
+    grid_size: int = 16,
+    keep_probability: float = 0.5,
+    baselines: Baseline = "mean",
+    seed: int = 0,
+    internal_batch_size: int = 8,
+) -> Float[Tensor, "b y x"]:
+    """D-RISE: the mean of random masks, weighted by how well the box is still detected.
+
+    The weight of a mask is the highest IoU · class similarity · objectness of any detection on the
+    masked image. If a detector returns one class for each box, as torchvision's do, class
+    similarity is its score if the class is the target's, else 0.
+
+    Args:
+        explained: The model, a detector.
+        images: Normalized.
+        target: A bound `BoxTarget`.
+        num_masks: Number of masks; the paper uses 5000.
+        grid_size: Cells along a side of a mask.
+        keep_probability: Probability that a cell stays visible.
+        baselines: Color of hidden pixels: `mean`, `black` (as in the paper) or `white`.
+        seed: Of the masks.
+        internal_batch_size: Images in one forward pass.
+
+    Raises:
+        TypeError: If the target is no box.
+        ValueError: If nothing is detected at the box, or an argument is out of range.
+
+    Source:
+        Petsiuk et al. 2021, arXiv:2006.03204, equations 1 to 5.
+    """
+    if not isinstance(target, BoundBox):
+        raise TypeError(
+            "drise explains a box of a detector: pass target=BoxTarget((left, top, right, bottom), "
+            f"'class'); got {type(target).__name__}"
+        )
+    with frozen(explained.model), torch.no_grad():
+        evaluate_target(explained, images[None], target)
+    return rise(
+        explained,
+        images,
+        _Similarity(target),
+        num_masks=num_masks,
+        grid_size=grid_size,
+        keep_probability=keep_probability,
+        baselines=baselines,
+        seed=seed,
+        internal_batch_size=internal_batch_size,
+    )
+
+
+class _Similarity:
+    """The similarity of the detections of an output to a box, as a target."""
+
+    def __init__(self, target: BoundBox) -> None:
+        self.num_images, self.similarity = target.num_images, target.similarity
+
+    def __call__(self, output: object) -> Float[Tensor, " mb"]:
+        return self.similarity(output)
+
+
+_PIXELS = 224 * 224
+
+
+_IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
+
+
+_IMAGES_PER_DEVICE = 512
+
+
+_IMAGES_PER_GRADIENT_BATCH = 32
+
+
+_GRADIENT_BYTES = 2**30
+
+
+_BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
+
+
+VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
+
+
+"""Maps variants of images to one number for each."""
+
+
+def images_per_batch(images: Float[Tensor, "b c y x"]) -> int:
+    """Return how many images to put into one forward pass without gradients.
+
+    On CPUs as many as have their activations in the caches: larger batches are slower. On other
+    devices up to 512 images of 224 x 224 pixels, fewer if the memory of a GPU is small.
+
+    Args:
+        images: Give their size, dtype and device.
+
+    Example:
+        >>> import torch
+        >>> count = images_per_batch(torch.zeros(1, 3, 112, 112))
+        >>> count == 16 * torch.get_num_threads()
+        True
+    """
+    on_cpu = images.device.type == "cpu"
+    count = _IMAGES_PER_THREAD * torch.get_num_threads() if on_cpu else _IMAGES_PER_DEVICE
+    count = count * _PIXELS // (images.shape[2] * images.shape[3])
+    if images.device.type == "cuda" and torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info(images.device)
+        needed = _BYTES_PER_INPUT_BYTE * images.shape[1:].numel() * images.element_size()
+        count = min(count, free // needed)
+    return max(1, count)
+
+
+def images_per_gradient_batch(explained: ExplainedModel, images: Float[Tensor, "b c y x"]) -> int:
+    """Return how many images to put into one forward and backward pass.
+
+    The activations that the model keeps for the backward pass are measured for one image. Of up to
+    32 images they take at most 1 GiB on CPUs, where larger batches are not faster, and a quarter of
+    the free memory on GPUs.
+
+    Args:
+        explained: The model, with frozen parameters.
+        images: Normalized.
+
+    Example:
+        >>> import torch
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
+        >>> explained = ExplainedModel(torch.nn.Sigmoid(), info, torch.sigmoid)
+        >>> images_per_gradient_batch(explained, torch.zeros(1, 1, 4000, 4000))
+        16
+    """
+    budget = _GRADIENT_BYTES
+    if images.device.type == "cuda" and torch.cuda.is_available():
+        budget = torch.cuda.mem_get_info(images.device)[0] // 4
+    count = budget // max(1, _saved_bytes(explained, images[:1]))
+    return min(max(1, count), _IMAGES_PER_GRADIENT_BATCH)
+
+
+def _saved_bytes(explained: ExplainedModel, images: Tensor) -> int:
+    """Return the size of all tensors that a forward pass keeps for the backward pass."""
+    weights = {weight.untyped_storage().data_ptr() for weight in explained.model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def note_size(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), saved_tensors_hooks(note_size, lambda tensor: tensor):
+        output = explained.forward(with_grad(images))
+    del output  # not before: another tensor could get the address of one that is freed
+    return sum(sizes.values())
+
+
+def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
+    """Return how many variants of all images fit into one forward pass, at least one.
+
+    Args:
+        internal_batch_size: Images in one forward pass.
+        images: Each of which has variants.
+
+    Raises:
+        ValueError: If the batch size is below 1.
+
+    Example:
+        >>> import torch
+        >>> variants_per_batch(32, torch.zeros(3, 1, 2, 2))
+        10
+    """
+    if internal_batch_size < 1:
+        raise ValueError(f"internal_batch_size must be at least 1, got {internal_batch_size}")
+    return max(1, internal_batch_size // len(images))
+
+
+def variant_scorer(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    score_type: ScoreType = "logits",
+    internal_batch_size: int | None = None,
+) -> tuple[VariantScorer, int]:
+    """Return the function that scores variants of images, and how many variants to give it at once.
+
+    Variants of a CNN are laid out channels last, which makes convolutions faster, if the model
+    takes them: one that calls `view` on its features does not. The target is called with the images
+    first. To be used without gradients.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Function of the model's output.
+        score_type: Whether a class target selects `probabilities` or `logits`.
+        internal_batch_size: Images in one forward pass; None for as many as suit the device.
+
+    Raises:
+        ValueError: If the batch size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from visattn.functional.numerics import at_least_float32
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
+        >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
+        >>> score, count = variant_scorer(
+        ...     ExplainedModel(model, info, model), images, ClassTarget([1]), internal_batch_size=3
+        ... )
+        >>> score(torch.tensor([[0.0, 5.0], [7.0, 6.0]]).view(2, 1, 1, 1, 2)).tolist(), count
+        ([[5.0], [6.0]], 3)
+    """
+    size = images_per_batch(images) if internal_batch_size is None else internal_batch_size
+    count = variants_per_batch(size, images)
+
+    def evaluate(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
+        return evaluate_target(
+            explained, variants, target, score_type=score_type, internal_batch_size=size
+        )
+
+    def channels_last(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
+        return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
+
+    if explained.info.attention_layers:
+        evaluate(images[None])
+        return evaluate, count
+    try:
+        channels_last(images[None])
+    except RuntimeError:
+        evaluate(images[None])
+        return evaluate, count
+    return channels_last, count
+
+
+def evaluate_target(
+    explained: ExplainedModel,
+    variants: Float[Tensor, "m b c y x"],
+    target: Target,
+    *,
+    score_type: ScoreType = "logits",
+    internal_batch_size: int | None = None,
+) -> Float[Tensor, "m b"]:
+    """Return the value of the target for each variant of each image.
+
+    Args:
+        explained: The model.
+        variants: Of b images, normalized.
+        target: Function of the model's output.
+        score_type: Whether a class target selects `probabilities` or `logits`; functions always
+            get the output of the model.
+        internal_batch_size: Images in one forward pass, for class targets; None for all at once.
+
+    Raises:
+        ValueError: If the score type is unknown.
+    """
+    if score_type not in ("probabilities", "logits"):
+        raise ValueError(f"score_type must be 'probabilities' or 'logits', got {score_type!r}")
+    if isinstance(target, BatchedTarget):
+        values = target(explained.forward(variants.flatten(0, 1)))
+        return values.unflatten(0, variants.shape[:2])
+    if not isinstance(target, ClassTarget):
+        count = variants.shape[1]
+        outputs = _variant_outputs(explained, variants)
+        return torch.stack([check_one_per_image(target(output), count) for output in outputs])
+    batch = variants.flatten(0, 1)
+    parts = batch.split(internal_batch_size or max(1, len(batch)))
+    scores = torch.cat([explained.scores(part) for part in parts])
+    if score_type == "probabilities":
+        scores = probabilities(at_least_float32(scores), explained.info.output)
+    return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
+
+
+def _variant_outputs(
+    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"]
+) -> Iterator[Any]:
+    """Yield the output of the model for each variant; in one forward pass if it is a tensor."""
+    if explained.info.output.key or explained.info.output.error:
+        yield from map(explained.forward, variants)
+        return
+    output = explained.forward(variants.flatten(0, 1))
+    yield from output.unflatten(0, variants.shape[:2])
+
+
+def noisy_copies(
+    images: Float[Tensor, "b c y x"], num_samples: int, stdev_spread: float, seed: int
+) -> Iterator[Float[Tensor, "b c y x"]]:
+    """Return an iterator of noisy copies of images, all of which get the same noise.
+
+    Args:
+        images: Normalized.
+        num_samples: Number of copies.
+        stdev_spread: Standard deviation of the noise, relative to the range (max - min) of each
+            image.
+        seed: Of the noise.
+
+    Raises:
+        ValueError: If there are no samples, or the noise is negative.
+
+    Example:
+        >>> images = torch.tensor([0.0, 1.0]).expand(2, 1, 1, 2)
+        >>> first, second = noisy_copies(images, 2, 0.1, seed=0)
+        >>> torch.equal(first[0], first[1]), torch.equal(first, second)
+        (True, False)
+    """
+    if num_samples < 1 or not stdev_spread >= 0:
+        raise ValueError(
+            "num_samples must be at least 1 and stdev_spread at least 0, got "
+            f"{num_samples=}, {stdev_spread=}"
+        )
+    random = torch.Generator().manual_seed(seed)
+    spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
+    noise = (torch.randn(images.shape[1:], generator=random) for _ in range(num_samples))
+    return (images + stdev_spread * spread * each.to(images) for each in noise)

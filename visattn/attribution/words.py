@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from visattn.attribution.cam import grad_cam
-from visattn.functional.attribution.rollout import (
+from visattn.attribution.attention import (
     positive_grad_times_attention,
     propagate_decoder_relevance,
     propagate_relevance,
 )
+from visattn.attribution.cam import grad_cam
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,43 +1,29 @@
-from .attention.linformer import (
-    linformer_attention as linformer_attention,
-)
-from .attention.neighborhood import (
-    neighborhood_attention as neighborhood_attention,
-)
-from .attention.reformer import (
-    lsh_attention as lsh_attention,
-)
-from .attention.scores import (
+from .attention import (
     additive_scores as additive_scores,
     bounded_additive_scores as bounded_additive_scores,
     concat_scores as concat_scores,
+    dot_product_attention as dot_product_attention,
     dot_scores as dot_scores,
     general_scores as general_scores,
     location_scores as location_scores,
-)
-from .attention.softmax import (
-    dot_product_attention as dot_product_attention,
     masked_softmax as masked_softmax,
 )
-from .attention.window import (
-    window_attention as window_attention,
-)
-from .captioning.beam_search import (
+from .beams import (
     DecodingConstraints as DecodingConstraints,
     beam_search as beam_search,
 )
-from .captioning.losses import (
+from .captions import (
     caption_loss as caption_loss,
     doubly_stochastic_penalty as doubly_stochastic_penalty,
 )
-from .positions.relative import (
-    relative_position_bias as relative_position_bias,
-)
-from .positions.rotary import (
+from .positions import (
     apply_rotary as apply_rotary,
-)
-from .positions.sincos import (
+    relative_position_bias as relative_position_bias,
     sincos_pos_embed as sincos_pos_embed,
+)
+from .reformer import (
+    linformer_attention as linformer_attention,
+    lsh_attention as lsh_attention,
 )
 from .reinforce import (
     leave_one_out_advantages as leave_one_out_advantages,
@@ -45,4 +31,8 @@ from .reinforce import (
 )
 from .sampling import (
     affine_sample as affine_sample,
+)
+from .windows import (
+    neighborhood_attention as neighborhood_attention,
+    window_attention as window_attention,
 )

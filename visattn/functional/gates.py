@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, linear
 
-from visattn.functional.pooling import fast_amax, fast_mean
+from visattn.functional.numerics import fast_amax, fast_mean
 
 PoolOrder = Literal["max_mean", "mean_max"]
 

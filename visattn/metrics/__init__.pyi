@@ -17,17 +17,15 @@ from .captioning.scores import (
 from .detection.average_precision import (
     average_precision as average_precision,
 )
-from .maps.faithfulness import (
+from .faithfulness import (
     PerturbationSchedule as PerturbationSchedule,
     insertion_deletion as insertion_deletion,
 )
-from .maps.grounding import (
-    attention_correctness as attention_correctness,
-)
-from .maps.localization import (
+from .localization import (
     LocalizationRule as LocalizationRule,
     localization_scores as localization_scores,
-)
-from .maps.things import (
     thing_scores as thing_scores,
+)
+from .maps.grounding import (
+    attention_correctness as attention_correctness,
 )

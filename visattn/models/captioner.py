@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.functional.captioning.beam_search import (
+from visattn.functional.beams import (
     BeamSearchOutput,
     BeamSearchState,
     DecodingConstraints,
     beam_search,
 )
-from visattn.functional.captioning.packing import WordPacking
+from visattn.functional.captions import WordPacking
 from visattn.models.base import Configurable, checked_words
 from visattn.models.encoder import ImageEncoder
 from visattn.results.kinds import END, PAD, START, UNKNOWN

@@ -15,10 +15,10 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import nn
 
-from visattn.functional.evaluation.faithfulness import spearman_correlation
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
+from visattn.metrics.faithfulness import spearman_correlation
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from visattn.attribution.perturbation import occlusion_windows, window_masks
 from visattn.attribution.words import TokenVectors, WordLayer, WordRun
-from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input

@@ -14,7 +14,7 @@ from torch import nn
 
 from visattn.data.phrases.grounding import normalize_maps, score_phrases
 from visattn.data.phrases.phrases import match_phrases, phrases_to_input
-from visattn.functional.captioning.beam_search import BeamSearchOutput
+from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, make_thumbnail, read_images

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget, RegionTarget
-from visattn.attribution.model_free import BASELINES
+from visattn.attribution.saliency import BASELINES
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.images.reader import LoadedImage
-from visattn.metrics.maps.localization import is_constant_map, localization_scores
+from visattn.metrics.localization import is_constant_map, localization_scores
 from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.inputs import PreparedImages
 from visattn.results.attention_map import AttentionMap

@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.attribution.model_free import BASELINES
+from visattn.attribution.perturbation import variant_scorer
+from visattn.attribution.saliency import BASELINES
 from visattn.attribution.targets import ClassTarget, probabilities
-from visattn.attribution.variants import variant_scorer
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.imagenet_to_coco import matching_classes
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
-from visattn.metrics.maps.faithfulness import (
+from visattn.metrics.faithfulness import (
     PerturbationEnds,
     PerturbationSchedule,
     ScoreFunction,
@@ -25,7 +25,7 @@ from visattn.metrics.maps.faithfulness import (
     pixel_ranks,
     road_scores,
 )
-from visattn.metrics.maps.localization import LocalizationRule, is_constant_map, localization_scores
+from visattn.metrics.localization import LocalizationRule, is_constant_map, localization_scores
 from visattn.metrics.maps.sanity_checks import cascading_randomization, map_similarity
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.inputs import PreparedImages

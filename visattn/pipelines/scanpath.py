@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.functional.saliency.itti_koch import itti_koch_saliency, saliency_scanpaths
+from visattn.attribution.saliency import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear, multi_head_attention_forward
 
-from visattn.functional.attention.masks import causal_mask
-from visattn.functional.attention.softmax import dot_product_attention_weights
+from visattn.functional.attention import dot_product_attention_weights
+from visattn.functional.masks import causal_mask
 from visattn.recording.module_calls import ModuleCall
 
 Index = slice | list[int]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest
-from visattn.functional.attention.window import dense_to_window_weights, window_weights_to_dense
+from visattn.functional.windows import dense_to_window_weights, window_weights_to_dense
 from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_call import (
     AttentionCall,

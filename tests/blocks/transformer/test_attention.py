@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.attention import TokenAttention, linear_attention
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.positions.rotary import apply_rotary, rotary_cos_sin
+from visattn.functional.positions import apply_rotary, rotary_cos_sin
 from visattn.recording.recorder import record
 
 GRID, ROLES = (5, 7), ("class", "register", "register")

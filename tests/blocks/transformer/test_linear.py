@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from visattn.blocks.transformer.attention import linear_attention
-from visattn.functional.attention.masks import causal_mask, length_mask
+from visattn.functional.masks import causal_mask, length_mask
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

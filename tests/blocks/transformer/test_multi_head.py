@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.functional.attention.masks import causal_mask, key_padding_to_mask, length_mask
+from visattn.functional.masks import causal_mask, key_padding_to_mask, length_mask
 from visattn.recording.recorder import record
 
 

@@ -12,13 +12,9 @@ from visattn.blocks.transformer.attention import (
     neighborhood_groups,
     window_groups,
 )
-from visattn.functional.attention.neighborhood import neighborhood_attention
-from visattn.functional.attention.softmax import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
-from visattn.functional.attention.window import window_attention
-from visattn.functional.positions.relative import relative_position_bias
+from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
+from visattn.functional.positions import relative_position_bias
+from visattn.functional.windows import neighborhood_attention, window_attention
 
 
 def parts(count: int) -> tuple[Tensor, Tensor, Tensor]:

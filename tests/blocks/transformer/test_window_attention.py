@@ -15,7 +15,7 @@ from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.swin_stage import PatchMerging, SwinStage
 from visattn.blocks.transformer.token_layout import TokenLayout
 from visattn.blocks.transformer.window_attention import WindowAttention
-from visattn.functional.attention.window import padded_window_indices, window_slots
+from visattn.functional.windows import padded_window_indices, window_slots
 from visattn.recording.recorder import record
 
 CASES: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = [

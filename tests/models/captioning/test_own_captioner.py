@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import visattn
 from visattn.blocks.recurrent.additive import AdditiveAttention
-from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.base import ModelGraph, options_of
 from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput
 from visattn.models.captioning.graphs import decoding_graphs

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.functional.attention.scores import bounded_additive_scores
+from visattn.functional.attention import bounded_additive_scores
 from visattn.models.vqa.hierarchical_coattention import guided_attention, parallel_coattention
 
 PLACES, WORDS, DIM, HIDDEN = 7, 5, 3, 11

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tests.models.vqa.test_models import ANSWERS, GRID, WORDS, encoder
-from visattn.functional.attention.scores import additive_scores
+from visattn.functional.attention import additive_scores
 from visattn.models.vqa.mac import ControlUnit, ReadUnit, WriteUnit
 from visattn.models.vqa.question_encoders import EncodedQuestions
 from visattn.models.vqa.question_groups import QuestionGroups

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from vlm_runs import greedy, prompt_of, sharp
 
-from visattn.functional.attribution.token_activation import rank_gaussian_filter
+from visattn.attribution.token_activation import rank_gaussian_filter
 from visattn.pipelines.word_source import with_word_maps, word_grids
 from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.processing import PhotoProcessor

@@ -11,7 +11,7 @@ from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
 from visattn.functional.gates import branch_softmax, merge_branches
-from visattn.functional.pooling import channel_means
+from visattn.functional.numerics import channel_means
 
 
 class SelectiveKernel(Block):

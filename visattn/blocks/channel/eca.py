@@ -9,7 +9,7 @@ from torch.nn.functional import conv1d
 
 from visattn.blocks.base import Block, BlockInfo, check_odd
 from visattn.blocks.tap import Tap
-from visattn.functional.pooling import channel_means
+from visattn.functional.numerics import channel_means
 
 
 def eca_kernel_size(channels: int) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.pooling import channel_norms
+from visattn.functional.numerics import channel_norms
 
 
 def gct_gate(

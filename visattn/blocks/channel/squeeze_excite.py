@@ -9,7 +9,7 @@ from torch.nn.functional import hardsigmoid, linear
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
 from visattn.functional.gates import squeeze_excitation_gate
-from visattn.functional.pooling import channel_means
+from visattn.functional.numerics import channel_means
 
 
 def effective_se_gate(

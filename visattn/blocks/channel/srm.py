@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.norm import CheckedBatchNorm1d
 from visattn.blocks.tap import Tap
-from visattn.functional.pooling import channel_means, channel_stds
+from visattn.functional.numerics import channel_means, channel_stds
 
 
 def style_pool(x: Float[Tensor, "b c y x"], *, eps: float = 1e-5) -> Float[Tensor, "b c 2"]:

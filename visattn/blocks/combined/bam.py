@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, check_choice, reduced_channels
 from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.pooling import channel_means
+from visattn.functional.numerics import channel_means
 
 CombineMode = Literal["add", "mul"]
 

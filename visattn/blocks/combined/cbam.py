@@ -11,7 +11,7 @@ from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd, reduc
 from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
 from visattn.functional.gates import PoolOrder, cbam_spatial_gate
-from visattn.functional.pooling import channel_means, fast_amax
+from visattn.functional.numerics import channel_means, fast_amax
 
 
 def cbam_channel_gate(

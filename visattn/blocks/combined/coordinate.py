@@ -9,7 +9,7 @@ from torch.nn.functional import hardswish
 
 from visattn.blocks.base import Block, BlockInfo, apply_gate, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.pooling import fast_mean
+from visattn.functional.numerics import fast_mean
 
 
 def strip_pools(

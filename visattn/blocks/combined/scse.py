@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, check_choice, reduced_channels
 from visattn.blocks.tap import Tap
 from visattn.functional.gates import spatial_squeeze_gate, squeeze_excitation_gate
-from visattn.functional.pooling import channel_means
+from visattn.functional.numerics import channel_means
 
 Combination = Literal["add", "max", "mul", "concat"]
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from visattn.blocks.base import Block, BlockInfo, apply_gate
 from visattn.blocks.tap import Tap
-from visattn.functional.numerics import at_least_float32, can_write_inplace
-from visattn.functional.pooling import channel_means
+from visattn.functional.numerics import at_least_float32, can_write_inplace, channel_means
 
 
 def simam_gate(x: Float[Tensor, "b c y x"], *, e_lambda: float = 1e-4) -> Float[Tensor, "b c y x"]:

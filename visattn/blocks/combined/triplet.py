@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from visattn.blocks.base import Block, BlockInfo, apply_gate, check_odd
 from visattn.blocks.norm import CheckedBatchNorm2d
 from visattn.blocks.tap import Tap
-from visattn.functional.pooling import fast_amax, fast_mean
+from visattn.functional.numerics import fast_amax, fast_mean
 
 
 def z_pool(x: Float[Tensor, "b c y x"], dim: int) -> Float[Tensor, "b 2 p q"]:

@@ -7,20 +7,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.luong import (
+from visattn.functional.attention import (
+    concat_scores,
+    dot_scores,
+    general_scores,
+    location_scores,
+    masked_softmax,
+)
+from visattn.functional.luong import (
     local_alignment,
     monotonic_centers,
     predicted_centers,
     predictive_alignment,
 )
-from visattn.functional.attention.masks import length_mask
-from visattn.functional.attention.scores import (
-    concat_scores,
-    dot_scores,
-    general_scores,
-    location_scores,
-)
-from visattn.functional.attention.softmax import masked_softmax
+from visattn.functional.masks import length_mask
 
 Score = Literal["dot", "general", "concat", "location"]
 Alignment = Literal["global", "monotonic", "predictive"]

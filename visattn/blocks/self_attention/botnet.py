@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.softmax import dot_product_attention
-from visattn.functional.positions.relative import relative_position_scores
+from visattn.functional.attention import dot_product_attention
+from visattn.functional.positions import relative_position_scores
 
 
 class BoTNetAttention(Block):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.softmax import dot_product_attention
+from visattn.functional.attention import dot_product_attention
 from visattn.functional.numerics import at_least_float32, without_autocast
 
 

@@ -9,17 +9,11 @@ from torch import Tensor, nn
 from visattn.blocks.base import check_choice
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.masks import key_mask
-from visattn.functional.attention.neighborhood import check_odd_kernel
-from visattn.functional.attention.softmax import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
-from visattn.functional.attention.window import window_indices
+from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
+from visattn.functional.masks import key_mask
 from visattn.functional.numerics import at_least_float32, without_autocast
-from visattn.functional.positions.relative import relative_position_bias
-from visattn.functional.positions.rotary import apply_rotary
-from visattn.functional.tokens import scatter_kept_weights
+from visattn.functional.positions import apply_rotary, relative_position_bias
+from visattn.functional.windows import check_odd_kernel, scatter_kept_weights, window_indices
 
 AttentionType = Literal["full", "window", "shifted", "neighborhood", "linear"]
 

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.tokens import random_token_indices
+from visattn.functional.windows import random_token_indices
 
 
 class DropPath(nn.Module):

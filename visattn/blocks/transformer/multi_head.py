@@ -4,8 +4,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.masks import CausalAlignment
-from visattn.functional.attention.softmax import dot_product_attention
+from visattn.functional.attention import dot_product_attention
+from visattn.functional.masks import CausalAlignment
 
 
 class MultiHeadAttention(nn.Module):

@@ -7,11 +7,8 @@ from torch import Tensor, nn
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.softmax import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
-from visattn.functional.tokens import scatter_kept_weights
+from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
+from visattn.functional.windows import scatter_kept_weights
 
 
 class AttentionPool(nn.Module):

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pixel_unshuffle
 
-from visattn.functional.tokens import diagonal_shifts
+from visattn.functional.windows import diagonal_shifts
 
 
 class PatchEmbedding(nn.Module):

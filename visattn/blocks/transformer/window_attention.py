@@ -9,18 +9,15 @@ from torch.nn.functional import pad
 
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.softmax import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
-from visattn.functional.attention.window import (
+from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
+from visattn.functional.positions import relative_position_bias
+from visattn.functional.windows import (
     check_window,
     dense_to_window_weights,
     padded_window_indices,
     window_slots,
     window_weights_to_dense,
 )
-from visattn.functional.positions.relative import relative_position_bias
 
 
 class _Windows(NamedTuple):

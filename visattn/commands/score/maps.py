@@ -199,7 +199,7 @@ class MapScoreJob(ScoreJob):
     command = "score maps"
 
     def __init__(self, args: argparse.Namespace, images: "Sequence[AnnotatedImage]") -> None:
-        from visattn.attribution.model_free import BASELINES
+        from visattn.attribution.saliency import BASELINES
 
         self.annotated = {image.path: image for image in images}
         has_categories = any(any(image.categories) for image in images)
@@ -406,8 +406,8 @@ def _read_annotations(args: argparse.Namespace, skipped: list[str]) -> "list[Ann
 
 def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     """Return the evaluator of the selected model, and the origin of its weights."""
-    from visattn.metrics.maps.faithfulness import PerturbationSchedule
-    from visattn.metrics.maps.localization import LocalizationRule
+    from visattn.metrics.faithfulness import PerturbationSchedule
+    from visattn.metrics.localization import LocalizationRule
     from visattn.pipelines.evaluate_maps import MapEvaluator
     from visattn.pipelines.explainer import Explainer
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from visattn.attribution.model_free import BASELINES
+from visattn.attribution.saliency import BASELINES
 from visattn.io.messages import format_names
 
 Row = Mapping[str, Any]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.scenes.world import World
-from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.results.captions import Phrase
 from visattn.results.kinds import PAD, SPECIAL_TOKENS, UNKNOWN
 

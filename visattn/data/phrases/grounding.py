@@ -162,7 +162,7 @@ def supervised_words(
 ) -> SupervisedWords:
     """Return the words of captions that have boxes, with uniform target attention over these.
 
-    `visattn.functional.captioning.losses.pack_targets` aligns them with the attention of a batch.
+    `visattn.functional.captions.pack_targets` aligns them with the attention of a batch.
 
     Args:
         captions: Phrases of each caption, with boxes relative to the network's input.

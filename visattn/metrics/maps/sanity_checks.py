@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from visattn.functional.evaluation.faithfulness import spearman_correlation
+from visattn.metrics.faithfulness import spearman_correlation
 
 
 def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str, ...]]:

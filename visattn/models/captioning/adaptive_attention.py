@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from visattn.blocks.recurrent.additive import AdditiveAttention
-from visattn.functional.attention.scores import context_vector
-from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.functional.attention import context_vector
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers
 from visattn.models.base import ModelGraph, options_of
 from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from visattn.blocks.dropout import FastDropout
 from visattn.blocks.recurrent.additive import AdditiveAttention, SelectWeights
-from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.captioner import AttentionStep, RecurrentState, TeacherForcedOutput
 
 

@@ -10,12 +10,8 @@ from torch.nn.functional import linear
 
 from visattn.blocks.recurrent.additive import AdditiveAttention
 from visattn.blocks.recurrent.luong import Alignment, LuongAttention
-from visattn.functional.attention.luong import (
-    local_alignment,
-    predicted_centers,
-    predictive_alignment,
-)
-from visattn.functional.attention.scores import additive_scores, dot_scores
+from visattn.functional.attention import additive_scores, dot_scores
+from visattn.functional.luong import local_alignment, predicted_centers, predictive_alignment
 from visattn.models.captioner import AttentionStep
 from visattn.models.captioning.attending_decoder import AttendingDecoderState, CaptionAttention
 

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 from visattn.blocks.dropout import FastDropout
 from visattn.blocks.tap import Tap
 from visattn.blocks.transformer.mlp import FeedForward
-from visattn.functional.attention.masks import causal_mask
-from visattn.functional.attention.softmax import (
-    dot_product_attention,
-    dot_product_attention_weights,
-)
-from visattn.functional.captioning.packing import WordPacking
+from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
+from visattn.functional.captions import WordPacking
+from visattn.functional.masks import causal_mask
 from visattn.functional.numerics import at_least_float32
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.functional.captioning.packing import WordPacking, pack_words
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput, WordSite
 from visattn.models.encoder import ImageEncoder
 

@@ -8,7 +8,7 @@ from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.layer import EncoderLayer
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.attention.softmax import dot_product_attention
+from visattn.functional.attention import dot_product_attention
 
 
 class MemoryAttention(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from visattn.blocks.recurrent.additive import SelectWeights
-from visattn.functional.captioning.sampling import sample_categorical
+from visattn.functional.captions import sample_categorical
 from visattn.models.captioner import Places, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import AttendingDecoderState, SoftAttention
 

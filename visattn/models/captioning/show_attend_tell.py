@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.blocks.base import check_choice
-from visattn.functional.captioning.packing import WordPacking
+from visattn.functional.captions import WordPacking
 from visattn.models.base import ModelGraph, options_of
 from visattn.models.captioner import Captioner, Places
 from visattn.models.captioning.attending_decoder import (

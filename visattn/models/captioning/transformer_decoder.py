@@ -11,8 +11,8 @@ from torch.nn.functional import linear
 
 from visattn.blocks.base import check_choice
 from visattn.blocks.dropout import FastDropout
-from visattn.functional.captioning.packing import WordPacking, pack_words
-from visattn.functional.positions.sincos import sincos_pos_embed
+from visattn.functional.captions import WordPacking, pack_words
+from visattn.functional.positions import sincos_pos_embed
 from visattn.models.captioner import AttentionStep, MapChoice, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import feature_projection
 from visattn.models.captioning.decoder_layer import (

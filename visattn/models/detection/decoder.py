@@ -11,7 +11,7 @@ from visattn.blocks.base import check_choice
 from visattn.blocks.transformer.deformable import DeformableAttention, SamplingPoints
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.functional.positions.sincos import inverse_frequencies
+from visattn.functional.positions import inverse_frequencies
 
 CrossAttention = Literal["dense", "deformable"]
 _TEMPERATURE = 20.0  # as in DAB-DETR: wavelengths from the whole image to a twentieth of a turn

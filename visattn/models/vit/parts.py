@@ -19,8 +19,7 @@ from visattn.blocks.transformer.stems import (
     PatchEmbedding,
     ShiftedPatchEmbedding,
 )
-from visattn.functional.positions.rotary import rotary_cos_sin
-from visattn.functional.positions.sincos import ResampleRule, resample_pos_embed
+from visattn.functional.positions import ResampleRule, resample_pos_embed, rotary_cos_sin
 
 Stem = Literal["patch", "conv", "shifted", "overlapping"]
 StemLayer = PatchEmbedding | ConvStem | ShiftedPatchEmbedding | ConvTokenizer

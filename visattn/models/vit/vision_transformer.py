@@ -14,7 +14,7 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.blocks.transformer.drop import PatchDropout
 from visattn.blocks.transformer.layer import EncoderLayer
 from visattn.blocks.transformer.token_layout import TokenLayout
-from visattn.functional.positions.sincos import ResampleRule, sincos_pos_embed
+from visattn.functional.positions import ResampleRule, sincos_pos_embed
 from visattn.models.base import ModelGraph, example_images
 from visattn.models.classifier import ImageClassifier, ParameterGroup
 from visattn.models.serialization.state_dict_mapping import build_converted

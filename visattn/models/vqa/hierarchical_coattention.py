@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.scores import context_vector
-from visattn.functional.attention.softmax import masked_softmax
+from visattn.functional.attention import context_vector, masked_softmax
 from visattn.models.encoder import ImageEncoder
 from visattn.models.vqa.grid_tokens import GridTokens
 from visattn.models.vqa_model import AnswerOutput, VQAModel

@@ -8,8 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.scores import context_vector
-from visattn.functional.attention.softmax import masked_softmax
+from visattn.functional.attention import context_vector, masked_softmax
 from visattn.models.encoder import ImageEncoder
 from visattn.models.vqa.grid_tokens import GridTokens, answer_head
 from visattn.models.vqa.question_encoders import (

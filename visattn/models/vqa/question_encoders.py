@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from visattn.blocks.base import check_choice
 from visattn.blocks.transformer.mlp import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.functional.positions.sincos import sincos_pos_embed
+from visattn.functional.positions import sincos_pos_embed
 from visattn.results.kinds import PAD
 
 QuestionEncoderType = Literal["gru", "gru_max", "transformer", "bag", "ngram"]

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention.scores import additive_scores, bounded_additive_scores
+from visattn.functional.attention import additive_scores, bounded_additive_scores
 from visattn.models.encoder import ImageEncoder
 from visattn.models.vqa.grid_tokens import GridTokens, answer_head
 from visattn.models.vqa.question_encoders import QuestionEncoder, QuestionEncoderType

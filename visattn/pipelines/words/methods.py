@@ -10,8 +10,8 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
+from visattn.attribution.perturbation import occlusion_windows, window_masks
 from visattn.attribution.words import WORD_GRADIENT_METHODS, TokenVectors, WordLayer, WordRun
-from visattn.functional.attribution.masks import occlusion_windows, window_masks
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.word_source import WordGrids
 from visattn.pipelines.words.contrast import CONTRAST, contrast_maps

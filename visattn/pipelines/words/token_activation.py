@@ -6,8 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.token_activation import TokenStates, token_activation_maps
-from visattn.functional.attribution.token_activation import rank_gaussian_filter
+from visattn.attribution.token_activation import (
+    TokenStates,
+    rank_gaussian_filter,
+    token_activation_maps,
+)
 from visattn.pipelines.words.generation import is_encoder_decoder
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay

@@ -11,11 +11,7 @@ from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.captions.vocabulary import split_words
-from visattn.functional.captioning.sampling import (
-    SampledCaptions,
-    sample_captions,
-    sample_categorical,
-)
+from visattn.functional.captions import SampledCaptions, sample_captions, sample_categorical
 from visattn.functional.reinforce import (
     categorical_log_prob,
     leave_one_out_advantages,

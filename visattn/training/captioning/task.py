@@ -16,7 +16,7 @@ from visattn.data.phrases.grounding import (
     phrases_to_cells,
     supervised_words,
 )
-from visattn.functional.captioning.losses import (
+from visattn.functional.captions import (
     AttentionLoss,
     Reduction,
     attention_mass_loss,

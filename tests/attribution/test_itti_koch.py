@@ -1,0 +1,368 @@
+"""Itti-Koch saliency against a float64 implementation of the paper, and its invariances."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
+
+from visattn.attribution.saliency import (
+    color_opponency,
+    conspicuity_maps,
+    itti_koch_saliency,
+    normalize_peaks,
+    saliency_scanpaths,
+)
+
+
+def images(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, generator=random, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------ the paper in plain NumPy
+
+Plane = np.ndarray
+
+
+def regridded(plane: Plane, size: tuple[int, int]) -> Plane:
+    """Return the plane resampled to another grid, one axis after the other."""
+    for axis, count in enumerate(size):
+        side = plane.shape[axis]
+        step = side / count
+        reach = max(step, 1.0)
+        middles = (np.arange(count) + 0.5) * step
+        apart = np.abs(np.arange(side) + 0.5 - middles[:, None])
+        if step < 1:  # replicated beyond the outermost cell centers
+            apart = np.abs(np.arange(side) + 0.5 - np.clip(middles, 0.5, side - 0.5)[:, None])
+        weights = np.maximum(0, 1 - apart / reach)
+        weights /= weights.sum(1, keepdims=True)
+        plane = np.moveaxis(np.tensordot(weights, plane, (1, axis)), 0, axis)
+    return plane
+
+
+def striped(plane: Plane, angle: float) -> Plane:
+    down, across = np.mgrid[-4:5, -4:5]
+    wave = math.pi / 2 * (across * math.cos(angle) + down * math.sin(angle))
+    bell = np.exp(-(across**2 + down**2) / 3.125)
+    even, odd = bell * np.cos(wave), bell * np.sin(wave)
+    even -= bell * even.sum() / bell.sum()
+    even /= (even * np.cos(wave)).sum()
+    odd /= (odd * np.sin(wave)).sum()
+    patches = sliding_window_view(np.pad(plane, 4, mode="edge"), (9, 9))
+    return np.hypot(*(np.tensordot(patches, part, 2) for part in (even, odd)))
+
+
+def promoted(plane: Plane) -> Plane:
+    """Return N(plane), where a plateau is a single maximum."""
+    if plane.max() <= 1e-4:
+        return np.zeros_like(plane)
+    plane = plane / plane.max()
+    wide = np.pad(plane, 1, constant_values=-1)
+    tops = {
+        (y, x)
+        for y, x in np.ndindex(*plane.shape)
+        if plane[y, x] > 0.1 and plane[y, x] >= wide[y : y + 3, x : x + 3].max() - 1e-4
+    }
+    heights = []
+    while tops:
+        together, new = set[tuple[int, int]](), {min(tops)}
+        while new:
+            together |= new
+            tops -= new
+            new = {(y + dy, x + dx) for y, x in new for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
+            new &= tops
+        heights.append(np.mean([plane[at] for at in together]))
+    others = sorted(heights)[:-1]
+    return plane * (1 - np.mean(others)) ** 2 if others else plane
+
+
+def plain_saliency(image: Plane, centers: tuple[int, ...], last: int) -> Plane:
+    r, g, b = image
+    bright = (r + g + b) / 3
+    bright_enough = bright > bright.max() / 10
+    r, g, b = (np.where(bright_enough, of / bright, 0) for of in (r, g, b))
+    red, green = np.maximum(r - (g + b) / 2, 0), np.maximum(g - (r + b) / 2, 0)
+    blue = np.maximum(b - (r + g) / 2, 0)
+    yellow = np.maximum((r + g) / 2 - np.abs(r - g) / 2 - b, 0)
+    levels = []
+    planes = [bright, red - green, blue - yellow]
+    for level in range(last + 1):
+        if level:
+            half = tuple(-(-side // 2) for side in planes[0].shape)
+            planes = [regridded(plane, half) for plane in planes]
+        angles = [o * math.pi / 4 for o in range(4)] if level >= centers[0] else []
+        levels.append(planes + [striped(planes[0], angle) for angle in angles])
+    grid = levels[centers[-1]][0].shape
+    totals = [np.zeros(grid) for _ in range(7)]
+    for center, surround in {(c, min(c + apart, last)) for c in centers for apart in (3, 4)}:
+        for feature, total in enumerate(totals):
+            fine, coarse = levels[center][feature], levels[surround][feature]
+            total += regridded(promoted(np.abs(fine - regridded(coarse, fine.shape))), grid)
+    stripes = sum(promoted(total) for total in totals[3:])
+    three = [totals[0], totals[1] + totals[2], stripes]
+    mean = sum((promoted(of) for of in three), np.zeros(grid)) / 3
+    return regridded(mean, image.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("size", "centers", "last"),
+    [((19, 23), (0, 1, 2), 5), ((5, 41), (0, 1, 2), 6), ((128, 131), (1, 2, 3), 8)],
+)
+def test_saliency_matches_the_paper(
+    size: tuple[int, int], centers: tuple[int, ...], last: int
+) -> None:
+    two = images(2, 3, *size)
+    two[1, :, 1:5, 3:11] *= 0.05
+    got = itti_koch_saliency(two)
+    for image, ours in zip(two, got, strict=True):
+        wanted = torch.from_numpy(plain_saliency(image.numpy(), centers, last))
+        assert wanted.max() > 0.03
+        torch.testing.assert_close(ours, wanted, atol=1e-6, rtol=0)
+
+
+# ------------------------------------------------------------------ properties
+
+
+@settings(max_examples=10)
+@given(height=st.integers(1, 33), width=st.integers(1, 33), channels=st.sampled_from([1, 3]))
+def test_saliency_is_in_0_to_1_and_flip_equivariant_at_any_size(
+    height: int, width: int, channels: int
+) -> None:
+    x = images(2, channels, height, width)
+    result = itti_koch_saliency(x)
+    assert tuple(result.shape) == (2, height, width)
+    assert result.min() >= 0
+    assert result.max() <= 1 + 1e-12
+    for axis in (2, 3):
+        torch.testing.assert_close(itti_koch_saliency(x.flip(axis)), result.flip(axis - 1))
+
+
+@settings(max_examples=10)
+@given(
+    height=st.integers(1, 150),
+    width=st.integers(1, 40),
+    color=st.tuples(*[st.floats(0, 1, width=32)] * 3),
+)
+def test_constant_image_has_zero_saliency(
+    height: int, width: int, color: tuple[float, float, float]
+) -> None:
+    image = torch.tensor(color).view(1, 3, 1, 1).expand(1, 3, height, width)
+    assert torch.equal(itti_koch_saliency(image), torch.zeros(1, height, width))
+
+
+def test_images_of_a_batch_are_independent() -> None:
+    x = images(3, 3, 29, 31).float()
+    together = itti_koch_saliency(x)
+    for index in range(3):
+        torch.testing.assert_close(
+            together[index : index + 1], itti_koch_saliency(x[index : index + 1])
+        )
+    assert itti_koch_saliency(x[:0]).shape == (0, 29, 31)
+
+
+def test_gray_image_equals_rgb_with_equal_channels() -> None:
+    x = images(2, 1, 29, 31)
+    assert torch.equal(itti_koch_saliency(x), itti_koch_saliency(x.expand(-1, 3, -1, -1)))
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    x = images(1, 3, 29, 31).half()
+    assert torch.equal(itti_koch_saliency(x), itti_koch_saliency(x.float()))
+
+
+@pytest.mark.parametrize(("height", "width"), [(60, 60), (97, 131), (240, 200)])
+@pytest.mark.parametrize("kind", ["color", "direction", "brightness"])
+def test_odd_element_is_most_salient(kind: str, height: int, width: int) -> None:
+    cell = min(height, width) // 5
+    bar = cell // 3
+    image = torch.full((1, 3, height, width), 0.5)
+    for row in range(height // cell):
+        for column in range(width // cell):
+            odd = (row, column) == (1, 3)
+            tall, wide = (bar, 2 * bar) if odd and kind == "direction" else (2 * bar, bar)
+            color = [0.2, 0.6, 0.4] if odd and kind == "color" else [0.6, 0.2, 0.4]
+            there = torch.tensor([1.0] * 3 if odd and kind == "brightness" else color)
+            y, x = row * cell + (cell - tall) // 2, column * cell + (cell - wide) // 2
+            image[0, :, y : y + tall, x : x + wide] = there[:, None, None]
+    x, y = saliency_scanpaths(itti_koch_saliency(image), 1)[0, 0].tolist()
+    assert abs((x + 1) / 2 * width - 3.5 * cell) < cell / 2
+    assert abs((y + 1) / 2 * height - 1.5 * cell) < cell / 2
+
+
+@pytest.mark.parametrize("wrong", [-0.01, 1.01, math.nan, math.inf])
+def test_invalid_images_are_refused(wrong: float) -> None:
+    x = images(1, 1, 3, 5)
+    x[0, 0, 1, 2] = wrong
+    with pytest.raises(ValueError, match="numbers from 0 to 1, got numbers outside"):
+        itti_koch_saliency(x)
+
+
+def test_two_channel_images_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 channel or 3, got 2"):
+        itti_koch_saliency(images(1, 2, 3, 5))
+
+
+# ------------------------------------------------------------------ paths
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 99), radius=st.sampled_from([None, 0.0, 1.0, 2.5]))
+def test_scanpath_visits_the_strongest_remaining_location(seed: int, radius: float | None) -> None:
+    saliency = images(3, 7, 11, seed=seed)
+    reach = 7 / 6 if radius is None else radius
+    path = saliency_scanpaths(saliency, 5, radius)
+    for plane, places in zip(saliency.tolist(), path.tolist(), strict=True):
+        left = {(y, x): plane[y][x] for y in range(7) for x in range(11)}
+        for place in places:
+            y, x = max(left, key=lambda at: left[at])
+            assert place == pytest.approx([(x + 0.5) / 11 * 2 - 1, (y + 0.5) / 7 * 2 - 1])
+            left = {at: left[at] for at in left if math.hypot(at[0] - y, at[1] - x) > reach}
+
+
+def test_scanpath_without_saliency_starts_in_the_center() -> None:
+    assert saliency_scanpaths(torch.zeros(2, 5, 7), 1).tolist() == [[[0.0, 0.0]]] * 2
+
+
+def test_scanpath_restarts_when_everything_is_inhibited() -> None:
+    saliency = torch.tensor([[[0.1, 0.9]], [[0.4, 0.3]]])
+    path = saliency_scanpaths(saliency, 5, 0.0)[:, :, 0].tolist()
+    assert path == [[0.5, -0.5, 0.5, -0.5, 0.5], [-0.5, 0.5, -0.5, 0.5, -0.5]]
+    assert saliency_scanpaths(saliency, 3, 1e9)[:, :, 0].tolist() == [[0.5] * 3, [-0.5] * 3]
+
+
+@pytest.mark.parametrize(
+    ("glimpses", "radius", "value", "said"),
+    [
+        (0, None, 0.0, "glimpses=0, radius=None"),
+        (2, -1.0, 0.0, r"glimpses=2, radius=-1\.0"),
+        (2, math.nan, 0.0, "radius=nan"),
+        (2, None, math.nan, "saliency must be finite"),
+    ],
+)
+def test_invalid_scanpath_options_are_refused(
+    glimpses: int, radius: float | None, value: float, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        saliency_scanpaths(torch.full((1, 3, 5), value), glimpses, radius)
+
+
+def plane_of(*rows: list[float]) -> Tensor:
+    return torch.tensor([[list(rows)]])
+
+
+def normalized_peak(maps: Tensor) -> float:
+    """Return the largest value after the peak normalization."""
+    return float(normalize_peaks(maps).max())
+
+
+def test_other_maxima_lower_the_peak_normalization_by_their_mean() -> None:
+    row = [8.0, 0.0, 2.0, 1.0, 6.0, 0.0]
+    assert normalized_peak(plane_of(row)) == pytest.approx((1 - (2 + 6) / 2 / 8) ** 2)
+    assert normalize_peaks(plane_of(row)).flatten().tolist() == pytest.approx(
+        [0.25 * value / 8 for value in row]
+    )
+
+
+def test_maxima_below_a_tenth_are_ignored() -> None:
+    assert normalized_peak(plane_of([8.0, 0.0, 0.8, 0.0, 4.0])) == pytest.approx(0.25)
+    assert normalized_peak(plane_of([8.0, 0.0, 0.8, 0.0, 0.7])) == 1
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        [[1, 1]],
+        [[1], [1], [1]],
+        [[1, 1], [1, 1]],
+        [[1, 1, 1], [1, 1, 1], [1, 1, 1]],
+        [[1, 0], [0, 1]],
+        [[0, 1, 0], [1, 1, 1], [0, 1, 0]],
+    ],
+)
+def test_plateau_is_a_single_maximum(flat: list[list[int]]) -> None:
+    top = torch.zeros(1, 1, 9, 11)
+    rows = torch.tensor(flat)
+    top[0, 0, 2 : 2 + len(rows), 3 : 3 + rows.shape[1]] = 4.0 * rows
+    assert normalized_peak(top) == 1
+    top[0, 0, 7, 9] = 2.0
+    assert normalized_peak(top) == pytest.approx(0.25)
+    top[0, 0, 7, 9] = 4.0
+    assert normalized_peak(top) == 0
+
+
+def test_ridge_is_a_single_maximum() -> None:
+    ridge = torch.zeros(1, 1, 7, 11)
+    ridge[..., 4] = 3.0
+    assert torch.equal(normalize_peaks(ridge), ridge / 3)
+
+
+def test_rounding_errors_are_not_amplified_and_hide_no_plateau() -> None:
+    noise = torch.rand(1, 1, 13, 17, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(normalize_peaks(9e-5 * noise), torch.zeros_like(noise))
+    flat = torch.zeros(1, 1, 13, 17)
+    flat[..., 3:9, 4:11] = 2.0
+    assert torch.equal(normalize_peaks(flat + 1e-6 * noise) > 0.9, flat > 0)
+
+
+def test_maps_are_independent() -> None:
+    maps = torch.rand(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+    for b in range(2):
+        for c in range(3):
+            alone = normalize_peaks(maps[b : b + 1, c : c + 1])
+            assert torch.equal(normalize_peaks(maps)[b : b + 1, c : c + 1], alone)
+
+
+@pytest.mark.parametrize(
+    ("color", "wanted"),
+    [
+        ((1.0, 0.0, 0.0), (1 / 3, 3.0, 0.0)),  # red: r / I = 3
+        ((0.0, 0.5, 0.0), (1 / 6, -3.0, 0.0)),  # green
+        ((0.0, 0.0, 0.9), (0.3, 0.0, 3.0)),  # blue
+        ((0.6, 0.6, 0.0), (0.4, 0.0, -1.5)),  # yellow is as red as it is green
+        ((0.5, 0.5, 0.5), (0.5, 0.0, 0.0)),  # gray
+        ((0.9, 0.6, 0.3), (0.6, 0.75, -0.5)),  # 1.5, 1 and 0.5: 0.75 - 0 and 0 - 0.5
+    ],
+)
+def test_opponent_colors_are_distinguished(
+    color: tuple[float, float, float], wanted: tuple[float, float, float]
+) -> None:
+    pixel = torch.tensor(color, dtype=torch.float64).view(1, 3, 1, 1)
+    got = color_opponency(pixel).flatten().tolist()
+    assert got == pytest.approx(list(wanted), abs=1e-12)
+
+
+def test_dark_pixels_have_no_hue() -> None:
+    pixels = torch.zeros(1, 3, 1, 3)
+    pixels[0, :, 0, 0] = 1.0
+    pixels[0, 0, 0, 1] = 0.29  # its brightness is less than a tenth of the white one's
+    pixels[0, 0, 0, 2] = 0.31
+    assert color_opponency(pixels)[0, 1, 0].tolist() == pytest.approx([0, 0, 3])
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((512, 530), (32, 34)), ((256, 300), (16, 19)), ((255, 257), (32, 33)), ((127, 130), (32, 33)),
+     ((28, 60), (7, 15)), ((3, 5), (1, 2)), ((1, 1), (1, 1))],
+)  # fmt: skip
+def test_small_images_use_finer_levels(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    assert tuple(conspicuity_maps(torch.zeros(1, 3, *size)).shape) == (1, 3, *grid)
+
+
+@pytest.mark.parametrize("channel", range(3))
+def test_each_conspicuity_map_responds_to_its_feature(channel: int) -> None:
+    """A 5 x 5 grid of equal bars; one differs in brightness, hue or orientation."""
+    image = torch.full((1, 3, 160, 160), 0.2)
+    for y in range(16, 160, 32):
+        for x in range(16, 160, 32):
+            odd = (y // 32, x // 32) == (2, 1)
+            tall, wide = (4, 12) if odd and channel == 2 else (12, 4)
+            color = [0.5, 0.3, 0.4] if odd and channel == 1 else [0.3, 0.5, 0.4]
+            bar = torch.tensor(color)[:, None, None] * (2.0 if odd and channel == 0 else 1.0)
+            image[0, :, y - tall : y + tall, x - wide : x + wide] = bar
+    result = conspicuity_maps(image)[0, channel]
+    strongest = divmod(int(result.argmax()), result.shape[1])
+    assert [int((place + 0.5) / len(result) * 5) for place in strongest] == [2, 1]

@@ -1,0 +1,173 @@
+"""Attention rollout and relevance propagation against products of matrices and closed forms."""
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from visattn.attribution.attention import (
+    attention_rollout,
+    discard_lowest,
+    fuse_heads,
+    gradient_rollout_weights,
+    positive_grad_times_attention,
+    propagate_relevance,
+)
+
+B, H, N = 2, 3, 7
+
+
+def random_layers(count: int, seed: int = 0, heads: int | None = None) -> list[Tensor]:
+    drawn = torch.Generator().manual_seed(seed)
+    shape = (B, N, N) if heads is None else (B, heads, N, N)
+    return [
+        (3 * torch.randn(shape, generator=drawn, dtype=torch.float64)).softmax(-1)
+        for _ in range(count)
+    ]
+
+
+def plain_rollout(layers: list[Tensor], residual: float) -> Tensor:
+    """Return the full matrix product of the paper."""
+    products = []
+    for image in range(B):
+        product = torch.eye(N, dtype=torch.float64)
+        for layer in layers:
+            mixed = residual * torch.eye(N) + (1 - residual) * layer[image]
+            for row in range(N):
+                mixed[row] = mixed[row] / mixed[row].sum()
+            product = mixed @ product
+        products.append(product)
+    return torch.stack(products)
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.3, 0.5, 1.0])
+def test_rows_match_the_full_matrix_product(residual: float) -> None:
+    layers = [2.5 * layer for layer in random_layers(5)]  # sums other than 1 are scaled
+    identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
+    whole = attention_rollout(layers, identity, residual=residual)
+    torch.testing.assert_close(whole, plain_rollout(layers, residual))
+    torch.testing.assert_close(
+        attention_rollout(layers, identity[:, 2:3], residual=residual), whole[:, 2:3]
+    )
+
+
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_uniform_attention_has_a_closed_form(count: int) -> None:
+    even = torch.full((1, N, N), 1 / N)
+    actual = attention_rollout([even] * count, torch.eye(N)[None])[0]
+    expected = torch.eye(N) / 2**count + (1 - 2.0**-count) / N
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.floats(0, 0.99), st.sampled_from(["mean", "max", "min"]))
+def test_rows_sum_to_one_after_discarding(count: int, share: float, fusion: str) -> None:
+    layers = [
+        discard_lowest(fuse_heads(layer, fusion), share, num_kept_columns=1)  # pyright: ignore[reportArgumentType]
+        for layer in random_layers(count, heads=H)
+    ]
+    sums = attention_rollout(layers, torch.eye(N).double().expand(B, N, N)).sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def test_zero_row_stays_zero_without_nan() -> None:
+    layer = torch.eye(3)[None] * torch.tensor([1.0, 0.0, 1.0])[:, None]
+    result = attention_rollout([layer], torch.eye(3)[None], residual=0.0)
+    assert result[0].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
+
+
+def test_head_fusion_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    [layer] = random_layers(1, heads=H)
+    assert torch.equal(fuse_heads(layer, "max"), layer.max(1).values)
+    assert torch.equal(fuse_heads(layer, "min"), layer.min(1).values)
+    torch.testing.assert_close(fuse_heads(layer), layer.sum(1) / H)
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # without shape checks
+    with pytest.raises(ValueError, match="fusion must be one of mean, max, min, got 'sum'"):
+        fuse_heads(layer, "sum")  # pyright: ignore[reportArgumentType]
+
+
+def test_lowest_weights_are_discarded_per_image_except_prefix_columns() -> None:
+    [layer] = random_layers(1)
+    left = discard_lowest(layer, 0.6, num_kept_columns=2)
+    assert torch.equal(left[:, :, :2], layer[:, :, :2])
+    count = int(0.6 * N * (N - 2))
+    for after, before in zip(left, layer, strict=True):
+        gone = after[:, 2:] == 0
+        assert gone.sum() == count
+        assert before[:, 2:][gone].max() <= before[:, 2:][~gone].min()
+        alone = discard_lowest(before[None], 0.6, num_kept_columns=2)[0]
+        assert torch.equal(after, alone)
+    assert torch.equal(discard_lowest(layer, 0.0), layer)
+
+
+def test_options_out_of_range_are_refused() -> None:
+    [layer] = random_layers(1)
+    with pytest.raises(ValueError, match=r"in \[0, 1\), got 1.0"):
+        discard_lowest(layer, 1.0)
+    with pytest.raises(ValueError, match=r"residual weight must be in \[0, 1\], got 1.5"):
+        attention_rollout([layer], layer, residual=1.5)
+
+
+L = 5
+
+
+def drawn(seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    random = torch.Generator().manual_seed(seed)
+    numbers = torch.randn(
+        2,
+        L,
+        B,
+        H,
+        N,
+        N,
+        generator=random,
+        dtype=torch.float64,
+    )
+    return list(numbers[0].softmax(-1)), list(numbers[1])
+
+
+def test_gradient_weighted_attention_matches_loops() -> None:
+    weights, gradients = drawn(0)
+    inside, outside = torch.zeros(2, B, N, N, dtype=torch.float64)
+    for b in range(B):
+        for n in range(N):
+            for m in range(N):
+                products = [
+                    float(weights[0][b, h, n, m] * gradients[0][b, h, n, m]) for h in (0, 1, 2)
+                ]
+                inside[b, n, m] = sum(max(product, 0) for product in products) / H
+                outside[b, n, m] = max(sum(products) / H, 0)
+    torch.testing.assert_close(positive_grad_times_attention(weights[0], gradients[0]), inside)
+    torch.testing.assert_close(gradient_rollout_weights(weights[0], gradients[0]), outside)
+
+
+def test_relevance_accumulates_over_layers() -> None:
+    layers = [positive_grad_times_attention(*pair) for pair in zip(*drawn(1), strict=True)]
+    expected = torch.eye(N, dtype=torch.float64).expand(B, N, N)
+    for layer in layers:
+        expected = expected + layer @ expected
+    identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
+    torch.testing.assert_close(propagate_relevance(layers, identity), expected)
+    torch.testing.assert_close(propagate_relevance(layers, identity[:, 3:4]), expected[:, 3:4])
+
+
+def test_unit_gradients_equal_rollout() -> None:
+    weights, _ = drawn(2)
+    layers = [positive_grad_times_attention(layer, torch.ones_like(layer)) for layer in weights]
+    identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
+    torch.testing.assert_close(
+        propagate_relevance(layers, identity) / 2**L, attention_rollout(layers, identity)
+    )
+
+
+def test_layer_with_zero_gradient_is_the_identity() -> None:
+    weights, gradients = drawn(3)
+    for layer in range(L):
+        masked = [g * (at != layer) for at, g in enumerate(gradients)]
+        weighed = [gradient_rollout_weights(*pair) for pair in zip(weights, masked, strict=True)]
+        identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
+        without = weighed[:layer] + weighed[layer + 1 :]
+        assert torch.equal(attention_rollout([weighed[layer]], identity), identity)
+        torch.testing.assert_close(
+            attention_rollout(weighed, identity), attention_rollout(without, identity)
+        )

@@ -1,0 +1,605 @@
+"""Beam search against enumeration, greedy search and a plain implementation."""
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from visattn.functional.beams import BeamSearchOutput, DecodingConstraints, beam_search
+
+search = importlib.import_module(
+    "visattn.functional.beams"
+)  # the parameter of the function has this name
+
+START, STOP = 0, 2
+
+
+class Glance(NamedTuple):
+    weights: Tensor
+    memory: Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The image index, and a number that depends on all previous tokens and their order."""
+
+    image: Tensor
+    memory: Tensor
+
+    def reorder_beams(self, parents: Tensor) -> Self:
+        return replace(self, memory=self.memory.gather(1, parents))
+
+    def select_images(self, index: Tensor) -> Self:
+        return replace(self, image=self.image[index], memory=self.memory[index])
+
+
+class Toy:
+    """A model with random tables per image; counts the rows that it computes."""
+
+    def __init__(self, images: int, words: int, *, seed: int = 0, sharp: float = 2.0) -> None:
+        random = torch.Generator().manual_seed(seed)
+
+        def table(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+        self.table = sharp * table(images, words, words)
+        self.lean = sharp * table(words)
+        self.code = table(words)
+        self.places = table(images, 3)
+        self.words, self.images = words, images
+        self.steps = self.rows = 0
+
+    def state(self, images: Sequence[int] | None = None) -> Memory:
+        chosen = torch.tensor(range(self.images) if images is None else images)
+        return Memory(chosen, torch.zeros(len(chosen), 1, dtype=torch.float64))
+
+    def __call__(self, state: Memory, token: Tensor) -> tuple[Tensor, Memory, Glance]:
+        self.steps += 1
+        self.rows += len(token)
+        memory = torch.tanh(0.7 * state.memory + self.code[token])
+        logits = self.table[state.image[:, None], token] + memory.unsqueeze(-1) * self.lean
+        places = self.places[state.image][:, None] * memory.unsqueeze(-1)
+        attention_step = Glance(places.softmax(-1), memory)
+        return logits, replace(state, memory=memory), attention_step
+
+    def read(self, image: int, words: Sequence[int]) -> tuple[Tensor, Tensor, Glance]:
+        """Teacher forcing: log-probabilities and attention steps of a caption with its stop token.
+
+        In the middle: log-probabilities of every word that might have stood in its place.
+        """
+        state, log_probs, attention_steps = self.state([image]), [], []
+        every = torch.empty(0)
+        for last, word in zip((START, *words), (*words, STOP), strict=True):
+            logits, state, attention_step = self(state, torch.tensor([[last]]))
+            every = logits[0, 0].log_softmax(-1)
+            log_probs.append(every[word])
+            attention_steps.append(attention_step)
+        weights, memory = (
+            torch.cat([part[0] for part in kind]) for kind in zip(*attention_steps, strict=True)
+        )
+        return torch.stack(log_probs), every, Glance(weights, memory)
+
+
+def rules(
+    longest: int, *, shortest: int = 0, penalty: float = 0.0, banned: tuple[int, ...] = (START,)
+) -> DecodingConstraints:
+    return DecodingConstraints(STOP, longest, shortest, penalty, banned)
+
+
+def found_by(
+    toy: Toy,
+    constraints: DecodingConstraints,
+    *,
+    images: Sequence[int] | None = None,
+    beam: int = 5,
+    best: int = 1,
+) -> BeamSearchOutput[Glance]:
+    state = toy.state(images)
+    return beam_search(
+        toy,
+        state,
+        num_images=len(state.image),
+        start_token=START,
+        constraints=constraints,
+        beam_size=beam,
+        num_captions=best,
+    )
+
+
+def captions(result: BeamSearchOutput[Glance], image: int) -> list[tuple[int, ...]]:
+    """The tokens of each returned caption."""
+    lengths = result.lengths[image].tolist()
+    return [
+        tuple(row[:length].tolist())
+        for row, length in zip(result.tokens[image], lengths, strict=True)
+    ]
+
+
+def enumerated(
+    toy: Toy, image: int, constraints: DecodingConstraints
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Every caption that the constraints allow with its score, best first."""
+    said = [
+        word for word in range(toy.words) if word != STOP and word not in constraints.banned_tokens
+    ]
+    every = [
+        (
+            float(toy.read(image, words)[0].sum())
+            / ((6 + length) / 6) ** constraints.length_penalty,
+            words,
+        )
+        for length in range(constraints.min_length, constraints.max_length + 1)
+        for words in product(said, repeat=length)
+    ]
+    return sorted(every, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "longest", "shortest", "penalty", "banned"),
+    [
+        (5, 3, 0, 0.0, (START,)),
+        (5, 3, 1, 0.7, (START,)),
+        (4, 4, 2, 1.0, (START,)),
+        (7, 3, 3, 0.0, (START, 1, 5)),
+        (4, 5, 1, 2.0, ()),
+        (3, 6, 0, 1.3, (START,)),
+    ],
+)
+def test_exhaustive_beam_matches_enumeration(
+    words: int, longest: int, shortest: int, penalty: float, banned: tuple[int, ...]
+) -> None:
+    toy = Toy(3, words, seed=words)
+    constraints = rules(longest, shortest=shortest, penalty=penalty, banned=banned)
+    actual = found_by(toy, constraints, beam=words**longest, best=5)
+    for image in range(3):
+        best = enumerated(toy, image, constraints)[:5]
+        count = len(best)
+        assert captions(actual, image)[:count] == [words for _, words in best]
+        expected = torch.tensor([score for score, _ in best])
+        torch.testing.assert_close(actual.scores[image, :count], expected, rtol=1e-5, atol=1e-5)
+        assert actual.finished[image, :count].all()
+
+
+def plain(
+    toy: Toy, image: int, constraints: DecodingConstraints, beam: int
+) -> list[tuple[bool, float, tuple]]:
+    """Beam search without optimizations: a single image, no early stop, a constant beam size."""
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    ended: list[tuple[bool, float, tuple[int, ...]]] = []
+
+    def divided(total: float, words: int) -> float:
+        return total / ((5 + words) / 6) ** constraints.length_penalty
+
+    for said in range(constraints.max_length + 1):
+        moves = []
+        for total, words in live:
+            log_probs = toy.read(image, words)[1]
+            allowed = [
+                word
+                for word in range(toy.words)
+                if word not in constraints.banned_tokens
+                and (word != STOP or said >= constraints.min_length)
+            ]
+            moves += [(total + float(log_probs[word]), (*words, word)) for word in allowed]
+        moves.sort(reverse=True)
+        stops = [move for move in moves[:beam] if move[1][-1] == STOP]
+        ended += [(True, divided(total, said + 1), words[:-1]) for total, words in stops]
+        if said == constraints.max_length:
+            whole = {words for _, _, words in ended}
+            ended += [(False, divided(t, said), words) for t, words in live if words not in whole]
+        live = [move for move in moves if move[1][-1] != STOP][:beam]
+    return sorted(ended, key=lambda hypothesis: (not hypothesis[0], -hypothesis[1]))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 0.6, 1.5]),
+    shortest=st.integers(0, 2),
+)
+@settings(max_examples=50)
+def test_narrow_beam_matches_a_plain_implementation(
+    seed: int, beam: int, penalty: float, shortest: int
+) -> None:
+    toy = Toy(2, 5, seed=seed)
+    constraints = rules(5, shortest=shortest, penalty=penalty)
+    actual = found_by(toy, constraints, beam=beam, best=beam)
+    for image in range(2):
+        expected = plain(toy, image, constraints, beam)[:beam]
+        assert captions(actual, image)[: len(expected)] == [words for *_, words in expected]
+        assert actual.finished[image, : len(expected)].tolist() == [
+            hypothesis[0] for hypothesis in expected
+        ]
+        scores = torch.tensor([score for _, score, _ in expected])
+        torch.testing.assert_close(
+            actual.scores[image, : len(expected)], scores, rtol=1e-5, atol=1e-5
+        )
+
+
+def greedy(toy: Toy, image: int, constraints: DecodingConstraints) -> tuple[tuple[int, ...], bool]:
+    """The greedy caption, and whether it is finished."""
+    state, words, last = toy.state([image]), [], START
+    while True:
+        logits, state, _ = toy(state, torch.tensor([[last]]))
+        scores = logits[0, 0].clone()
+        scores[list(constraints.banned_tokens)] = -torch.inf
+        if len(words) < constraints.min_length:
+            scores[STOP] = -torch.inf
+        last = int(scores.argmax())
+        if last == STOP or len(words) == constraints.max_length:
+            return tuple(words), last == STOP
+        words.append(last)
+
+
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 7), words=st.integers(3, 11))
+def test_beam_size_1_is_greedy(seed: int, longest: int, words: int) -> None:
+    toy = Toy(5, words, seed=seed)
+    constraints = rules(longest, shortest=seed % 2)
+    result = found_by(toy, constraints, beam=1)
+    for image in range(5):
+        assert (captions(result, image)[0], bool(result.finished[image, 0])) == greedy(
+            toy, image, constraints
+        )
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 7),
+    penalty=st.sampled_from([0.0, 0.6, 1.0]),
+    order=st.permutations(range(7)),
+)
+def test_images_of_a_batch_are_independent(
+    seed: int, beam: int, penalty: float, order: list[int]
+) -> None:
+    toy = Toy(7, 11, seed=seed)
+    constraints = rules(13, shortest=1, penalty=penalty)
+    best = min(beam, 3)
+    together = found_by(toy, constraints, beam=beam, best=best)
+    shuffled = found_by(toy, constraints, images=order, beam=beam, best=best)
+    for place, image in enumerate(order):
+        alone = found_by(toy, constraints, images=[image], beam=beam, best=best)
+        for others, at in ((together, image), (shuffled, place)):
+            assert captions(others, at) == captions(alone, 0)
+            longest = alone.tokens.shape[-1]
+            assert torch.equal(others.scores[at], alone.scores[0])
+            assert torch.equal(others.finished[at], alone.finished[0])
+            assert torch.equal(others.log_probs[at, :, :longest], alone.log_probs[0])
+            for mine, other in zip(alone.attention_steps, others.attention_steps, strict=True):
+                assert torch.equal(other[at, :, :longest], mine[0])
+
+
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 7), penalty=st.sampled_from([0.0, 0.8]))
+def test_log_probs_and_attention_steps_belong_to_their_caption(
+    seed: int, beam: int, penalty: float
+) -> None:
+    toy = Toy(3, 7, seed=seed)
+    result = found_by(toy, rules(9, penalty=penalty), beam=beam, best=beam)
+    for image, rank in product(range(3), range(beam)):
+        words = captions(result, image)[rank]
+        log_probs, _, attention_steps = toy.read(image, words)
+        log_probs = log_probs.float()
+        at, said = (image, rank, slice(len(words))), slice(len(words))
+        torch.testing.assert_close(result.log_probs[at], log_probs[said])
+        torch.testing.assert_close(
+            result.attention_steps.weights[at], attention_steps.weights[said]
+        )
+        torch.testing.assert_close(result.attention_steps.memory[at], attention_steps.memory[said])
+        assert (result.tokens[image, rank, len(words) :] == STOP).all()
+        assert (result.log_probs[image, rank, len(words) :] == 0).all()
+        if result.finished[image, rank]:
+            score = log_probs.sum() / ((5 + len(words) + 1) / 6) ** penalty
+        else:
+            score = log_probs[:-1].sum() / ((5 + len(words)) / 6) ** penalty
+        torch.testing.assert_close(result.scores[image, rank], score)
+
+
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 11), longest=st.integers(1, 7))
+def test_captions_are_ordered_and_distinct(seed: int, beam: int, longest: int) -> None:
+    result = found_by(Toy(3, 5, seed=seed), rules(longest), beam=beam, best=beam)
+    for image in range(3):
+        there = result.scores[image] > -torch.inf
+        finished = result.finished[image]
+        assert (
+            (~there).long().diff().min().item() >= 0 if beam > 1 else True
+        )  # the missing come last
+        assert not (finished & ~there).any()
+        ranked = [
+            (bool(done), float(score))
+            for done, score in zip(finished, result.scores[image], strict=True)
+        ]
+        assert ranked == sorted(ranked, key=lambda hypothesis: (not hypothesis[0], -hypothesis[1]))
+        kept = [
+            words for words, exists in zip(captions(result, image), there, strict=True) if exists
+        ]
+        assert len(kept) == len(set(kept))
+
+
+@pytest.fixture(params=[0.0, 0.75, 1.0], ids=["never", "usually", "always"])
+def shrinking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(search, "_SHRINK_THRESHOLD", request.param)
+    return request.param
+
+
+def test_finished_images_do_not_change_the_others(shrinking: float) -> None:
+    toy = Toy(11, 7, seed=5)
+    together = found_by(toy, rules(17), beam=3, best=2)
+    rows, steps = toy.rows, toy.steps
+    alone = []
+    for image in range(11):
+        toy.steps = 0
+        solo = found_by(toy, rules(17), images=[image], beam=3, best=2)
+        alone.append(toy.steps)
+        assert captions(together, image) == captions(solo, 0)
+        assert torch.equal(together.scores[image], solo.scores[0])
+        longest = solo.tokens.shape[-1]
+        assert torch.equal(
+            together.attention_steps.weights[image, :, :longest], solo.attention_steps.weights[0]
+        )
+    assert steps == max(alone) > min(alone)
+    assert rows == {0.0: 11 * steps, 1.0: sum(alone)}.get(shrinking, rows)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(1, 5),
+    penalty=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    sharp=st.sampled_from([0.3, 2.0, 5.0]),
+)
+def test_early_stopping_does_not_change_the_result(
+    seed: int, beam: int, penalty: float, sharp: float
+) -> None:
+    toy, best = Toy(3, 5, seed=seed, sharp=sharp), min(beam, 2)
+    constraints = rules(13, penalty=penalty)
+    early = found_by(toy, constraints, beam=beam, best=best)
+    steps = toy.steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            search.FinishedHypotheses,
+            "is_final",
+            lambda self, active, num_captions, bound: torch.zeros_like(bound).bool(),
+        )
+        late = found_by(toy, constraints, beam=beam, best=best)
+    assert steps <= 14 == toy.steps - steps
+    assert [captions(early, p) for p in range(3)] == [captions(late, p) for p in range(3)]
+    assert torch.equal(early.scores, late.scores)
+    assert torch.equal(early.finished, late.finished)
+
+
+class Still:
+    def reorder_beams(self, parents: Tensor) -> Self:
+        return self
+
+    def select_images(self, index: Tensor) -> Self:
+        return self
+
+
+def scripted_step(*probabilities: Sequence[float]) -> tuple[Callable[..., tuple], list[int]]:
+    """A model that ignores its tokens; step t has the t-th row, later steps the last."""
+    calls: list[int] = []
+
+    def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
+        row = torch.tensor(probabilities[min(len(calls), len(probabilities) - 1)])
+        calls.append(token.shape[1])
+        attention_step = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
+        return row.log().expand(*token.shape, -1), state, attention_step
+
+    return step, calls
+
+
+@pytest.mark.parametrize(
+    ("best", "penalty", "steps"),
+    # .9 · .96 ends after two steps and nothing live is above .1; the second caption, .1 · .96,
+    # ends in the same step, but "1 1", .9 · .02, might grow into the third: .02 · .96 after three.
+    [(1, 0.0, 2), (2, 0.0, 2), (3, 0.0, 3), (1, 40.0, 31)],
+)
+def test_search_stops_as_soon_as_no_hypothesis_can_improve(
+    best: int, penalty: float, steps: int
+) -> None:
+    step, calls = scripted_step([0.0, 0.9, 0.0, 0.1], [0.0, 0.02, 0.96, 0.02])
+    constraints = rules(30, penalty=penalty)
+    beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=constraints,
+        beam_size=4,
+        num_captions=best,
+    )
+    assert len(calls) == steps
+
+
+@pytest.mark.parametrize("best", [1, 3])
+def test_rare_checks_do_not_change_the_result_and_spare_host_syncs(
+    best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, which would wait at each check, and for each index by a mask."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    counter_type = importlib.import_module("benchmarks.op_counts").OpCounter
+    toy, constraints = Toy(31, 7, sharp=5.0), rules(24, shortest=3, penalty=0.5, banned=(START, 1))
+    expected = found_by(toy, constraints, best=best)
+    steps, toy.steps = toy.steps, 0
+    monkeypatch.setattr(search, "_steps_per_check", lambda device: 4)
+    with counter_type() as counter:
+        result = found_by(toy, constraints, best=best)
+    for name in ("tokens", "lengths", "scores", "log_probs", "finished"):
+        torch.testing.assert_close(getattr(result, name), getattr(expected, name))
+    for part, known in zip(result.attention_steps, expected.attention_steps, strict=True):
+        torch.testing.assert_close(part, known)
+    assert 4 <= steps <= toy.steps <= steps + 3
+    assert set(counter.syncs) <= {"_local_scalar_dense", "lift_fresh", "nonzero"}
+    assert 1 <= counter.syncs["nonzero"] <= toy.steps / 4  # finished images leave the batch
+    assert counter.syncs["_local_scalar_dense"] <= toy.steps / 4 + 4
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_truncated_captions_are_marked_unfinished(longest: int) -> None:
+    step, _ = scripted_step([0.0, 0.6, 1e-9, 0.4])
+    constraints = rules(longest, penalty=1.0)
+    result = beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=constraints,
+        beam_size=2,
+        num_captions=2,
+    )
+    assert not result.finished.any()
+    assert result.lengths.tolist() == [[longest, longest]]
+    assert captions(result, 0)[0] == (1,) * longest
+    best = longest * torch.tensor(0.6).log() / ((5 + longest) / 6)
+    torch.testing.assert_close(result.scores[0, 0], best)
+
+
+def test_truncated_captions_rank_after_finished_captions() -> None:
+    step, _ = scripted_step([0.0, 0.6, 0.1, 0.3])
+    result = beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=rules(1),
+        beam_size=3,
+        num_captions=3,
+    )
+    assert captions(result, 0) == [(), (1,), (3,)]
+    assert result.finished.tolist() == [[True, False, False]]
+    torch.testing.assert_close(result.scores[0].exp(), torch.tensor([0.1, 0.6, 0.3]))
+
+
+def test_finished_caption_is_not_returned_as_truncated() -> None:
+    unlikely = [1e-6, 0.9e-6, 1.0, 1e-7]  # 20 words: below what exp can hold in single precision
+    step, _ = scripted_step(*[unlikely] * 20, [0.3, 0.3, 0.3, 0.1])
+    constraints = rules(20, shortest=20, banned=(3,))
+    result = beam_search(
+        step,
+        Still(),
+        num_images=1,
+        start_token=START,
+        constraints=constraints,
+        beam_size=3,
+        num_captions=3,
+    )
+    there = [
+        words
+        for words, score in zip(captions(result, 0), result.scores[0], strict=True)
+        if score > -200000
+    ]
+    assert result.scores[0, 0] < -270
+    assert len(there) == len(set(there))
+
+
+def test_missing_captions_are_empty_with_score_minus_infinity() -> None:
+    step, _ = scripted_step([0.1, 0.6, 0.3])
+    constraints = rules(2, shortest=1)
+    result = beam_search(
+        step,
+        Still(),
+        num_images=3,
+        start_token=START,
+        constraints=constraints,
+        beam_size=7,
+        num_captions=5,
+    )
+    for image in range(3):
+        assert captions(result, image) == [(1,), (1, 1), (), (), ()]
+        assert result.scores[image, 2:].eq(-torch.inf).all()
+        assert result.finished[image].tolist() == [True, True, False, False, False]
+
+
+def test_beam_may_be_wider_than_the_vocabulary() -> None:
+    toy = Toy(2, 3, seed=3)
+    result = found_by(toy, rules(5, banned=()), beam=29, best=2)
+    for image in range(2):
+        best = enumerated(toy, image, rules(5, banned=()))[:2]
+        assert captions(result, image) == [words for _, words in best]
+
+
+def test_banned_tokens_and_short_captions_are_never_returned() -> None:
+    result = found_by(
+        Toy(5, 7, seed=11), rules(5, shortest=3, banned=(START, 1, 4)), beam=5, best=5
+    )
+    for image in range(5):
+        for words in captions(result, image):
+            assert len(words) >= 3
+            assert not {START, 1, 4, STOP} & set(words)
+
+
+def test_empty_caption_is_returned() -> None:
+    step, _ = scripted_step([0.05, 0.05, 0.9])
+    result = beam_search(
+        step, Still(), num_images=1, start_token=START, constraints=rules(3), beam_size=2
+    )
+    assert captions(result, 0) == [()]
+    assert result.tokens.shape == (1, 1, 0)
+    torch.testing.assert_close(result.scores[0, 0].exp(), torch.tensor(0.9))
+
+
+def test_float32_and_half_precision_are_supported() -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        row = torch.tensor([0.05, 0.65, 0.3]).log().to(dtype)
+
+        def step(state: Still, token: Tensor, row: Tensor = row) -> tuple[Tensor, Still, Glance]:
+            attention_step = Glance(torch.ones(*token.shape, 1), torch.zeros(token.shape))
+            return row.expand(*token.shape, -1), state, attention_step
+
+        constraints = rules(2, shortest=1)
+        result = beam_search(
+            step, Still(), num_images=1, start_token=START, constraints=constraints, beam_size=2
+        )
+        assert captions(result, 0) == [(1,)]
+        assert result.scores.dtype == torch.float32
+
+
+def test_search_builds_no_autograd_graph() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+
+    def step(state: Still, token: Tensor) -> tuple[Tensor, Still, Glance]:
+        attention_step = Glance(weight.expand(*token.shape, 3), torch.zeros(token.shape))
+        return weight.expand(*token.shape, -1), state, attention_step
+
+    result = beam_search(
+        step, Still(), num_images=1, start_token=START, constraints=rules(2), beam_size=2
+    )
+    assert not result.scores.requires_grad
+    assert not result.attention_steps.weights.requires_grad
+
+
+def test_nan_probabilities_are_refused() -> None:
+    step, _ = scripted_step([0.0, 0.7, 0.3], [torch.nan, 0.5, 0.5])
+    with pytest.raises(ValueError, match="logits of the model are NaN"):
+        beam_search(
+            step, Still(), num_images=1, start_token=START, constraints=rules(5), beam_size=3
+        )
+
+
+def wrong() -> Iterator[tuple[DecodingConstraints, int, int, str]]:
+    yield rules(3, shortest=4), 2, 1, "min_length <= max_length"
+    yield rules(0), 2, 1, "max_length >= 1"
+    yield rules(3, shortest=-1), 2, 1, "0 <= min_length"
+    yield (
+        rules(3),
+        2,
+        3,
+        "num_captions must be at least 1 and at most beam_size, got num_captions=3, beam_size=2",
+    )
+    yield rules(3), 2, 0, "num_captions must be at least 1"
+    yield rules(3), 0, 0, "num_captions must be at least 1"
+    yield rules(3, penalty=-0.5), 2, 1, "length_penalty must be >= 0"
+    yield rules(3, banned=(STOP,)), 2, 1, "the end token 2 not banned"
+
+
+@pytest.mark.parametrize(("constraints", "beam", "best", "reason"), list(wrong()))
+def test_contradictory_constraints_are_refused(
+    constraints: DecodingConstraints, beam: int, best: int, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        found_by(Toy(1, 5), constraints, beam=beam, best=best)

@@ -1,0 +1,118 @@
+"""Luong's local alignments against loops, and windows at the ends of the keys."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import Tensor
+
+from visattn.functional.luong import (
+    local_alignment,
+    monotonic_centers,
+    predicted_centers,
+    predictive_alignment,
+    window_mask,
+)
+from visattn.functional.masks import length_mask
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def looped(scores: Tensor, center: float, radius: float, length: int) -> dict[int, float]:
+    """Luong's weights in the window around a center, without the Gaussian factor."""
+    window = [s for s in range(length) if center - radius <= s <= center + radius]
+    fits = {s: math.exp(float(scores[s])) for s in window}
+    return {s: fit / sum(fits.values()) for s, fit in fits.items()}
+
+
+def row(weights: dict[int, float], keys: int) -> Tensor:
+    return torch.tensor([weights.get(s, 0.0) for s in range(keys)], dtype=torch.float64)
+
+
+LENGTHS = torch.tensor([17, 7])
+
+
+def test_monotonic_alignment_follows_the_query_index() -> None:
+    scores = numbers(2, 5, 17)
+    weights = local_alignment(
+        scores, monotonic_centers(5, start=3), radius=2, mask=length_mask(LENGTHS, 17)
+    )
+    for b, length in enumerate(LENGTHS.tolist()):
+        for t in range(5):
+            expected = looped(scores[b, t], t + 3, 2, length)
+            torch.testing.assert_close(weights[b, t], row(expected, 17))
+
+
+def test_predictive_alignment_is_gaussian_around_the_predicted_center() -> None:
+    query, weight, vector = numbers(2, 5, 3), numbers(11, 3, seed=1), numbers(11, seed=2)
+    scores = numbers(2, 5, 17, seed=3)
+    centers = predicted_centers(query, weight, vector, LENGTHS)
+    weights = predictive_alignment(scores, centers, radius=4, mask=length_mask(LENGTHS, 17))
+    for b, length in enumerate(LENGTHS.tolist()):
+        for t in range(5):
+            hidden = torch.tanh(weight @ query[b, t])
+            center = length / (1 + math.exp(-float(vector @ hidden)))
+            torch.testing.assert_close(float(centers[b, t]), center)
+            expected = {
+                s: w * math.exp(-((s - center) ** 2) / (2 * (4 / 2) ** 2))
+                for s, w in looped(scores[b, t], center, 4, length).items()
+            }
+            torch.testing.assert_close(weights[b, t], row(expected, 17))
+
+
+def test_integer_length_is_shared_by_the_batch() -> None:
+    query, weight, vector = numbers(2, 5, 3), numbers(11, 3, seed=1), numbers(11, seed=2)
+    shared = predicted_centers(query, weight, vector, 7)
+    torch.testing.assert_close(
+        shared, predicted_centers(query, weight, vector, torch.tensor([7, 7]))
+    )
+
+
+def test_predictive_alignment_has_gradients_for_centers() -> None:
+    centers = torch.tensor([3.3, 6.8], dtype=torch.float64, requires_grad=True)
+    scores = numbers(2, 11).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda s, c: predictive_alignment(s, c, radius=2.5), (scores, centers)
+    )
+
+
+@given(center=st.floats(0, 7), radius=st.floats(1, 9))
+def test_window_contains_at_least_one_key(center: float, radius: float) -> None:
+    window = window_mask(torch.tensor([center]), 7, radius=radius)
+    assert window.any()
+    weights = local_alignment(torch.zeros(1, 7), torch.tensor([center]), radius=radius)
+    torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
+    faded = predictive_alignment(torch.zeros(1, 7), torch.tensor([center]), radius=radius)
+    assert (faded <= weights).all()
+
+
+def test_window_over_all_keys_equals_global_alignment() -> None:
+    scores = numbers(5, 7)
+    weights = local_alignment(scores, monotonic_centers(5), radius=7)
+    torch.testing.assert_close(weights, scores.softmax(-1))
+
+
+def test_window_past_the_end_is_empty() -> None:
+    scores = numbers(3, 7).requires_grad_()
+    weights = local_alignment(scores, monotonic_centers(3, start=7), radius=1)
+    weights.sum().backward()
+    assert weights.sum(-1).tolist() == [1.0, 0.0, 0.0]
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+def test_half_precision_counts_large_positions_exactly() -> None:
+    window = window_mask(torch.tensor([4000.0], dtype=torch.bfloat16), 4099, radius=3)
+    assert window.nonzero()[:, 1].tolist() == list(range(3997, 4004))
+    scores = torch.zeros(1, 4099, dtype=torch.bfloat16)
+    weights = predictive_alignment(scores, torch.tensor([4000.0]), radius=3)
+    assert weights.dtype == torch.bfloat16
+
+
+def test_window_without_keys_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"at least 1 key, got 0\.5"):
+        window_mask(torch.zeros(1), 5, radius=0.5)

@@ -1,0 +1,297 @@
+"""Softmax attention against loops and torch's kernel, masked rows and half precision."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from visattn.functional.attention import dot_product_attention, masked_softmax
+from visattn.functional.masks import CausalAlignment, causal_mask, length_mask
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
+
+
+def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    query, keys, values = numbers(*lead, 5, 7), numbers(*lead, 11, 7, seed=1), numbers(*lead, 11, 3)
+    return query.to(dtype), keys.to(dtype), values.to(dtype)
+
+
+def random_mask(*shape: int, seed: int = 0) -> Tensor:
+    """Return a random mask whose second query is fully masked."""
+    mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    mask[..., 0, 0] = True
+    mask[..., 1, :] = False
+    return mask
+
+
+def looped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of a single head with loops; fully masked rows are zero."""
+    weights = torch.zeros(len(query), len(keys), dtype=torch.float64)
+    for n, wanted in enumerate(query):
+        allowed = [m for m in range(len(keys)) if mask[n, m]]
+        fits = {m: math.exp(float(wanted @ keys[m]) / math.sqrt(len(wanted))) for m in allowed}
+        for m in allowed:
+            weights[n, m] = fits[m] / sum(fits.values())
+    outputs = [
+        sum((w * v for w, v in zip(row, values, strict=True)), 0 * values[0]) for row in weights
+    ]
+    return torch.stack(outputs), weights
+
+
+def test_matches_the_equation() -> None:
+    query, keys, values = inputs(2, 3)
+    mask = random_mask(2, 3, 5, 11)
+    fused, nothing = dot_product_attention(query, keys, values, mask=mask)
+    output, weights = dot_product_attention(query, keys, values, mask=mask, need_weights=True)
+    assert nothing is None
+    assert weights is not None
+    for b in range(2):
+        for h in range(3):
+            expected = looped(query[b, h], keys[b, h], values[b, h], mask[b, h])
+            torch.testing.assert_close((output[b, h], weights[b, h]), expected)
+            torch.testing.assert_close(fused[b, h], expected[0])
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_matches_torch_attention(need_weights: bool, scale: float | None) -> None:
+    query, keys, values = inputs(2, 3)
+    mask = causal_mask(5, 11, alignment="upper_left") | (numbers(5, 11) > 1)
+    for given_mask in (None, mask, mask & length_mask(torch.tensor([[9], [4]]), 11)):
+        expected = scaled_dot_product_attention(
+            query, keys, values, attn_mask=given_mask, scale=scale
+        )
+        output, _ = dot_product_attention(
+            query, keys, values, mask=given_mask, scale=scale, need_weights=need_weights
+        )
+        torch.testing.assert_close(output, expected, atol=1e-12, rtol=0)
+
+
+@given(seed=st.integers(0, 999), share=st.floats(0, 1))
+def test_fused_and_explicit_paths_agree_in_values_and_gradients(seed: int, share: float) -> None:
+    mask = torch.rand(2, 5, 11, generator=torch.Generator().manual_seed(seed)) < share
+    parts = [part.requires_grad_() for part in inputs(2, dtype=torch.float32)]
+    fused, _ = dot_product_attention(*parts, mask=mask)
+    output, weights = dot_product_attention(*parts, mask=mask, need_weights=True)
+    torch.testing.assert_close(fused, output, atol=1e-6, rtol=0)
+    grad_output = numbers(2, 5, 3, seed=seed, dtype=torch.float32)
+    for first, second in zip(
+        torch.autograd.grad(fused, parts, grad_output),
+        torch.autograd.grad(output, parts, grad_output),
+        strict=True,
+    ):
+        assert first.isfinite().all()
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
+    assert weights is not None
+    torch.testing.assert_close(weights.sum(-1), mask.any(-1).float())
+    assert (weights[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("width", [5, 7])
+def test_columns_of_feature_maps_and_values_of_another_width(width: int) -> None:
+    """More queries than a block has, as transposed views."""
+    query, keys = torch.randn(2, 2, 5, 307, dtype=torch.float64, requires_grad=True).unbind()
+    values = torch.randn(2, width, 307, dtype=torch.float64)
+    parts = (query.mT, keys.mT, values.mT)
+    fused, _ = dot_product_attention(*parts)
+    explicit, _ = dot_product_attention(*parts, need_weights=True)
+    torch.testing.assert_close(fused, explicit)
+    for result, expected in zip(
+        torch.autograd.grad(fused.square().sum(), (query, keys)),
+        torch.autograd.grad(explicit.square().sum(), (query, keys)),
+        strict=True,
+    ):
+        torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+def test_fully_masked_rows_are_zero_with_zero_gradients(
+    lead: tuple[int, ...], need_weights: bool, dtype: torch.dtype
+) -> None:
+    parts = [part.requires_grad_() for part in inputs(*lead, dtype=dtype)]
+    mask = random_mask(5, 11)
+    output, weights = dot_product_attention(*parts, mask=mask, need_weights=need_weights)
+    assert (output[..., 1, :] == 0).all()
+    assert weights is None or (weights[..., 1, :] == 0).all()
+    output.float().sum().backward()
+    for part in parts:
+        assert part.grad is not None
+        assert part.grad.isfinite().all()
+    assert parts[0].grad is not None
+    assert (parts[0].grad[..., 1, :] == 0).all()
+    hidden, _ = dot_product_attention(
+        *parts, mask=torch.zeros(1, 11).bool(), need_weights=need_weights
+    )
+    assert (hidden == 0).all()
+
+
+def test_masked_scores_may_be_nonfinite() -> None:
+    mask = random_mask(5, 11)
+    scores = numbers(5, 11).masked_fill(~mask, torch.nan).requires_grad_()
+    weights = masked_softmax(scores, mask)
+    weights.square().sum().backward()
+    assert weights.isfinite().all()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    assert (scores.grad[~mask] == 0).all()
+    clean = scores.detach().nan_to_num(0.0)
+    assert torch.equal(masked_softmax(clean, mask), weights)
+    torch.testing.assert_close(masked_softmax(clean), clean.softmax(-1))
+
+
+def test_backward_produces_no_nan() -> None:
+    def there_and_back() -> None:
+        parts = [part.requires_grad_() for part in inputs(2)]
+        with torch.autograd.detect_anomaly():
+            output, _ = dot_product_attention(*parts, mask=random_mask(5, 11), need_weights=True)
+            output.sum().backward()
+
+    with pytest.warns(UserWarning, match="Anomaly Detection"):
+        there_and_back()
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("alignment", ["upper_left", "lower_right"])
+@pytest.mark.parametrize("keys", [5, 11, 3])
+def test_causal_equals_attention_under_a_causal_mask(
+    keys: int, alignment: CausalAlignment, need_weights: bool
+) -> None:
+    query, others, values = numbers(2, 5, 7), numbers(2, keys, 7, seed=1), numbers(2, keys, 3)
+    past = torch.tensor(
+        [
+            [j <= i + (keys - 5 if alignment == "lower_right" else 0) for j in range(keys)]
+            for i in range(5)
+        ]
+    )
+    for extra in (None, random_mask(5, keys)):
+        got, _ = dot_product_attention(
+            query, others, values, mask=extra, causal=alignment, need_weights=need_weights
+        )
+        allowed = past if extra is None else past & extra
+        for b in range(2):
+            expected, _ = looped(query[b], others[b], values[b], allowed)
+            torch.testing.assert_close(got[b], expected)
+
+
+@pytest.mark.parametrize("causal", [None, "upper_left"])
+@pytest.mark.parametrize("mask", [None, random_mask(5, 11)])
+def test_bias_is_added_to_the_scaled_scores(
+    mask: Tensor | None, causal: CausalAlignment | None
+) -> None:
+    query, keys, values = inputs(2, 3)
+    bias = numbers(3, 5, 11, seed=5).requires_grad_()
+    fused, _ = dot_product_attention(query, keys, values, mask=mask, bias=bias, causal=causal)
+    output, weights = dot_product_attention(
+        query, keys, values, mask=mask, bias=bias, causal=causal, need_weights=True
+    )
+    torch.testing.assert_close(fused, output)
+    grad_output = numbers(2, 3, 5, 3)
+    gradients = [torch.autograd.grad(out, bias, grad_output)[0] for out in (fused, output)]
+    assert gradients[0].isfinite().all()
+    torch.testing.assert_close(*gradients)
+    if mask is causal is None:
+        expected = (query @ keys.mT / math.sqrt(7) + bias).softmax(-1)
+        torch.testing.assert_close(weights, expected)
+
+
+class Kernels(TorchDispatchMode):
+    """Records the kernels that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 3, 5), (2, 2, 3, 5)])
+@pytest.mark.parametrize("mask", [None, "places", "rows", "heads", "batch"])
+def test_fused_kernel_runs_without_need_weights(lead: tuple[int, ...], mask: str | None) -> None:
+    query, keys, _ = inputs(*lead, dtype=torch.float32)
+    ones = tuple(1 for _ in lead)
+    shapes = {
+        "places": (5, 11),
+        "rows": (*lead, 1, 11),
+        "heads": (*lead[-1:], 5, 11),
+        "batch": (*lead[:1], *ones[1:], 5, 11),
+    }
+    allowed = None if mask is None else torch.rand(shapes[mask]) < 0.7
+    with Kernels() as kernels:
+        output, _ = dot_product_attention(query, keys, keys, mask=allowed)
+    assert any("flash" in name or "efficient" in name for name in kernels.names)
+    assert not any("softmax" in name for name in kernels.names)
+    expected, _ = dot_product_attention(query, keys, keys, mask=allowed, need_weights=True)
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=0)
+    with Kernels() as kernels:
+        dot_product_attention(query, keys, keys, causal="upper_left")
+    assert not any("arange" in name for name in kernels.names)  # the kernel's own causality
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_half_precision_softmax_is_computed_in_float32(
+    need_weights: bool, dtype: torch.dtype
+) -> None:
+    query, keys, values = inputs(2, 3, dtype=dtype)
+    query, keys = 100 * query, 100 * keys  # products beyond what a half can hold
+    output, weights = dot_product_attention(
+        query, keys, values, scale=1e-4, need_weights=need_weights
+    )
+    expected, rows = dot_product_attention(
+        query.double(), keys.double(), values.double(), scale=1e-4, need_weights=True
+    )
+    assert output.dtype == dtype
+    assert rows is not None
+    torch.testing.assert_close(output.double(), expected, atol=0.02, rtol=0)
+    if weights is not None:
+        assert weights.dtype == dtype
+        torch.testing.assert_close(weights.double(), rows, atol=2**-8, rtol=0)
+
+
+def test_output_has_gradients_for_the_weights() -> None:
+    query, keys, values = (part.requires_grad_() for part in inputs(2))
+    output, weights = dot_product_attention(query, keys, values, need_weights=True)
+    assert weights is not None
+    (gradient,) = torch.autograd.grad(output.sum(), weights)
+    torch.testing.assert_close(gradient, values.sum(-1)[:, None].expand(2, 5, 11))
+
+
+def test_images_of_a_batch_are_independent() -> None:
+    query, keys, values = inputs(3, dtype=torch.float32)
+    mask = random_mask(3, 5, 11)
+    whole, _ = dot_product_attention(query, keys, values, mask=mask)
+    for b in range(3):
+        alone, _ = dot_product_attention(query[b], keys[b], values[b], mask=mask[b])
+        torch.testing.assert_close(alone, whole[b], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_float_mask_is_refused(monkeypatch: pytest.MonkeyPatch, need_weights: bool) -> None:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # without shape checks
+    mask = torch.ones(5, 11, dtype=torch.uint8)
+    with pytest.raises(TypeError, match=r"boolean, True = may attend, got torch.uint8"):
+        dot_product_attention(*inputs(2), mask=mask, need_weights=need_weights)
+
+
+def test_gradients() -> None:
+    parts = [part.requires_grad_() for part in inputs(2)]
+    mask = random_mask(5, 11)
+    for need_weights in (False, True):
+        assert torch.autograd.gradcheck(
+            lambda *tensors, need=need_weights: dot_product_attention(
+                *tensors, mask=mask, need_weights=need
+            )[0],
+            tuple(parts),
+            fast_mode=True,
+        )

@@ -1,0 +1,74 @@
+"""Localization scores against plain loops."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from visattn.metrics.localization import (
+    energy_pointing_game,
+    peak_locations,
+    pointing_game_hits,
+    threshold_iou,
+)
+
+SIZE = (5, 7)
+
+
+def drawn(seed: int, count: int = 3) -> tuple[Tensor, Tensor]:
+    """Random maps with NaN cells, and masks."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(count, *SIZE, generator=generator, dtype=torch.float64)
+    values[torch.rand(count, *SIZE, generator=generator) < 0.2] = torch.nan
+    return values, torch.rand(count, *SIZE, generator=generator) < 0.4
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_scores_match_loops(seed: int) -> None:
+    values, masks = drawn(seed)
+    places = peak_locations(values)
+    hits = pointing_game_hits(places, masks, 1.5)
+    energies, overlaps = energy_pointing_game(values, masks), threshold_iou(values, masks, 0.25)
+    for number, (own, mask) in enumerate(zip(values.tolist(), masks.tolist(), strict=True)):
+        cells = [(y, x) for y in range(5) for x in range(7) if not math.isnan(own[y][x])]
+        y, x = max(cells, key=lambda cell: own[cell[0]][cell[1]])
+        assert places[number].tolist() == [y, x]
+        near = [(v, u) for v in range(5) for u in range(7) if math.hypot(v - y, u - x) <= 1.5]
+        assert bool(hits[number]) == any(mask[v][u] for v, u in near)
+        mass = {cell: max(own[cell[0]][cell[1]], 0.0) for cell in cells}
+        inside = sum(value for (v, u), value in mass.items() if mask[v][u])
+        assert float(energies[number]) == pytest.approx(inside / sum(mass.values()), abs=1e-12)
+        low, high = min(own[v][u] for v, u in cells), max(own[v][u] for v, u in cells)
+        above = {(v, u) for v, u in cells if own[v][u] > low + 0.25 * (high - low)}
+        wanted = {(v, u) for v, u in cells if mask[v][u]}
+        share = len(above & wanted) / len(above | wanted)
+        assert float(overlaps[number]) == pytest.approx(share, abs=1e-12)
+
+
+def test_peak_of_an_upsampled_cell_is_its_center() -> None:
+    cell = torch.zeros(1, 9, 11)
+    cell[0, 3:6, 5:10] = 1.0
+    assert peak_locations(cell).tolist() == [[4, 7]]
+
+
+def test_nan_cells_are_never_the_peak() -> None:
+    values = torch.tensor([[[torch.nan, -3.0, -2.0]]])
+    assert peak_locations(values).tolist() == [[0, 2]]
+    with pytest.raises(ValueError, match="got a map of NaN only"):
+        peak_locations(torch.full((2, 3, 3), torch.nan))
+
+
+def test_map_without_mass_has_zero_energy() -> None:
+    mask = torch.ones(1, *SIZE, dtype=torch.bool)
+    assert energy_pointing_game(-torch.ones(1, *SIZE), mask).item() == 0
+    assert threshold_iou(torch.zeros(1, *SIZE), ~mask).item() == 0
+
+
+def test_full_mask_holds_all_energy_and_the_score_is_scale_invariant() -> None:
+    values, masks = drawn(3)
+    everywhere = torch.ones_like(masks)
+    assert torch.equal(energy_pointing_game(values, everywhere), torch.ones(3, dtype=torch.float64))
+    assert torch.equal(threshold_iou(values, masks), threshold_iou(4 * values + 8, masks))

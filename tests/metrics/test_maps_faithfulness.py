@@ -1,0 +1,137 @@
+"""Insertion, deletion and ROAD for models with known answers."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.functional.numerics import gaussian_blur
+from visattn.metrics.faithfulness import (
+    PerturbationSchedule,
+    insertion_deletion,
+    perturbation_curve,
+    perturbation_ends,
+    pixel_ranks,
+    road_scores,
+)
+
+SIZE = (5, 7)
+PIXELS = 35
+
+
+def linear(seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(3, *SIZE, generator=generator, dtype=torch.float64)
+    return weights, torch.randn(2, 3, *SIZE, generator=generator, dtype=torch.float64)
+
+
+def test_insertion_and_deletion_of_a_linear_model_have_a_closed_form() -> None:
+    """The pixel of rank r is removed between r/n and (r+1)/n: it stays for (r + 1/2)/n."""
+    weights, images = linear()
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+    plan = PerturbationSchedule(steps=PIXELS)
+    result = insertion_deletion(lambda x: (weights * x).sum((1, 2, 3)), images, ranks, plan)
+    stays = ((ranks + 0.5) / PIXELS).unflatten(1, SIZE)
+    each = (weights * images).sum(1)
+    assert torch.allclose(result["deletion"], (each * stays).sum((1, 2)), atol=1e-9)
+    blurred = (weights * gaussian_blur(images, 0.25)).sum(1)
+    inserted = (each * (1 - stays) + blurred * stays).sum((1, 2))
+    assert torch.allclose(result["insertion"], inserted, atol=1e-9)
+
+
+def test_optimal_order_has_the_best_score() -> None:
+    weights, images = linear(1)
+    each, plan = (weights * images).sum(1), PerturbationSchedule(steps=7)
+
+    def answers(x: Tensor) -> Tensor:
+        return (weights * x).sum((1, 2, 3))
+
+    best, random, worst = (
+        insertion_deletion(answers, images, pixel_ranks(maps, SIZE, [0, 0]), plan)["deletion"]
+        for maps in (each, torch.randn(2, *SIZE), -each)
+    )
+    assert bool((best < random).all())
+    assert bool((random < worst).all())
+
+
+def test_curves_start_and_end_with_the_images() -> None:
+    _, images = linear(2)
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+    shares = PerturbationSchedule(steps=3).curve_fractions
+    assert shares.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    curve = perturbation_curve(lambda x: x[:, 0, 2, 3], images, -images, ranks, shares)
+    assert torch.equal(curve[:, 0], images[:, 0, 2, 3])
+    assert torch.equal(curve[:, -1], -images[:, 0, 2, 3])
+
+
+def test_coarse_maps_are_upsampled_and_ties_are_random() -> None:
+    maps = torch.tensor([[[0.0, 1.0]]])
+    ranks = pixel_ranks(maps, (1, 4), [0])
+    assert ranks[0, 3] < ranks[0, 2] < ranks[0, 1] < ranks[0, 0] or ranks[0, 3] == 0
+    even = torch.zeros(2, 1, 1)
+    first, second = pixel_ranks(even, SIZE, [0, 1])
+    assert not torch.equal(first, second)
+    assert torch.equal(pixel_ranks(even[:1], SIZE, [1])[0], second)
+    with pytest.raises(ValueError, match="must be finite"):
+        pixel_ranks(torch.full((1, 2, 2), torch.nan), SIZE, [0])
+
+
+def test_road_ranks_the_decisive_pixel_first() -> None:
+    """The score is a single bright pixel of a constant image; imputation removes it."""
+    images = torch.zeros(2, 3, *SIZE)
+    images[:, :, 2, 3] = 1.0
+    right, wrong = torch.zeros(2, *SIZE), torch.zeros(2, *SIZE)
+    right[:, 2, 3], wrong[:, 2, 3] = 1.0, -1.0
+
+    def answers(x: Tensor) -> Tensor:
+        return x[:, 0, 2, 3]
+
+    for maps, expected in ((right, 1.0), (wrong, -1.0)):
+        ranks = pixel_ranks(maps, SIZE, [5, 6])
+        actual = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
+        assert actual["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_scores_do_not_depend_on_how_many_variants_are_scored_at_once(count: int) -> None:
+    weights, images = linear(4)
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+    plan, batches = PerturbationSchedule(steps=5), []
+
+    def answers(x: Tensor) -> Tensor:
+        batches.append(len(x))
+        return (weights * x).sum((1, 2, 3)) * torch.tensor([1.0, 2.0]).repeat(len(x) // 2)
+
+    expected = insertion_deletion(answers, images, ranks, plan)
+    expected |= road_scores(answers, images, ranks, plan, [1, 2])
+    assert set(batches) == {2}
+    ends = perturbation_ends(answers, images, plan)
+    batches.clear()
+    result = insertion_deletion(
+        answers, images, ranks, plan, ends=ends, variants_per_batch=count
+    ) | road_scores(answers, images, ranks, plan, [1, 2], variants_per_batch=count)
+    assert max(batches) == 2 * min(count, 4)
+    assert sum(batches) == 2 * (4 + 4 + 8)
+    for name, values in expected.items():
+        torch.testing.assert_close(result[name], values, msg=name)
+
+
+def test_road_noise_is_independent_of_the_batch() -> None:
+    weights, images = linear(3)
+    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
+
+    def answers(x: Tensor) -> Tensor:
+        return (weights * x).sum((1, 2, 3))
+
+    together = road_scores(answers, images, ranks, PerturbationSchedule(), [1, 2])
+    alone = road_scores(answers, images[1:], ranks[1:], PerturbationSchedule(), [2])
+    other = road_scores(answers, images[1:], ranks[1:], PerturbationSchedule(), [3])
+    assert together["road"][1].item() == pytest.approx(alone["road"].item(), abs=1e-4)
+    assert abs(other["road"].item() - alone["road"].item()) > 1e-4
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"blur_sigma": 0.0}, {"noise_std": -1.0}])
+def test_schedule_options_are_validated(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        PerturbationSchedule(**wrong)  # pyright: ignore[reportArgumentType] (numbers of several kinds)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        PerturbationSchedule(road_fractions=(0.5, 1.0))

@@ -1,0 +1,601 @@
+"""Filters of saliency models: Gabor energy, antialiased resizing, Gaussian pyramid."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv2d, max_pool2d, pad
+
+from visattn.attribution.perturbation import denormalize
+from visattn.attribution.registry import method
+from visattn.attribution.targets import Target
+from visattn.functional.numerics import at_least_float32, gaussian_blur, without_autocast
+from visattn.recording.model_info import ExplainedModel
+
+
+def gabor_filters(
+    *, num_orientations: int = 4, wavelength: float = 4.0, sigma: float = 1.25, radius: int = 4
+) -> Float[Tensor, "o 2 k k"]:
+    """Return quadrature pairs of Gabor filters, even and odd, in float64.
+
+    The wave of orientation o runs along the angle o · 180° / num_orientations, from the right
+    towards the bottom. The energy (root of the sum of squares) of a pair is 0 for a constant image
+    and 1 for a wave of amplitude 1 of the same kind.
+
+    Args:
+        num_orientations: Number of orientations, evenly over 180°.
+        wavelength: Wavelength in pixels.
+        sigma: Standard deviation of the Gaussian envelope, in pixels.
+        radius: Pixels to each side of the center.
+
+    Raises:
+        ValueError: If there is no orientation, or a length is not positive.
+
+    Example:
+        >>> even, odd = gabor_filters()[0]
+        >>> [round(float(wave[4, 4]), 4) for wave in (even, odd)]
+        [0.1816, 0.0]
+
+    Source:
+        Daugman 1985, "Uncertainty relation for resolution in space, spatial frequency, and
+        orientation optimized by two-dimensional visual cortical filters", equation 1.
+        Deviation: a multiple of the envelope is subtracted from the even filter, so that a constant
+        gives 0.
+    """
+    if num_orientations < 1 or radius < 1 or min(wavelength, sigma) <= 0:
+        raise ValueError(
+            "orientations and radius must be at least 1, wavelength and sigma above 0; got "
+            f"{num_orientations=}, {radius=}, {wavelength=}, {sigma=}"
+        )
+    steps = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    angles = torch.arange(num_orientations, dtype=torch.float64) * (math.pi / num_orientations)
+    along = angles.cos()[:, None, None] * steps + angles.sin()[:, None, None] * steps[:, None]
+    phase = along * (2 * math.pi / wavelength)
+    envelope = (-(steps.square() + steps.square()[:, None]) / (2 * sigma**2)).exp()
+    even, odd = envelope * phase.cos(), envelope * phase.sin()
+    even = even - envelope * even.sum((1, 2), keepdim=True) / envelope.sum()
+    even = even / (even * phase.cos()).sum((1, 2), keepdim=True)
+    return torch.stack((even, odd / (odd * phase.sin()).sum((1, 2), keepdim=True)), 1)
+
+
+def gabor_energy(
+    x: Float[Tensor, "b y x"], *, num_orientations: int = 4
+) -> Float[Tensor, "b o y x"]:
+    """Return the Gabor energy of each pixel for each orientation.
+
+    The energy is the norm of the even and the odd response of `gabor_filters`, so that it does not
+    depend on the phase. Border pixels are replicated.
+
+    Args:
+        x: Luminance.
+        num_orientations: Number of orientations, evenly over 180°; the first responds to vertical
+            stripes.
+
+    Raises:
+        ValueError: If there is no orientation.
+
+    Example:
+        >>> vertical = (torch.arange(31) * (math.pi / 2)).cos().expand(1, 31, 31)
+        >>> [round(float(energy), 2) for energy in gabor_energy(vertical)[0, :, 15, 15]]
+        [1.0, 0.32, 0.0, 0.32]
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis", section 2.1. Deviation: Gabor pairs on a Gaussian pyramid instead of the pyramid
+        of Greenspan et al. 1994, with its wavelength of four pixels.
+    """
+    pairs = gabor_filters(num_orientations=num_orientations).to(x)
+    radius = pairs.shape[-1] // 2
+    wide = pad(x[:, None], (radius,) * 4, mode="replicate")
+    even, odd = conv2d(wide, pairs.transpose(0, 1).flatten(0, 1)[:, None]).chunk(2, 1)
+    # the gradient of a root is infinite at 0
+    return (even.square() + odd.square()).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+
+
+def resize_antialiased(
+    x: Float[Tensor, "b c y x"], size: tuple[int, int]
+) -> Float[Tensor, "b c h w"]:
+    """Resize features with a triangle filter, aligned at the outer edges.
+
+    Larger sizes are interpolated linearly; smaller ones average with a triangle filter of one
+    output pixel to each side. Constants stay constant, and resizing commutes with flips.
+
+    Args:
+        x: Features.
+        size: Height and width, each at least 1.
+
+    Example:
+        >>> import torch
+        >>> resize_antialiased(torch.tensor([[[[0.0, 8.0, 8.0, 0.0]]]]), (1, 2))
+        tensor([[[[4.5714, 4.5714]]]])
+    """
+    # torch 2.15: interpolate with antialias=True is wrong for inputs of one column
+    down, across = (_tents(x.shape[axis], size[axis - 2]).to(x) for axis in (2, 3))
+    return down @ (x @ across.T)
+
+
+def _tents(side: int, count: int) -> Float[Tensor, "n m"]:
+    """Return the triangle-filter weights from `side` input to `count` output pixels."""
+    step = side / count
+    middles = (torch.arange(count, dtype=torch.float64)[:, None] + 0.5) * step
+    distance = (torch.arange(side, dtype=torch.float64) + 0.5 - middles).abs()
+    weights = (1 - distance / max(step, 1.0)).clamp_min(0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def gaussian_pyramid(x: Float[Tensor, "b c y x"], num_levels: int) -> tuple[Tensor, ...]:
+    """Return a Gaussian pyramid; level 0 is the input.
+
+    Level l has the height and width of x divided by 2^l, rounded up, so that any number of levels
+    is possible.
+
+    Args:
+        x: Features, level 0.
+        num_levels: Number of levels, including level 0.
+
+    Raises:
+        ValueError: If the number of levels is below 1.
+
+    Example:
+        >>> import torch
+        >>> [tuple(level.shape[2:]) for level in gaussian_pyramid(torch.zeros(1, 3, 5, 7), 4)]
+        [(5, 7), (3, 4), (2, 2), (1, 1)]
+
+    Source:
+        Burt and Adelson 1983, "The Laplacian Pyramid as a Compact Image Code", equation 1.
+        Deviation: the kernel is the binomial (1, 3, 3, 1)/8 instead of five taps, so that levels
+        are aligned at the edges; for odd sides a triangle of that width; at the border the kernel
+        is normalized.
+    """
+    if num_levels < 1:
+        raise ValueError(f"a pyramid has at least 1 level, got levels={num_levels}")
+    pyramid = [x]
+    for _ in range(num_levels - 1):
+        height, width = pyramid[-1].shape[2:]
+        pyramid.append(resize_antialiased(pyramid[-1], ((height + 1) // 2, (width + 1) // 2)))
+    return tuple(pyramid)
+
+
+def center_surround(
+    center: Float[Tensor, "b c y x"], surround: Float[Tensor, "b c h w"]
+) -> Float[Tensor, "b c y x"]:
+    """Return the absolute difference of a fine and a resized coarse pyramid level.
+
+    Args:
+        center: A level of a pyramid.
+        surround: A coarser level of the same pyramid.
+
+    Example:
+        >>> import torch
+        >>> center_surround(torch.tensor([[[[1.0, 3.0, 2.0]]]]), torch.tensor([[[[2.0]]]]))
+        tensor([[[[1., 1., 0.]]]])
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis", equation 1.
+    """
+    height, width = center.shape[2:]
+    return (center - resize_antialiased(surround, (height, width))).abs()
+
+
+_MIN_AMPLITUDE = 1e-5  # relative to the maximum: lower amplitudes are rounding errors
+
+
+def spectral_residual(
+    images: Float[Tensor, "b c y x"], *, grid_size: int = 64, sigma: float = 2.5
+) -> Float[Tensor, "b h w"]:
+    """Return the spectral residual saliency map on a coarse grid, in float32 at least.
+
+    The residual of the log amplitude spectrum against its local mean is transformed back with the
+    original phases. A flipped image gives the flipped map, a brighter one the same map.
+
+    Args:
+        images: Images; channels are averaged.
+        grid_size: Shorter side of the grid; at most the shorter side of the image.
+        sigma: Standard deviation of the final Gaussian blur, in grid cells.
+
+    Raises:
+        ValueError: If `grid_size` is below 1 or `sigma` not above 0.
+
+    Example:
+        >>> image = torch.zeros(1, 1, 64, 96)
+        >>> image[:, :, 40:43, 20:23] = 1.0
+        >>> saliency = spectral_residual(image)
+        >>> saliency.shape, divmod(int(saliency.argmax()), 96)
+        (torch.Size([1, 64, 96]), (41, 21))
+
+    Source:
+        Hou and Zhang 2007, "Saliency Detection: A Spectral Residual Approach", equations 3 to 6;
+        grid size and sigma as in the authors' code. Deviation: the local mean of the log amplitudes
+        wraps around, since the spectrum is periodic.
+    """
+    if grid_size < 1 or not sigma > 0:
+        raise ValueError(
+            f"grid_size must be at least 1 and sigma above 0, got {grid_size=}, {sigma=}"
+        )
+    height, width = images.shape[2:]
+    step = max(1.0, min(height, width) / grid_size)
+    gray = at_least_float32(images).mean(1, keepdim=True)
+    with without_autocast(images.device):
+        small = resize_antialiased(gray, (round(height / step), round(width / step)))
+        spectra = cast("Tensor", torch.fft.fft2(small))  # pyright: ignore[reportUnknownMemberType]
+        amplitudes = spectra.abs()
+        floor = _MIN_AMPLITUDE * amplitudes.amax((2, 3), keepdim=True)
+        floor = floor.clamp_min(torch.finfo(floor.dtype).tiny)
+        logs = torch.maximum(amplitudes, floor).log()
+        expected = avg_pool2d(pad(logs, (1, 1, 1, 1), mode="circular"), 3, stride=1)
+        # exp(log a - expected) with the same phase is the spectrum times exp(-expected)
+        whitened = spectra * (-expected).exp()
+        back = cast("Tensor", torch.fft.ifft2(whitened))  # pyright: ignore[reportUnknownMemberType]
+        return gaussian_blur(back.abs().square(), sigma)[:, 0]
+
+
+_MIN_MAXIMUM = 1e-4  # a map below this everywhere holds rounding errors only
+
+
+_TIE_TOLERANCE = 1e-4  # relative to the maximum: smaller differences are rounding errors
+
+
+_PEAK_THRESHOLD = 0.1  # relative to the maximum: lower local maxima are ignored
+
+
+def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Apply the normalization operator N(·): promote maps with few strong peaks.
+
+    Each map is scaled to [0, 1] and multiplied by (1 - m)², where m is the mean of its local maxima
+    other than the global one: a single peak stays, many equal peaks vanish. Local maxima are
+    compared with eight neighbors; those below a tenth of the maximum are ignored, and a plateau
+    counts once.
+
+    Args:
+        maps: Non-negative maps; a map below 0.0001 everywhere gives 0.
+
+    Example:
+        >>> normalize_peaks(torch.tensor([[[[4.0, 0.0, 2.0, 0.0, 0.0]]]]))
+        tensor([[[[0.2500, 0.0000, 0.1250, 0.0000, 0.0000]]]])
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis", section 2.2, the operator N. Deviation: the paper defines neither local
+        maxima nor a threshold for them.
+    """
+    largest = maps.amax((2, 3), keepdim=True)
+    scaled = torch.where(largest > _MIN_MAXIMUM, maps / largest.clamp_min(_MIN_MAXIMUM), 0.0)
+    shares = _peaks(scaled)
+    rivals = shares.sum((2, 3), keepdim=True) - 1
+    total = (shares * scaled).sum((2, 3), keepdim=True) - 1
+    mean = torch.where(rivals > 0.2, total / rivals.clamp_min(0.2), 0.0).clamp(0, 1)
+    return scaled * (1 - mean).square()
+
+
+def _peaks(scaled: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Return 1 at local maxima; the corners of a plateau share a total of 1."""
+    highest = max_pool2d(scaled, 3, stride=1, padding=1)
+    tops = ((scaled >= highest - _TIE_TOLERANCE) & (scaled > _PEAK_THRESHOLD)).to(scaled.dtype)
+    around = pad(tops, (1, 1, 1, 1))
+    rows = max_pool2d(around, (1, 3), stride=1)
+    # A plateau pixel with neighbors above and below, or to both sides, is no corner.
+    vertical = 2 - rows[:, :, :-2] - rows[:, :, 2:]
+    sideways = 2 - around[:, :, 1:-1, :-2] - around[:, :, 1:-1, 2:]
+    return tops * vertical * sideways / 4
+
+
+def color_opponency(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
+    """Return intensity, red-green opponency and blue-yellow opponency.
+
+    Colors are divided by the intensity, and 0 where it is at most a tenth of the image maximum,
+    since hue is not perceived there.
+
+    Args:
+        images: Red, green and blue, 0 to 1.
+
+    Example:
+        >>> color_opponency(torch.tensor([0.6, 0.0, 0.0]).view(1, 3, 1, 1)).flatten()
+        tensor([0.2000, 3.0000, 0.0000])
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis", section 2.1.
+    """
+    intensity = images.mean(1, keepdim=True)
+    visible = intensity > 0.1 * intensity.amax((2, 3), keepdim=True)
+    tiny = torch.finfo(images.dtype).tiny
+    hues = torch.where(visible, images / intensity.clamp_min(tiny), 0.0)
+    r, g, b = hues.unbind(1)
+    red = (r - (g + b) / 2).clamp_min(0)
+    green = (g - (r + b) / 2).clamp_min(0)
+    blue = (b - (r + g) / 2).clamp_min(0)
+    yellow = ((r + g) / 2 - (r - g).abs() / 2 - b).clamp_min(0)
+    return torch.stack((intensity[:, 0], red - green, blue - yellow), 1)
+
+
+def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w"]:
+    """Return the conspicuity maps of intensity, color and orientation, 0 to 1.
+
+    The maps have a sixteenth of the image size, and up to a quarter for images with a shorter side
+    below 256 pixels, for which all pyramid levels are finer. Levels that do not exist are skipped.
+
+    Args:
+        images: Red, green and blue, 0 to 1.
+
+    Example:
+        >>> dot = torch.zeros(1, 3, 64, 48)
+        >>> dot[:, 0, 40, 8] = 1.0
+        >>> maps = conspicuity_maps(dot)
+        >>> maps.shape, [divmod(int(part.argmax()), 12) for part in maps[0, :2]]
+        (torch.Size([1, 3, 16, 12]), [(10, 2), (10, 2)])
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis", equations 1 to 7. Deviation: equations 2 and 3 as printed add the colors of
+        center and surround; here their difference is taken, as the text there has it.
+    """
+    height, width = images.shape[2:]
+    finest, pairs = _scales(height, width)
+    levels = gaussian_pyramid(color_opponency(images), max(finest + 2, *sum(pairs, (0, 0))) + 1)
+    grid = (levels[finest + 2].shape[2], levels[finest + 2].shape[3])
+    features = {
+        level: torch.cat((levels[level], gabor_energy(levels[level][:, 0])), 1)
+        for level in {level for pair in pairs for level in pair}
+    }
+    total = images.new_zeros(len(images), 7, *grid)
+    for center, surround in pairs:
+        contrast = center_surround(features[center], features[surround])
+        total = total + resize_antialiased(normalize_peaks(contrast), grid)
+    orientation = normalize_peaks(total[:, 3:]).sum(1)
+    return normalize_peaks(torch.stack((total[:, 0], total[:, 1] + total[:, 2], orientation), 1))
+
+
+def _scales(height: int, width: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return the finest center level and the pairs of center and surround levels."""
+    finest = min(2, max(0, min(height, width).bit_length() - 7))
+    last = (max(height, width) - 1).bit_length()  # from this level on there is one pixel
+    pairs = {
+        (center, min(center + apart, last))
+        for center in range(finest, min(finest + 3, last))
+        for apart in (3, 4)
+    }
+    return finest, sorted(pairs)
+
+
+def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Return the saliency map of Itti, Koch and Niebur, 0 to 1, in float32 at least.
+
+    The map is the mean of the conspicuity maps of intensity, color opponency and orientation,
+    computed from center-surround differences at six pairs of scales. Nothing is learned. A constant
+    image gives 0, and a flipped image the flipped map. Any size works, but below about 16 pixels
+    there is little to compare.
+
+    Args:
+        images: Red, green and blue, or one channel for gray images; 0 to 1.
+
+    Raises:
+        ValueError: If there are neither one nor three channels, or a value is not in 0 to 1.
+
+    Example:
+        >>> dot = torch.zeros(1, 1, 64, 64)
+        >>> dot[:, :, 40, 21] = 1.0
+        >>> saliency = itti_koch_saliency(dot)
+        >>> saliency.shape, divmod(int(saliency.argmax()), 64)
+        (torch.Size([1, 64, 64]), (41, 21))
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis", equation 8; the deviations are noted at `conspicuity_maps`, `normalize_peaks`,
+        `gabor_energy` and `gaussian_pyramid`.
+    """
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"images must have 1 channel or 3, got {images.shape[1]}")
+    if not bool(((images >= 0) & (images <= 1)).all()):
+        raise ValueError(
+            "images must hold numbers from 0 to 1, got numbers outside or NaN; "
+            "pass pixels / 255 without normalization"
+        )
+    height, width = images.shape[2:]
+    colors = at_least_float32(images).expand(-1, 3, -1, -1)
+    with without_autocast(images.device):
+        mean = conspicuity_maps(colors).mean(1, keepdim=True)
+        return resize_antialiased(mean, (height, width))[:, 0]
+
+
+def saliency_scanpaths(
+    saliency: Float[Tensor, "b y x"], num_glimpses: int, radius: float | None = None
+) -> Float[Tensor, "b t 2"]:
+    """Return scanpaths that visit the most salient locations, with inhibition of return.
+
+    A location is (x, y) at a pixel center, from (-1, -1) at the top left corner of the image to
+    (1, 1) at the bottom right corner. A disc around each visited location is inhibited until the
+    whole image was visited. Ties are broken towards the image center.
+
+    Args:
+        saliency: Saliency maps.
+        num_glimpses: Locations per scanpath.
+        radius: Radius of inhibition in pixels; a sixth of the shorter side if None.
+
+    Raises:
+        ValueError: If `num_glimpses` is below 1, `radius` below 0, or the saliency not finite.
+
+    Example:
+        >>> saliency_scanpaths(torch.tensor([[[0.0, 0.2, 0.0, 0.9, 0.8]]]), 2, radius=1.0)
+        tensor([[[ 0.4000,  0.0000],
+                 [-0.4000,  0.0000]]])
+
+    Source:
+        Koch and Ullman 1985, "Shifts in selective visual attention"; Itti, Koch and Niebur 1998,
+        section 2.2, for the disc. Deviation: the maximum is computed directly instead of by a
+        winner-take-all network, and nearby locations are not preferred.
+    """
+    height, width = saliency.shape[1:]
+    reach = min(height, width) / 6 if radius is None else radius
+    if num_glimpses < 1 or not reach >= 0:
+        raise ValueError(
+            f"num_glimpses must be at least 1, radius at least 0; got {num_glimpses=}, {radius=}"
+        )
+    if not bool(saliency.isfinite().all()):
+        raise ValueError("saliency must be finite, got NaN or infinity; check the image")
+    across = torch.arange(width, device=saliency.device)
+    down = torch.arange(height, device=saliency.device)[:, None]
+    eccentricity = ((2 * across + 1 - width).square() + (2 * down + 1 - height).square()).flatten()
+    free = torch.ones_like(saliency, dtype=torch.bool)
+    path: list[Tensor] = []
+    for _ in range(num_glimpses):
+        free = free | ~free.any(2, keepdim=True).any(1, keepdim=True)
+        place = _argmax(saliency, free, eccentricity)
+        y, x = place // width, place % width
+        path.append(torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), -1))
+        apart = (across - x[:, None, None]).square() + (down - y[:, None, None]).square()
+        free = free & (apart > reach**2)
+    return torch.stack(path, 1).to(saliency.dtype)
+
+
+def _argmax(
+    saliency: Float[Tensor, "b y x"], free: Bool[Tensor, "b y x"], eccentricity: Tensor
+) -> Tensor:
+    """Return the index of the free maximum of each image; ties go to the lowest eccentricity."""
+    candidates = torch.where(free, saliency, -torch.inf).flatten(1)
+    maximal = candidates == candidates.amax(1, keepdim=True)
+    return torch.where(maximal, eccentricity, eccentricity.max() + 1).argmin(1)
+
+
+_RANDOM_GRID = (7, 7)
+
+
+_SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
+
+
+@method("itti_koch", title="Itti–Koch", paper="Itti et al. 1998", needs="pixels", kind="saliency")
+def itti_koch(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,  # noqa: ARG001 (signature of all methods)
+) -> Float[Tensor, "b y x"]:
+    """Itti-Koch saliency: center-surround contrast of intensity, color and orientation.
+
+    Args:
+        explained: Gives the normalization of the images.
+        images: Normalized.
+        target: Not used.
+
+    Source:
+        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
+        Analysis".
+    """
+    return itti_koch_saliency(denormalize(images, explained.info))
+
+
+@method(
+    "spectral_residual",
+    title="Spectral residual",
+    paper="Hou and Zhang 2007",
+    needs="pixels",
+    kind="saliency",
+)
+def spectral_residual_map(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,  # noqa: ARG001 (signature of all methods)
+    *,
+    grid_size: int = 64,
+    sigma: float = 2.5,
+) -> Float[Tensor, "b gy gx"]:
+    """Spectral-residual saliency: deviations of the image from its smoothed log spectrum.
+
+    Args:
+        explained: Gives the normalization of the images.
+        images: Normalized.
+        target: Not used.
+        grid_size: Cells along the shorter side of the map.
+        sigma: Standard deviation of the Gaussian blur of the map, in cells.
+
+    Raises:
+        ValueError: If grid_size is below 1, or sigma is not positive.
+
+    Source:
+        Hou and Zhang 2007, "Saliency Detection: A Spectral Residual Approach".
+    """
+    colors = denormalize(images, explained.info)
+    return spectral_residual(colors, grid_size=grid_size, sigma=sigma)
+
+
+def random_maps(images: Float[Tensor, "b c y x"], seeds: Sequence[int]) -> Float[Tensor, "b gy gx"]:
+    """Return uniform random maps on a grid of 7 x 7.
+
+    This is the grid of the last features of most CNNs, so that the maps are as smooth as class
+    activation maps when they are resized.
+
+    Args:
+        images: Give batch size, dtype and device.
+        seeds: One for each image, so that its map does not depend on its batch.
+
+    Example:
+        >>> single = random_maps(torch.zeros(1, 3, 8, 8), [5])
+        >>> torch.equal(random_maps(torch.zeros(2, 3, 8, 8), [4, 5])[1:], single)
+        True
+    """
+    generators = (torch.Generator().manual_seed(seed) for seed in seeds)
+    maps = [torch.rand(_RANDOM_GRID, generator=generator) for generator in generators]
+    return torch.stack(maps).to(images)
+
+
+def center_maps(
+    images: Float[Tensor, "b c y x"],
+    seeds: Sequence[int] = (),  # noqa: ARG001 (signature of all baselines)
+) -> Float[Tensor, "b y x"]:
+    """Return a Gaussian at the center of each image, with a standard deviation of 1/4 of each side.
+
+    Photographers center their subject (center bias): a map that claims to localize the object must
+    beat this baseline.
+
+    Args:
+        images: Give batch size and size of the maps.
+        seeds: Not used.
+
+    Example:
+        >>> center_maps(torch.zeros(1, 3, 1, 3))[0, 0]
+        tensor([0.4111, 1.0000, 0.4111])
+    """
+    y, x = (_centered_gaussian(side, images) for side in images.shape[2:])
+    return (y[:, None] * x).expand(len(images), -1, -1).clone()
+
+
+def edge_maps(
+    images: Float[Tensor, "b c y x"],
+    seeds: Sequence[int] = (),  # noqa: ARG001 (signature of all baselines)
+) -> Float[Tensor, "b y x"]:
+    """Return the edge strength (Sobel) of each image, averaged over channels.
+
+    A gradient map that convinces only because it shows the edges of the image does not beat it.
+
+    Args:
+        images: Normalized.
+        seeds: Not used.
+
+    Example:
+        >>> step = torch.zeros(1, 3, 3, 4)
+        >>> step[..., 2:] = 1.0
+        >>> edge_maps(step)[0, 1]
+        tensor([0., 4., 4., 0.])
+
+    Source:
+        Adebayo et al. 2018, arXiv:1810.03292, section 5.1, edge detector; here with Sobel filters.
+    """
+    gray = pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    horizontal = images.new_tensor(_SOBEL)[None, None]
+    gradients = conv2d(gray, torch.cat([horizontal, horizontal.mT]))
+    return torch.linalg.vector_norm(gradients, dim=1)
+
+
+BASELINES: dict[
+    str, Callable[[Float[Tensor, "b c y x"], Sequence[int]], Float[Tensor, "b y x"]]
+] = {"random": random_maps, "center": center_maps, "edges": edge_maps}
+
+
+"""Functions from normalized images, and a seed for each, to baseline maps, by name."""
+
+
+def _centered_gaussian(side: int, like: Tensor) -> Float[Tensor, " n"]:
+    positions = (torch.arange(side, dtype=torch.float64) + 0.5) / side - 0.5
+    return (-0.5 * (positions / 0.25).square()).exp().to(like)

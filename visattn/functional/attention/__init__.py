@@ -1,1 +1,0 @@
-"""Attention: score functions, softmax, masks, and the efficient variants."""

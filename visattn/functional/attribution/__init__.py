@@ -1,1 +1,0 @@
-"""Class activation maps, attention rollout and relevance."""

@@ -1,1 +1,0 @@
-"""Losses, beam search and sampling of captioners."""

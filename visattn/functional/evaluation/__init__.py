@@ -1,1 +1,0 @@
-"""Localization and faithfulness of maps."""

@@ -1,0 +1,294 @@
+"""Positions: sines and cosines, relative position bias, rotary embeddings."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+ResampleRule = Literal["timm", "plain", "dino"]
+
+
+def sincos_pos_embed(
+    grid: tuple[int, int],
+    embed_dim: int,
+    *,
+    temperature: float = 10000.0,
+    device: torch.device | None = None,
+) -> Float[Tensor, "n {embed_dim}"]:
+    """Return 2D sine-cosine position embeddings of the cells of a grid, row by row.
+
+    The first half of a vector encodes the row, the second the column: sines and then cosines at
+    embed_dim / 4 frequencies from 1 down to about 1 / temperature.
+
+    Args:
+        grid: Height and width of the grid.
+        embed_dim: Dimension of the embedding.
+        temperature: Inverse of the lowest frequency, approximately.
+        device: Device of the result.
+
+    Raises:
+        ValueError: If the dimension is not divisible by 4.
+
+    Example:
+        >>> sincos_pos_embed((1, 2), 4)
+        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+                [0.0000, 1.0000, 0.8415, 0.5403]])
+
+    Source:
+        Chen et al. 2021, arXiv:2104.02057, appendix; Vaswani et al. 2017, arXiv:1706.03762,
+        section 3.5, for one axis.
+    """
+    if embed_dim < 4 or embed_dim % 4:
+        raise ValueError(f"sine-cosine embeddings need embed_dim divisible by 4, got {embed_dim}")
+    frequencies = inverse_frequencies(embed_dim // 4, temperature, device)
+    rows, columns = (_sincos(size, frequencies) for size in grid)
+    shape = (*grid, embed_dim // 2)
+    both = torch.cat((rows[:, None].expand(shape), columns[None].expand(shape)), -1)
+    return both.flatten(0, 1)
+
+
+def inverse_frequencies(
+    count: int, temperature: float, device: torch.device | None = None
+) -> Float[Tensor, " {count}"]:
+    """Return geometrically decreasing frequencies, from 1 to just above 1 / temperature.
+
+    Example:
+        >>> inverse_frequencies(2, 100.0)
+        tensor([1.0000, 0.1000])
+    """
+    return temperature ** (-torch.arange(count, device=device, dtype=torch.float32) / count)
+
+
+def resample_pos_embed(
+    pos_embed: Float[Tensor, "n c"],
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    *,
+    rule: ResampleRule = "timm",
+) -> Float[Tensor, "m c"]:
+    """Resample learned position embeddings to another grid size.
+
+    Args:
+        pos_embed: Position embeddings of the cells, row by row.
+        old_grid: Height and width of the original grid.
+        new_grid: Height and width of the new grid.
+        rule: `timm` is bicubic with antialiasing; `plain` is bicubic
+            without antialiasing, as in Hugging Face's ViT; `dino` is `plain` with a tenth of a cell
+            added to the new size, as in DINO and DINOv2 without registers.
+
+    Raises:
+        ValueError: If the rule is unknown or the embeddings do not match the old grid.
+
+    Example:
+        >>> resample_pos_embed(torch.tensor([[1.0], [3.0]]), (2, 1), (2, 1))
+        tensor([[1.], [3.]])
+    """
+    if rule not in get_args(ResampleRule):
+        raise ValueError(f"rule must be one of {', '.join(get_args(ResampleRule))}, got {rule!r}")
+    if pos_embed.shape[0] != old_grid[0] * old_grid[1]:
+        raise ValueError(
+            f"there must be a position for each cell of the grid of {old_grid[0]} x {old_grid[1]}, "
+            f"got {pos_embed.shape[0]}"
+        )
+    image = pos_embed.float().reshape(*old_grid, -1).permute(2, 0, 1).unsqueeze(0)
+    if rule == "dino":
+        growth = [(to + 0.1) / size for to, size in zip(new_grid, old_grid, strict=True)]
+        image = interpolate(image, scale_factor=growth, mode="bicubic")
+    else:
+        image = interpolate(image, size=new_grid, mode="bicubic", antialias=rule == "timm")
+    return image[0].flatten(1).mT.to(pos_embed.dtype)
+
+
+def _sincos(size: int, frequencies: Float[Tensor, " f"]) -> Float[Tensor, "{size} w"]:
+    places = torch.arange(size, device=frequencies.device, dtype=torch.float32)
+    angles = places[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), -1)
+
+
+def relative_position_index(
+    size: int, max_offset: int, *, device: torch.device | None = None
+) -> Int[Tensor, "size size"]:
+    """Return the index of each query (dim 0) and key (dim 1) into a table of relative positions.
+
+    Index `max_offset` is offset 0. Larger offsets are clipped, so that a table fits every size.
+
+    Args:
+        size: Number of positions along the axis.
+        max_offset: Largest offset; the table has 2 · max_offset + 1 rows.
+        device: Device of the result.
+
+    Raises:
+        ValueError: If size is below 1, or max_offset below 0.
+
+    Example:
+        >>> relative_position_index(4, 2)
+        tensor([[2, 3, 4, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 0, 1, 2]])
+
+    Source:
+        Shaw et al. 2018, arXiv:1803.02155, section 3.2.
+    """
+    if size < 1 or max_offset < 0:
+        raise ValueError(
+            "size must be at least 1 and max_offset at least 0, "
+            f"got size={size}, max_offset={max_offset}"
+        )
+    places = torch.arange(size, device=device)
+    return (places - places[:, None]).clamp(-max_offset, max_offset) + max_offset
+
+
+def relative_position_scores(
+    queries: Float[Tensor, "*b y x d"],
+    rows: Float[Tensor, "r d"],
+    columns: Float[Tensor, "s d"],
+) -> Float[Tensor, "*b y*x y*x"]:
+    """Return relative position scores: query · (row offset embedding + column offset embedding).
+
+    The scores are not scaled. They take n (y + x) d multiplications for n = y x positions, and n²
+    numbers.
+
+    Args:
+        queries: Queries on their grid.
+        rows: Embeddings of vertical offsets, upwards first; an odd number.
+        columns: Embeddings of horizontal offsets, leftwards first; an odd number.
+
+    Raises:
+        ValueError: If a table has an even number of rows.
+
+    Example:
+        >>> queries = torch.ones(2, 1, 1)  # a grid of two rows and one column
+        >>> relative_position_scores(queries, torch.tensor([[-1.0], [0], [5]]), torch.zeros(1, 1))
+        tensor([[ 0.,  5.],
+                [-1.,  0.]])
+
+    Source:
+        Srinivas et al. 2021, arXiv:2101.11605, figure 4; Ramachandran et al. 2019,
+        arXiv:1906.05909, equation 3. Deviation: larger offsets are clipped.
+    """
+    across, down = (
+        _offset_vectors(queries.shape[-2], columns),
+        _offset_vectors(queries.shape[-3], rows),
+    )
+    by_column = torch.einsum("...yxd,xwd->...yxw", queries, across)
+    by_row = torch.einsum("...yxd,yud->...yxu", queries, down)
+    scores = by_row.unsqueeze(-1) + by_column.unsqueeze(-2)
+    return scores.flatten(-2).flatten(-3, -2)
+
+
+def relative_position_bias(
+    table: Float[Tensor, "h r s"],
+    query_tokens: Int[Tensor, "*w q"],
+    key_tokens: Int[Tensor, "*w m"],
+    grid_width: int,
+    *,
+    num_prefix_tokens: int = 0,
+) -> Float[Tensor, "h *w q m"]:
+    """Return the relative position bias of each pair of query and key tokens.
+
+    Args:
+        table: Bias of each head, vertical offset (upwards first) and horizontal offset; odd sizes.
+            Larger offsets are clipped.
+        query_tokens: Query tokens; tokens of the grid are row-major.
+        key_tokens: Key tokens.
+        grid_width: Width of the grid.
+        num_prefix_tokens: Tokens before the grid. They have no position: their bias is zero, and so
+            is that of negative tokens (padding).
+
+    Raises:
+        ValueError: If a side of the table is even.
+
+    Example:
+        >>> table, tokens = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.arange(2)
+        >>> relative_position_bias(table, tokens, tokens, 2)
+        tensor([[[2., 3.], [1., 2.]]])
+
+    Source:
+        Liu et al. 2021, arXiv:2103.14030, equation 4.
+    """
+    height, across = table.shape[1:]
+    if height % 2 == 0 or across % 2 == 0:
+        raise ValueError(
+            f"a table of relative positions must have odd sides, got {height} x {across}"
+        )
+    query, key = (
+        (query_tokens - num_prefix_tokens).unsqueeze(-1),
+        (key_tokens - num_prefix_tokens).unsqueeze(-2),
+    )
+    down = (key // grid_width - query // grid_width).clamp(
+        -(height // 2), height // 2
+    ) + height // 2
+    right = (key % grid_width - query % grid_width).clamp(-(across // 2), across // 2) + across // 2
+    bias = table.flatten(1).index_select(1, (down * across + right).flatten())
+    return bias.reshape(-1, *down.shape) * ((query >= 0) & (key >= 0))
+
+
+def _offset_vectors(size: int, table: Float[Tensor, "r d"]) -> Float[Tensor, "size size d"]:
+    if table.shape[0] % 2 == 0:
+        raise ValueError(
+            f"a table of relative positions must have an odd number of rows, got {table.shape[0]}"
+        )
+    return table[relative_position_index(size, table.shape[0] // 2, device=table.device)]
+
+
+def rotary_cos_sin(
+    grid: tuple[int, int],
+    head_dim: int,
+    *,
+    temperature: float = 100.0,
+    device: torch.device | None = None,
+) -> tuple[Float[Tensor, "n {head_dim}//2"], Float[Tensor, "n {head_dim}//2"]]:
+    """Return cosines and sines of the axial rotation angles of the cells of a grid.
+
+    The first half of the head_dim / 2 channel pairs is rotated by the row, the second half by the
+    column, with frequencies from 1 down to about 1 / temperature.
+
+    Args:
+        grid: Height and width of the grid.
+        head_dim: Dimension of a head.
+        temperature: Inverse of the lowest frequency, approximately.
+        device: Device of the result.
+
+    Raises:
+        ValueError: If the head dimension is not divisible by 4.
+
+    Example:
+        >>> cosines, sines = rotary_cos_sin((1, 2), 4)
+        >>> sines
+        tensor([[0.0000, 0.0000], [0.0000, 0.8415]])
+
+    Source:
+        Su et al. 2021, arXiv:2104.09864, equation 15, for one axis; Heo et al. 2024,
+        arXiv:2403.13298, equation 6, for two.
+    """
+    if head_dim < 4 or head_dim % 4:
+        raise ValueError(
+            f"rotary embeddings need a head dimension divisible by 4, got {head_dim}; change "
+            "num_heads or embed_dim"
+        )
+    frequencies = inverse_frequencies(head_dim // 4, temperature, device)
+    rows, columns = (torch.arange(size, device=device)[:, None] * frequencies for size in grid)
+    shape = (*grid, head_dim // 4)
+    angles = torch.cat((rows[:, None].expand(shape), columns[None].expand(shape)), -1)
+    angles = angles.flatten(0, 1)
+    return angles.cos(), angles.sin()
+
+
+def apply_rotary(
+    x: Float[Tensor, "*b n d"],
+    cosines: Float[Tensor, "*#b n d//2"],
+    sines: Float[Tensor, "*#b n d//2"],
+) -> Float[Tensor, "*b n d"]:
+    """Rotate each pair of channels by its angle.
+
+    The dot product of two rotated vectors depends on the difference of their angles only. The
+    computation runs in the wider dtype; the result has the dtype of x.
+
+    Example:
+        >>> quarter = torch.tensor([[0.0]]), torch.tensor([[1.0]])
+        >>> apply_rotary(torch.tensor([[2.0, 3.0]]), *quarter)
+        tensor([[-3., 2.]])
+    """
+    even, odd = x[..., 0::2], x[..., 1::2]
+    rotated = (even * cosines - odd * sines, odd * cosines + even * sines)
+    return torch.stack(rotated, -1).flatten(-2).to(x.dtype)

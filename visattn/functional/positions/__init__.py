@@ -1,1 +1,0 @@
-"""Position encodings: sine-cosine, relative, rotary."""

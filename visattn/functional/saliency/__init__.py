@@ -1,1 +1,0 @@
-"""Bottom-up saliency: Itti-Koch and spectral residual."""
