@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 
 from visattn.blocks.base import Block
-from visattn.blocks.channel.eca import ECA
-from visattn.blocks.channel.gct import GCT
-from visattn.blocks.channel.global_context import GlobalContext
-from visattn.blocks.channel.squeeze_excite import EffectiveSE, SqueezeExcite
-from visattn.blocks.channel.srm import SRM
-from visattn.blocks.combined.coordinate import CoordinateAttention
-from visattn.blocks.combined.simam import SimAM
-from visattn.blocks.combined.triplet import TripletAttention
+from visattn.blocks.coordinate import CoordinateAttention
+from visattn.blocks.eca import ECA
+from visattn.blocks.gct import GCT
+from visattn.blocks.global_context import GlobalContext
+from visattn.blocks.simam import SimAM
+from visattn.blocks.squeeze_excite import EffectiveSE, SqueezeExcite
+from visattn.blocks.srm import SRM
+from visattn.blocks.triplet import TripletAttention
 
 CHANNEL = [
     SqueezeExcite,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.blocks.additive import AdditiveAttention
 from visattn.models.encoder import SmallEncoder
 
 pytestmark = pytest.mark.compile

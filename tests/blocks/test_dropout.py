@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from visattn.blocks.dropout import FastDropout
+from visattn.blocks.base import FastDropout
 
 
 @pytest.mark.parametrize("shape", [(211, 307), (211, 3)])

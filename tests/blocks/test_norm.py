@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from visattn.blocks.norm import CheckedBatchNorm1d, CheckedBatchNorm2d
+from visattn.blocks.base import CheckedBatchNorm1d, CheckedBatchNorm2d
 
 
 def test_norms_match_torch() -> None:

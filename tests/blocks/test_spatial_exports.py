@@ -3,15 +3,15 @@
 import pytest
 import torch
 
+from visattn.blocks.attention_gate import AttentionGate
+from visattn.blocks.bam import BAM
 from visattn.blocks.base import Block
-from visattn.blocks.branch.selective_kernel import SelectiveKernel
-from visattn.blocks.branch.split_attention import SplitAttention
-from visattn.blocks.combined.bam import BAM
-from visattn.blocks.combined.cbam import CBAM
-from visattn.blocks.combined.scse import SCSE
-from visattn.blocks.spatial.attention_gate import AttentionGate
-from visattn.blocks.spatial.spatial_gate import SpatialGate, SpatialSE
-from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
+from visattn.blocks.cbam import CBAM
+from visattn.blocks.scse import SCSE
+from visattn.blocks.selective_kernel import SelectiveKernel
+from visattn.blocks.spatial_gate import SpatialGate, SpatialSE
+from visattn.blocks.spatial_transformer import SpatialTransformer
+from visattn.blocks.split_attention import SplitAttention
 
 pytestmark = pytest.mark.compile
 

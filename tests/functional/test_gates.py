@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from visattn.blocks.spatial.attention_gate import additive_gate
+from visattn.blocks.attention_gate import additive_gate
 from visattn.functional.gates import (
     PoolOrder,
     cbam_spatial_gate,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.models import resnet18
 
-from visattn.blocks.channel.squeeze_excite import SqueezeExcite
 from visattn.blocks.registry import create_block
+from visattn.blocks.squeeze_excite import SqueezeExcite
 from visattn.insertion.insertion import BlockSpec, insert
 from visattn.recording.recorder import record
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.clocks import in_turn
-from visattn.blocks.transformer.attention import AttentionType, TokenAttention
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import AttentionType, TokenAttention, TokenLayout
 
 KINDS: dict[AttentionType, tuple[str, str]] = {
     "full": ("#444444", "target: 2 asymptotically"),

@@ -1,52 +1,48 @@
+from .additive import (
+    AdditiveAttention as AdditiveAttention,
+)
+from .attention_gate import (
+    AttentionGate as AttentionGate,
+)
+from .bam import (
+    BAM as BAM,
+)
 from .base import (
     Block as Block,
     BlockInfo as BlockInfo,
 )
-from .branch.selective_kernel import (
-    SelectiveKernel as SelectiveKernel,
+from .botnet import (
+    BoTNetAttention as BoTNetAttention,
 )
-from .branch.split_attention import (
-    SplitAttention as SplitAttention,
-)
-from .channel.eca import (
-    ECA as ECA,
-)
-from .channel.gct import (
-    GCT as GCT,
-)
-from .channel.global_context import (
-    GlobalContext as GlobalContext,
-)
-from .channel.squeeze_excite import (
-    EffectiveSE as EffectiveSE,
-    SqueezeExcite as SqueezeExcite,
-)
-from .channel.srm import (
-    SRM as SRM,
-)
-from .combined.bam import (
-    BAM as BAM,
-)
-from .combined.cbam import (
+from .cbam import (
     CBAM as CBAM,
 )
-from .combined.coordinate import (
+from .coordinate import (
     CoordinateAttention as CoordinateAttention,
 )
-from .combined.scse import (
-    SCSE as SCSE,
+from .criss_cross import (
+    CrissCrossAttention as CrissCrossAttention,
 )
-from .combined.simam import (
-    SimAM as SimAM,
+from .danet import (
+    DANet as DANet,
 )
-from .combined.triplet import (
-    TripletAttention as TripletAttention,
+from .double_attention import (
+    DoubleAttention as DoubleAttention,
 )
-from .recurrent.additive import (
-    AdditiveAttention as AdditiveAttention,
+from .eca import (
+    ECA as ECA,
 )
-from .recurrent.luong import (
+from .gct import (
+    GCT as GCT,
+)
+from .global_context import (
+    GlobalContext as GlobalContext,
+)
+from .luong import (
     LuongAttention as LuongAttention,
+)
+from .non_local import (
+    NonLocal as NonLocal,
 )
 from .registry import (
     block_class as block_class,
@@ -55,36 +51,34 @@ from .registry import (
     list_blocks as list_blocks,
     register_block as register_block,
 )
-from .self_attention.botnet import (
-    BoTNetAttention as BoTNetAttention,
+from .scse import (
+    SCSE as SCSE,
 )
-from .self_attention.criss_cross import (
-    CrissCrossAttention as CrissCrossAttention,
+from .selective_kernel import (
+    SelectiveKernel as SelectiveKernel,
 )
-from .self_attention.danet import (
-    DANet as DANet,
+from .simam import (
+    SimAM as SimAM,
 )
-from .self_attention.double_attention import (
-    DoubleAttention as DoubleAttention,
-)
-from .self_attention.non_local import (
-    NonLocal as NonLocal,
-)
-from .spatial.attention_gate import (
-    AttentionGate as AttentionGate,
-)
-from .spatial.spatial_gate import (
+from .spatial_gate import (
     SpatialGate as SpatialGate,
     SpatialSE as SpatialSE,
 )
-from .spatial.spatial_transformer import (
+from .spatial_transformer import (
     SpatialTransformer as SpatialTransformer,
+)
+from .split_attention import (
+    SplitAttention as SplitAttention,
+)
+from .squeeze_excite import (
+    EffectiveSE as EffectiveSE,
+    SqueezeExcite as SqueezeExcite,
+)
+from .srm import (
+    SRM as SRM,
 )
 from .tap import (
     Tap as Tap,
-)
-from .transformer.attention import (
-    TokenAttention as TokenAttention,
 )
 from .transformer.deformable import (
     DeformableAttention as DeformableAttention,
@@ -95,9 +89,13 @@ from .transformer.layer import (
 from .transformer.multi_head import (
     MultiHeadAttention as MultiHeadAttention,
 )
-from .transformer.token_layout import (
+from .transformer.token_attention import (
+    TokenAttention as TokenAttention,
     TokenLayout as TokenLayout,
 )
 from .transformer.window_attention import (
     WindowAttention as WindowAttention,
+)
+from .triplet import (
+    TripletAttention as TripletAttention,
 )

@@ -18,27 +18,27 @@ from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module
 BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
 
 MODULES = (
-    "channel.squeeze_excite",
-    "channel.eca",
-    "channel.srm",
-    "channel.gct",
-    "channel.global_context",
-    "spatial.spatial_gate",
-    "spatial.attention_gate",
-    "spatial.spatial_transformer",
-    "combined.cbam",
-    "combined.bam",
-    "combined.scse",
-    "combined.coordinate",
-    "combined.triplet",
-    "combined.simam",
-    "branch.selective_kernel",
-    "branch.split_attention",
-    "self_attention.non_local",
-    "self_attention.danet",
-    "self_attention.criss_cross",
-    "self_attention.double_attention",
-    "self_attention.botnet",
+    "squeeze_excite",
+    "eca",
+    "srm",
+    "gct",
+    "global_context",
+    "spatial_gate",
+    "attention_gate",
+    "spatial_transformer",
+    "cbam",
+    "bam",
+    "scse",
+    "coordinate",
+    "triplet",
+    "simam",
+    "selective_kernel",
+    "split_attention",
+    "non_local",
+    "danet",
+    "criss_cross",
+    "double_attention",
+    "botnet",
 )
 """The files of `visattn.blocks` with the blocks of this package, in the order of `list_blocks`."""
 
@@ -359,8 +359,8 @@ def import_block(path: str) -> type[nn.Module]:
         TypeError: If the class cannot be used as a block.
 
     Example:
-        >>> import_block("visattn.blocks.combined.simam.SimAM")
-        <class 'visattn.blocks.combined.simam.SimAM'>
+        >>> import_block("visattn.blocks.simam.SimAM")
+        <class 'visattn.blocks.simam.SimAM'>
     """
     module, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")):

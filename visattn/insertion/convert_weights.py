@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.combined.cbam import CBAM
+from visattn.blocks.cbam import CBAM
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import (
     CHILD_NAME,
@@ -53,7 +53,7 @@ def convert_block_state_dict(
         ValueError: If there is no conversion, or if a shape differs.
 
     Example:
-        >>> from visattn.blocks.channel.eca import ECA
+        >>> from visattn.blocks.eca import ECA
         >>> weights = {"conv.weight": torch.tensor([[[0.0, 1.0, 0.0]]])}
         >>> list(convert_block_state_dict(weights, ECA(8, kernel_size=3)))
         ['conv.weight']

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from visattn.blocks.branch.split_attention import radix_softmax
+from visattn.blocks.split_attention import radix_softmax
 from visattn.functional.gates import branch_softmax, merge_branches
 
 

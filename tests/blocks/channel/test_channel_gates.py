@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.blocks.channel.eca import eca_gate, eca_kernel_size
-from visattn.blocks.channel.gct import gct_gate
-from visattn.blocks.channel.global_context import global_context_pool, global_context_transform
-from visattn.blocks.channel.squeeze_excite import effective_se_gate
-from visattn.blocks.channel.srm import style_pool, style_scores
+from visattn.blocks.eca import eca_gate, eca_kernel_size
+from visattn.blocks.gct import gct_gate
+from visattn.blocks.global_context import global_context_pool, global_context_transform
+from visattn.blocks.squeeze_excite import effective_se_gate
+from visattn.blocks.srm import style_pool, style_scores
 from visattn.functional.gates import squeeze_excitation_gate
 
 

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.blocks.combined.bam import CombineMode, bam_gate
-from visattn.blocks.combined.cbam import cbam_channel_gate
-from visattn.blocks.combined.coordinate import coordinate_gate, strip_pools
-from visattn.blocks.combined.simam import simam_gate
-from visattn.blocks.combined.triplet import triplet_gate, z_pool
+from visattn.blocks.bam import CombineMode, bam_gate
+from visattn.blocks.cbam import cbam_channel_gate
+from visattn.blocks.coordinate import coordinate_gate, strip_pools
+from visattn.blocks.simam import simam_gate
+from visattn.blocks.triplet import triplet_gate, z_pool
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.blocks.self_attention.criss_cross import criss_cross_attention
-from visattn.blocks.self_attention.danet import channel_affinity
-from visattn.blocks.self_attention.double_attention import double_attention
+from visattn.blocks.criss_cross import criss_cross_attention
+from visattn.blocks.danet import channel_affinity
+from visattn.blocks.double_attention import double_attention
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

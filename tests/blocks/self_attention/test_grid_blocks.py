@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from visattn.blocks.base import Block
-from visattn.blocks.self_attention.botnet import BoTNetAttention
-from visattn.blocks.self_attention.criss_cross import CrissCrossAttention
-from visattn.blocks.self_attention.danet import DANet
-from visattn.blocks.self_attention.double_attention import DoubleAttention
-from visattn.blocks.self_attention.non_local import NonLocal
+from visattn.blocks.botnet import BoTNetAttention
+from visattn.blocks.criss_cross import CrissCrossAttention
+from visattn.blocks.danet import DANet
+from visattn.blocks.double_attention import DoubleAttention
+from visattn.blocks.non_local import NonLocal
 from visattn.recording.recorder import record
 
 BLOCKS = (NonLocal, DANet, CrissCrossAttention, DoubleAttention, BoTNetAttention)

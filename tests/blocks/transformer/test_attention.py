@@ -8,8 +8,7 @@ import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.attention import TokenAttention, linear_attention
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout, linear_attention
 from visattn.functional.positions import apply_rotary, rotary_cos_sin
 from visattn.recording.recorder import record
 

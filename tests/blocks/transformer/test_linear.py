@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from visattn.blocks.transformer.attention import linear_attention
+from visattn.blocks.transformer.token_attention import linear_attention
 from visattn.functional.masks import causal_mask, length_mask
 
 

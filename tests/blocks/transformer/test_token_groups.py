@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.blocks.transformer.attention import (
+from visattn.blocks.transformer.token_attention import (
     TokenGroups,
     dense_mask_and_bias,
     exclude_self,

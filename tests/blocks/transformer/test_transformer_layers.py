@@ -10,10 +10,13 @@ from timm.layers.norm import LayerNorm
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.attention import TokenAttention
-from visattn.blocks.transformer.drop import DropPath, PatchDropout
-from visattn.blocks.transformer.layer import EncoderLayer
-from visattn.blocks.transformer.mlp import FeedForward, SwiGLU
+from visattn.blocks.transformer.layer import (
+    DropPath,
+    EncoderLayer,
+    FeedForward,
+    PatchDropout,
+    SwiGLU,
+)
 from visattn.blocks.transformer.pooling import AttentionPool, SequencePool
 from visattn.blocks.transformer.stems import (
     ConvStem,
@@ -21,7 +24,7 @@ from visattn.blocks.transformer.stems import (
     PatchEmbedding,
     ShiftedPatchEmbedding,
 )
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.recording.recorder import record
 
 

@@ -11,9 +11,8 @@ from timm.models.swin_transformer import (
 )
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.swin_stage import PatchMerging, SwinStage
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.blocks.transformer.window_attention import WindowAttention
 from visattn.functional.windows import padded_window_indices, window_slots
 from visattn.recording.recorder import record

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import visattn
-from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.blocks.additive import AdditiveAttention
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.base import ModelGraph, options_of
 from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.recurrent.luong import Alignment
+from visattn.blocks.luong import Alignment
 from visattn.images.resize import ResizeMode
 from visattn.models.captioning.column_attention import AttentionScore
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer

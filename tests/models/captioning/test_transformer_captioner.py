@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.attention import TokenAttention
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.models.captioning.decoder_layer import CaptionDecoderLayer, GridAttention
 from visattn.models.captioning.grid_encoder import GridEncoder, MemoryAttention
 from visattn.models.captioning.transformer_captioner import TransformerCaptioner

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from visattn.blocks.transformer.drop import DropPath
+from visattn.blocks.transformer.layer import DropPath
 from visattn.blocks.transformer.window_attention import WindowAttention
 from visattn.models.serialization.config import model_config, restore_model
 from visattn.models.swin.swin_transformer import SwinTransformer, create_swin

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.blocks.transformer.attention import TokenAttention
-from visattn.blocks.transformer.drop import DropPath
-from visattn.blocks.transformer.layer import EncoderLayer
+from visattn.blocks.transformer.layer import DropPath, EncoderLayer
+from visattn.blocks.transformer.token_attention import TokenAttention
 from visattn.models.serialization.config import model_config, restore_model
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.recorder import record

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
+from visattn.blocks.spatial_transformer import SpatialTransformer
 from visattn.models.resnet.attention_resnet import AttentionResNet
 from visattn.training.callbacks.image_logging import draw_crops
 

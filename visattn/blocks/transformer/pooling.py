@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.blocks.transformer.mlp import FeedForward
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.layer import FeedForward
+from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
 from visattn.functional.windows import scatter_kept_weights
 

@@ -6,9 +6,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from visattn.blocks.transformer.layer import EncoderLayer, run_layers
-from visattn.blocks.transformer.mlp import FeedForward
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
+from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.blocks.transformer.window_attention import WindowAttention
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from visattn.blocks.tap import Tap
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
 from visattn.functional.positions import relative_position_bias
 from visattn.functional.windows import (

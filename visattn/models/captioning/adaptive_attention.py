@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from visattn.blocks.recurrent.additive import AdditiveAttention
+from visattn.blocks.additive import AdditiveAttention
 from visattn.functional.attention import context_vector
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from visattn.blocks.dropout import FastDropout
-from visattn.blocks.recurrent.additive import AdditiveAttention, SelectWeights
+from visattn.blocks.additive import AdditiveAttention, SelectWeights
+from visattn.blocks.base import FastDropout
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.captioner import AttentionStep, RecurrentState, TeacherForcedOutput
 

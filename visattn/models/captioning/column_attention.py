@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from visattn.blocks.recurrent.additive import AdditiveAttention
-from visattn.blocks.recurrent.luong import Alignment, LuongAttention
+from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.luong import Alignment, LuongAttention
 from visattn.functional.attention import additive_scores, dot_scores
 from visattn.functional.luong import local_alignment, predicted_centers, predictive_alignment
 from visattn.models.captioner import AttentionStep

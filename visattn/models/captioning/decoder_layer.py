@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.blocks.dropout import FastDropout
+from visattn.blocks.base import FastDropout
 from visattn.blocks.tap import Tap
-from visattn.blocks.transformer.mlp import FeedForward
+from visattn.blocks.transformer.layer import FeedForward
 from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
 from visattn.functional.captions import WordPacking
 from visattn.functional.masks import causal_mask

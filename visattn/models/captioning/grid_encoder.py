@@ -4,10 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.attention import TokenAttention
-from visattn.blocks.transformer.layer import EncoderLayer
-from visattn.blocks.transformer.mlp import FeedForward
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.layer import EncoderLayer, FeedForward
+from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.functional.attention import dot_product_attention
 
 

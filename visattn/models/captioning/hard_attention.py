@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from visattn.blocks.recurrent.additive import SelectWeights
+from visattn.blocks.additive import SelectWeights
 from visattn.functional.captions import sample_categorical
 from visattn.models.captioner import Places, TeacherForcedOutput
 from visattn.models.captioning.attending_decoder import AttendingDecoderState, SoftAttention

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from visattn.blocks.recurrent.luong import Alignment
+from visattn.blocks.luong import Alignment
 from visattn.models.captioner import Captioner
 from visattn.models.captioning.attending_decoder import AttendingDecoder, AttendingDecoderState
 from visattn.models.captioning.column_attention import AttentionScore, ColumnAttention

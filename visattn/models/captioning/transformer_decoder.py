@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from visattn.blocks.base import check_choice
-from visattn.blocks.dropout import FastDropout
+from visattn.blocks.base import FastDropout, check_choice
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.positions import sincos_pos_embed
 from visattn.models.captioner import AttentionStep, MapChoice, TeacherForcedOutput

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
 from visattn.blocks.transformer.deformable import DeformableAttention, SamplingPoints
-from visattn.blocks.transformer.mlp import FeedForward
+from visattn.blocks.transformer.layer import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
 from visattn.functional.positions import inverse_frequencies
 

@@ -10,11 +10,9 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
-from visattn.blocks.transformer.attention import TokenAttention
 from visattn.blocks.transformer.deformable import SamplingPoints
-from visattn.blocks.transformer.layer import EncoderLayer, run_layers
-from visattn.blocks.transformer.mlp import FeedForward
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
+from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.functional.boxes import center_to_corners, inverse_sigmoid
 from visattn.models.dense import DenseModel
 from visattn.models.detection.decoder import (

@@ -9,8 +9,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from visattn.blocks.attention_gate import AttentionGate
 from visattn.blocks.registry import block_class, create_block
-from visattn.blocks.spatial.attention_gate import AttentionGate
 from visattn.functional.gates import resize_bilinear
 from visattn.geometry.placement import GridPlacement
 from visattn.models.classifier import parse_block_name

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from visattn.blocks.transformer.stems import PatchEmbedding
 from visattn.blocks.transformer.swin_stage import SwinStage
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.io.messages import did_you_mean
 from visattn.models.classifier import ImageClassifier
 from visattn.models.serialization.state_dict_mapping import build_converted

@@ -9,9 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
-from visattn.blocks.transformer.attention import AttentionType, TokenAttention
-from visattn.blocks.transformer.layer import EncoderLayer
-from visattn.blocks.transformer.mlp import FeedForward, SwiGLU
+from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, SwiGLU
 from visattn.blocks.transformer.pooling import AttentionPool, SequencePool
 from visattn.blocks.transformer.stems import (
     ConvStem,
@@ -19,6 +17,7 @@ from visattn.blocks.transformer.stems import (
     PatchEmbedding,
     ShiftedPatchEmbedding,
 )
+from visattn.blocks.transformer.token_attention import AttentionType, TokenAttention
 from visattn.functional.positions import ResampleRule, resample_pos_embed, rotary_cos_sin
 
 Stem = Literal["patch", "conv", "shifted", "overlapping"]

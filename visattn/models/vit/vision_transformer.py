@@ -11,9 +11,8 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.blocks.transformer.drop import PatchDropout
-from visattn.blocks.transformer.layer import EncoderLayer
-from visattn.blocks.transformer.token_layout import TokenLayout
+from visattn.blocks.transformer.layer import EncoderLayer, PatchDropout
+from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.functional.positions import ResampleRule, sincos_pos_embed
 from visattn.models.base import ModelGraph, example_images
 from visattn.models.classifier import ImageClassifier, ParameterGroup

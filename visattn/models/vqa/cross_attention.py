@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.mlp import FeedForward
+from visattn.blocks.transformer.layer import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
 from visattn.models.encoder import ImageEncoder, cell_coordinates
 from visattn.models.vqa.grid_tokens import GridTokens, answer_head

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from visattn.blocks.base import check_choice
-from visattn.blocks.transformer.mlp import FeedForward
+from visattn.blocks.transformer.layer import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
 from visattn.functional.positions import sincos_pos_embed
 from visattn.results.kinds import PAD

@@ -13,7 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 
 from visattn import pipelines, viz
-from visattn.blocks.spatial.spatial_transformer import SpatialTransformer
+from visattn.blocks.spatial_transformer import SpatialTransformer
 from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.models.captioner import Captioner
 from visattn.models.classifier import ImageClassifier

@@ -1,0 +1,97 @@
+"""Triplet attention against the procedure of the paper."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from visattn.blocks.triplet import AxisPairGate, TripletAttention
+from visattn.recording.recorder import record
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def trained(channels: int, kernel: int) -> TripletAttention:
+    block = TripletAttention(channels, kernel_size=kernel).double().eval()
+    with torch.no_grad():
+        for seed, state in enumerate(block.state_dict().values()):
+            if state.is_floating_point():
+                state.copy_(numbers(*state.shape, seed=seed).abs())
+    return block
+
+
+def gated(gate: AxisPairGate, x: Tensor) -> Tensor:
+    """Return x under the gate of its last two axes, with loops; x is `b q y x`, any q."""
+    weight, kernel = gate.conv.weight[0], gate.conv.kernel_size[0]
+    norm = gate.norm.state_dict()
+    spread = (norm["running_var"] + gate.norm.eps).sqrt()
+    y, half = torch.empty_like(x), kernel // 2
+    for b, image in enumerate(x):
+        pools = torch.stack((image.sort(0).values[-1], image.sum(0) / len(image)))
+        for v in range(x.shape[2]):
+            for u in range(x.shape[3]):
+                score = torch.zeros(1, dtype=x.dtype)
+                for dv in range(kernel):
+                    for du in range(kernel):
+                        at = v + dv - half, u + du - half
+                        if 0 <= at[0] < x.shape[2] and 0 <= at[1] < x.shape[3]:
+                            score = score + weight[:, dv, du] @ pools[:, at[0], at[1]]
+                score = (score - norm["running_mean"]) / spread
+                score = score * gate.norm.weight + gate.norm.bias
+                y[b, :, v, u] = image[:, v, u] / (1 + (-score).exp())
+    return y
+
+
+@pytest.mark.parametrize("kernel", [3, 7])
+@torch.no_grad()
+def test_matches_the_paper(kernel: int) -> None:
+    block, x = trained(3, kernel), numbers(2, 3, 5, 7)
+    channel_width = gated(block.columns, x.permute(0, 2, 1, 3)).permute(0, 2, 1, 3)
+    height_channel = gated(block.rows, x.permute(0, 3, 2, 1)).permute(0, 3, 2, 1)
+    height_width = gated(block.places, x)
+    wanted = (height_width + channel_width + height_channel) / 3
+    torch.testing.assert_close(block(x), wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 7, 9])
+def test_kernel_size_sets_weights_and_parameter_count(kernel: int) -> None:
+    block = TripletAttention(64, kernel_size=kernel)
+    assert sum(p.numel() for p in block.parameters()) == 3 * (2 * kernel * kernel + 2)
+    assert block.places.conv.weight.shape == (1, 2, kernel, kernel)
+
+
+def test_even_kernel_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"kernel_size must be odd, .* got 6"):
+        TripletAttention(64, kernel_size=6)
+
+
+def test_transposed_input_and_weights_give_the_transposed_output() -> None:
+    block, turned, x = trained(5, 7), trained(5, 7), numbers(2, 5, 3, 7)
+    turned.load_state_dict(block.state_dict())
+    turned.rows, turned.columns = block.columns, block.rows
+    for gate in (turned.places, turned.rows, turned.columns):
+        gate.conv.weight = torch.nn.Parameter(gate.conv.weight.detach().mT)
+    wanted = trained(5, 7)(x)
+    torch.testing.assert_close(turned(x.mT).mT, wanted, rtol=0, atol=1e-12)
+
+
+def test_gate_can_be_below_one_half() -> None:
+    block = TripletAttention(5)
+    for gate in (block.places, block.rows, block.columns):
+        torch.nn.init.constant_(gate.norm.bias, -9.0)
+    x = torch.randn(2, 5, 7, 3)
+    with record(block) as recording:
+        y = block(x)
+    [gate] = recording.maps
+    assert ((gate.values > 0) & (gate.values < 0.1)).all()
+    torch.testing.assert_close(y, x * gate.values)
+
+
+def test_single_position_is_refused_in_training() -> None:
+    block = TripletAttention(5)
+    assert block(torch.randn(2, 5, 1, 1)).isfinite().all()
+    assert block(torch.randn(1, 5, 1, 2)).isfinite().all()
+    with pytest.raises(ValueError, match=r"more than one value per channel.*\[1, 1, 1, 1\]"):
+        block(torch.randn(1, 5, 1, 1))

@@ -1,1 +1,0 @@
-"""Attention over branches: selective kernels and split attention."""

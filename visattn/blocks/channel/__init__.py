@@ -1,1 +1,0 @@
-"""Channel attention: squeeze-and-excitation, ECA, GCT, global context, SRM."""

@@ -1,1 +1,0 @@
-"""Channel and spatial attention together: CBAM, BAM, coordinate attention, scSE, SimAM, triplet."""

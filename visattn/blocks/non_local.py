@@ -1,0 +1,72 @@
+"""Non-local block."""
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.blocks.base import Block, BlockInfo, CheckedBatchNorm2d, reduced_channels
+from visattn.blocks.tap import Tap
+from visattn.functional.attention import dot_product_attention
+
+
+class NonLocal(Block):
+    """Non-local block: self-attention over all positions with a residual connection.
+
+    The embedded Gaussian version. Initialized as the identity (the weight of its normalization is
+    zero). Costs 2 n² h MACs for n positions, in addition to its convolutions. Training needs more
+    than one position in the batch.
+
+    Args:
+        channels: Number of input channels.
+        reduction: Reduction ratio of the inner features, which keep at least one channel.
+        scale: Whether to divide the scores by the square root of the inner channels; the paper
+            does not.
+
+    Example:
+        >>> x = torch.randn(2, 8, 5, 7)
+        >>> torch.equal(NonLocal(8)(x), x)
+        True
+
+    Source:
+        Wang et al. 2018, arXiv:1711.07971, equations 4 and 6, section 4.1.
+    """
+
+    info: ClassVar = BlockInfo(
+        name="nonlocal",
+        kind="self_attention",
+        title="Non-local block",
+        paper="Wang et al. 2018, arXiv:1711.07971",
+        equation="y_i = x_i + BN(Wz sum_j softmax_j((Wq x_i) . (Wk x_j)) Wv x_j), gamma of BN 0",
+        parameters="4 C h + 3 h + 3 C, with h = max(1, C // reduction)",
+        deviations=(
+            "no pooling of keys and values (the paper's optional subsampling trick)",
+            "scale=True divides the scores by sqrt(h); the paper does not",
+        ),
+        aliases=("nl", "non-local block", "non-local neural network"),
+    )
+
+    def __init__(self, channels: int, *, reduction: int = 2, scale: bool = False) -> None:
+        super().__init__(channels)
+        hidden = reduced_channels(channels, reduction)
+        self.query = nn.Conv2d(channels, hidden, 1)
+        self.key = nn.Conv2d(channels, hidden, 1)
+        self.value = nn.Conv2d(channels, hidden, 1)
+        self.project = nn.Conv2d(hidden, channels, 1)
+        self.norm = CheckedBatchNorm2d(channels)
+        nn.init.zeros_(self.norm.weight)
+        self.scale = hidden**-0.5 if scale else 1.0
+        self.tap = Tap("tokens")
+
+    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """Return the features plus the normalized attention output."""
+        queries, keys, values = (
+            part(x).flatten(2).mT for part in (self.query, self.key, self.value)
+        )
+        output, weights = dot_product_attention(
+            queries, keys, values, scale=self.scale, need_weights=self.tap.wanted
+        )
+        if weights is not None:
+            self.tap.grid = (x.shape[2], x.shape[3])
+            self.tap(weights)
+        return x + self.norm(self.project(output.mT.unflatten(2, x.shape[2:])))

@@ -1,1 +1,0 @@
-"""Attention of recurrent decoders: additive (Bahdanau) and Luong."""

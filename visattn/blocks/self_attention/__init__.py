@@ -1,1 +1,0 @@
-"""Self-attention for CNNs: non-local, DANet, criss-cross, double attention, BoTNet."""

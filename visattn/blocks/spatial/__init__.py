@@ -1,1 +1,0 @@
-"""Spatial attention: spatial gates, attention gates, Spatial Transformer."""
