@@ -20,15 +20,15 @@ from .geometry.affine import (
 from .images.reader import (
     read_image as read_image,
 )
-from .insertion.baking import (
-    bake as bake,
-    remove as remove,
-)
 from .insertion.cost import (
     summary as summary,
 )
 from .insertion.insertion import (
     insert as insert,
+)
+from .insertion.weights import (
+    bake as bake,
+    remove as remove,
 )
 from .pipelines.captioning import (
     caption as caption,

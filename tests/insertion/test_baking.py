@@ -9,8 +9,8 @@ from host_models import Doubled, Residual, Scaled, image, net, residual_net
 from torch import nn
 from torch.fx.experimental.optimization import fuse
 
-from visattn.insertion.baking import bake, remove, unbake_state_dict
 from visattn.insertion.insertion import insert
+from visattn.insertion.weights import bake, remove, unbake_state_dict
 from visattn.recording.recorder import record
 
 

@@ -12,8 +12,8 @@ from timm.models.resnet import Bottleneck, ResNet
 from torch import Tensor, nn
 
 from visattn.blocks.registry import create_block
-from visattn.insertion.convert_weights import convert_block_state_dict, convert_model_state_dict
 from visattn.insertion.insertion import Init, insert
+from visattn.insertion.weights import convert_block_state_dict, convert_model_state_dict
 
 
 def features() -> Tensor:

@@ -8,9 +8,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torchvision.models import resnet50
 
 from visattn.blocks.squeeze_excite import SqueezeExcite
-from visattn.insertion.baking import bake
 from visattn.insertion.cost import MACs, count_macs, summary
 from visattn.insertion.insertion import insert
+from visattn.insertion.weights import bake
 
 
 class Attention(nn.Module):

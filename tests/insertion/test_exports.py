@@ -10,8 +10,8 @@ from torch import distributed, nn
 from torch.export import Dim, export
 from torch.nn.parallel import DistributedDataParallel
 
-from visattn.insertion.baking import bake
 from visattn.insertion.insertion import insert
+from visattn.insertion.weights import bake
 
 BLOCKS = ("se", "cbam", "gc", "coordinate")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 import visattn as va
-from visattn.insertion.freezing import freeze_except_blocks, trained_tensors
+from visattn.insertion.insertion import freeze_except_blocks, trained_tensors
 
 
 class Net(nn.Module):

@@ -8,9 +8,9 @@ import torch
 from host_models import UNet, image
 from torch import nn
 
-from visattn.insertion.baking import bake, remove
 from visattn.insertion.cost import summary
 from visattn.insertion.insertion import insert
+from visattn.insertion.weights import bake, remove
 from visattn.recording.recorder import record
 
 

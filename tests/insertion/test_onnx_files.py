@@ -12,8 +12,8 @@ from host_models import image, residual_net
 from torch import Tensor, nn
 from torch.export import Dim
 
-from visattn.insertion.baking import bake
 from visattn.insertion.insertion import insert
+from visattn.insertion.weights import bake
 
 MISSING = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
 

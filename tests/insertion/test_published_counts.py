@@ -12,7 +12,7 @@ from torchvision.models import resnet18, resnet50, resnet101
 from visattn.blocks.registry import create_block
 from visattn.insertion.insertion import insert
 from visattn.insertion.sites import select_sites
-from visattn.insertion.tracer import trace_model
+from visattn.insertion.trace import trace_model
 
 IMAGE = torch.zeros(1, 3, 64, 64)
 RELEASED = {256: 3, 512: 5, 1024: 5, 2048: 7}  # the kernels of the released ECA networks

@@ -23,7 +23,7 @@ from torchvision.models import densenet121, mobilenet_v2, resnet50, vgg11_bn
 
 from visattn.insertion.insertion import insert
 from visattn.insertion.sites import Position, Site, select_sites
-from visattn.insertion.tracer import trace_model
+from visattn.insertion.trace import trace_model
 
 IMAGE = torch.zeros(1, 3, 64, 64)
 

@@ -12,10 +12,10 @@ from host_models import UNet, convolved, hollow, image
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d, relu
 
-from visattn.insertion.baking import remove
 from visattn.insertion.insertion import insert
 from visattn.insertion.sites import select_sites
-from visattn.insertion.tracer import trace_model
+from visattn.insertion.trace import trace_model
+from visattn.insertion.weights import remove
 
 IMAGE = torch.zeros(1, 3, 64, 96)
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import CHILD_NAME, InsertedBlock, named_modules
-from visattn.insertion.tracer import Example, check_example, modes_restored, run_model
+from visattn.insertion.trace import Example, check_example, modes_restored, run_model
 from visattn.io.argument_checks import checked_arguments
 
 

@@ -6,10 +6,9 @@ from typing import Literal
 
 from torch import nn
 
-from visattn.insertion.feature_layout import Grid
 from visattn.insertion.inserted_block import has_custom_loop
-from visattn.insertion.resolutions import ResolutionChange, same_size
-from visattn.insertion.tracer import Trace
+from visattn.insertion.resolutions import Grid, ResolutionChange, same_size
+from visattn.insertion.trace import Trace
 
 Part = Literal["", "encoder", "bottleneck", "decoder"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from visattn.insertion.freezing import check_all_saved, trained_tensors
+from visattn.insertion.insertion import check_all_saved, trained_tensors
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
 from visattn.io.messages import did_you_mean, format_names

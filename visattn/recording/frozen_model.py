@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.functional.numerics import without_autocast
-from visattn.insertion.tracer import modes_restored
+from visattn.insertion.trace import modes_restored
 from visattn.recording.checkpointing import without_checkpointing
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")

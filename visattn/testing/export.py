@@ -6,8 +6,8 @@ from typing import cast
 import torch
 from torch import nn
 
-from visattn.insertion.baking import bake
 from visattn.insertion.inserted_block import InsertedBlock, attach
+from visattn.insertion.weights import bake
 from visattn.testing.behavior import perturbed_block
 from visattn.testing.block_under_test import (
     BlockUnderTest,

@@ -11,14 +11,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from visattn.insertion.feature_layout import (
+from visattn.insertion.inserted_block import InsertedBlock, named_modules
+from visattn.insertion.resolutions import (
+    FeatureMap,
     Grid,
+    ResolutionChange,
+    ResolutionTracker,
     channels_last_after,
     infer_channels_last,
     spatial_size,
 )
-from visattn.insertion.inserted_block import InsertedBlock, named_modules
-from visattn.insertion.resolutions import FeatureMap, ResolutionChange, ResolutionTracker
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,26 @@ class Trace:
 
 Example = Tensor | tuple[Any, ...]
 
+
 # Torch functions by name. Pass-through functions only scale features or permute their axes.
 _ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+
+
 _PASS_THROUGH = frozenset(
     {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
     | {"transpose", "contiguous", "to", "clone", "dropout"}
 )
+
+
 _CONVOLUTIONS = frozenset({"conv2d", "conv_transpose2d"})
+
+
 _RESIZERS = _CONVOLUTIONS | {
     *("max_pool2d", "_max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "lp_pool2d"),
     *("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "max_unpool2d"),
 }
+
+
 _JOINS = _ADDITIONS | {"cat", "concat", "concatenate"}
 
 
