@@ -1,5 +1,6 @@
 """Checks of behavior: batch independence, determinism, inputs and memory formats."""
 
+import copy
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from typing import cast
@@ -12,6 +13,7 @@ from visattn.blocks.tap import Tap
 from visattn.testing.block_under_test import (
     BlockUnderTest,
     CheckResult,
+    backward,
     checked_forward,
     error_context,
     failed,
@@ -134,7 +136,11 @@ def _values_differ(first: object, other: object) -> bool:
 
 
 PERTURBATION = 0.03
+
+
 MIN_SENSITIVITY = 1e-2
+
+
 _NUM_SEEDS = 8
 
 
@@ -238,3 +244,231 @@ def _is_single_channel_softmax(block: nn.Module, weights: Tensor) -> bool:
 def _find_taps(block: nn.Module) -> dict[str, Tap]:
     parts = cast("Iterable[tuple[str, nn.Module]]", block.named_modules())
     return {name: part for name, part in parts if isinstance(part, Tap)}
+
+
+SIZES = ((32, 32), (20, 33), (7, 7), (5, 3), (1, 9), (1, 1))
+
+
+_TORCH_MESSAGE = "Expected more than 1 value per channel"
+
+
+def preserves_shape(under_test: BlockUnderTest) -> CheckResult:
+    """Check that the shape is preserved for any size, in evaluation and training mode.
+
+    Example:
+        >>> preserves_shape(BlockUnderTest("batch norm", torch.nn.BatchNorm2d)).passed
+        True
+    """
+    for mode, training in (("eval mode", False), ("training mode", True)):
+        block = under_test.block().train(training)
+        for height, width in SIZES:
+            x = under_test.features(3, size=(height, width))
+            checked_forward(block, x, f"{height}x{width}, {mode}")
+    return passed(" ".join(f"{height}x{width}" for height, width in SIZES))
+
+
+def supports_channel_counts(under_test: BlockUnderTest) -> CheckResult:
+    """Check that the block works with every number of channels, including one.
+
+    Example:
+        >>> supports_channel_counts(BlockUnderTest("sigmoid", lambda channels: torch.nn.Sigmoid()))
+        CheckResult(passed=True, details='C = 1, 4, 8, 16, 24')
+    """
+    for channels in under_test.widths:
+        block = under_test.block(channels)
+        checked_forward(
+            block.eval(), under_test.features(channels=channels), f"C={channels}, eval mode"
+        )
+        checked_forward(
+            block.train(), under_test.features(channels=channels), f"C={channels}, training mode"
+        )
+    return passed(f"C = {', '.join(map(str, under_test.widths))}")
+
+
+def trains_on_single_image(under_test: BlockUnderTest) -> CheckResult:
+    """Check that the block trains on a batch of one image, or raises an informative error.
+
+    Example:
+        >>> sigmoid = BlockUnderTest("sigmoid", lambda channels: torch.nn.Sigmoid())
+        >>> trains_on_single_image(sigmoid).passed
+        True
+    """
+    refused: list[str] = []
+    for height, width in (under_test.size, (7, 7), (1, 1)):
+        block = under_test.block().train()
+        x = under_test.features(1, size=(height, width)).requires_grad_()
+        try:
+            y = checked_forward(block, x, f"{height}x{width}")
+        except ValueError as error:
+            if not is_informative(error):
+                raise
+            refused.append(f"{height}x{width}")
+            continue
+        backward(y.square().sum())
+        if not isinstance(x.grad, Tensor) or not x.grad.isfinite().all():
+            return failed(f"{height}x{width}: the gradient is not finite")
+    if refused:
+        return CheckResult(
+            passed=True,
+            details=f"refuses {', '.join(refused)} with an informative error",
+            refuses=True,
+        )
+    return passed("runs at every size")
+
+
+def is_informative(error: ValueError) -> bool:
+    """Return whether an error is the block's own message and states the numbers.
+
+    Example:
+        >>> try:
+        ...     checked_forward(torch.nn.BatchNorm2d(3), torch.zeros(1, 3, 1, 1), "1x1")
+        ... except ValueError as error:
+        ...     is_informative(error)
+        False
+    """
+    cause = error.__cause__
+    message = str(cause)
+    numbered = any(sign.isdigit() for sign in message)
+    return isinstance(cause, ValueError) and numbered and not message.startswith(_TORCH_MESSAGE)
+
+
+TOLERANCES = {torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+LARGE_SCALE = 6.0
+
+
+"""Scale at which the sum of squares over a large feature map overflows float16."""
+
+
+LARGE_SIZE = (40, 48)
+
+
+SCALES = (1e-4, 1e-2, 1e2, 1e4)
+
+
+def supports_half_precision(under_test: BlockUnderTest) -> CheckResult:
+    """Check that half precision gives nearly the same output as float32.
+
+    Example:
+        >>> sigmoid = BlockUnderTest("sigmoid", lambda channels: torch.nn.Sigmoid())
+        >>> supports_half_precision(sigmoid).passed
+        True
+    """
+    worst: dict[str, float] = {}
+    for kind, bound in TOLERANCES.items():
+        name = str(kind).removeprefix("torch.")
+        for size, loud, case in _half_cases(under_test, kind):
+            x = (under_test.features(1, size=size) * loud).to(kind)
+            # With large features and weights softmax saturates, and half precision may flip it.
+            half = (under_test.block() if loud > 1 else perturbed_block(under_test)).eval().to(kind)
+            whole = copy.deepcopy(half).float()
+            with torch.no_grad():
+                output = checked_forward(half, x, f"{name}, {case}").float()
+                off = relative_error(output, checked_forward(whole, x.float(), f"float32, {case}"))
+            if off > bound:
+                return failed(f"{name}, {case}: off by {off:.2g} of the largest value")
+            worst[name] = max(worst.get(name, 0.0), off)
+    return _check_autocast(
+        under_test, ", ".join(f"{name} {off:.1e}" for name, off in worst.items())
+    )
+
+
+def _half_cases(
+    under_test: BlockUnderTest, kind: torch.dtype
+) -> list[tuple[tuple[int, int], float, str]]:
+    """Return sizes and scales; bfloat16 has the range of float32 and needs no large scale."""
+    height, width = LARGE_SIZE
+    small = (under_test.size, 1.0, f"{under_test.size[0]}x{under_test.size[1]}")
+    loud = (LARGE_SIZE, LARGE_SCALE, f"{height}x{width}, large")
+    return [small, loud] if kind == torch.float16 else [small]
+
+
+def _check_autocast(under_test: BlockUnderTest, measured: str) -> CheckResult:
+    block, x = under_test.block().train(), under_test.features().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16), error_context("autocast to bfloat16"):
+        y: Tensor = block(x)
+        backward(y.float().square().mean())
+    if not y.isfinite().all():
+        return failed("autocast to bfloat16: it is not finite")
+    return passed(measured)
+
+
+def is_numerically_stable(under_test: BlockUnderTest) -> CheckResult:
+    """Check that outputs and gradients are finite for inputs scaled by 1e-4 to 1e4.
+
+    Example:
+        >>> is_numerically_stable(BlockUnderTest("sigmoid", lambda channels: torch.nn.Sigmoid()))
+        CheckResult(passed=True, details='x 1e-4 to 1e4')
+    """
+    for mode, training in (("eval mode", False), ("training mode", True)):
+        for scale in SCALES:
+            case = f"x{scale:g}, {mode}"
+            block = under_test.block().train(training)
+            x = (under_test.features() * scale).requires_grad_()
+            backward(checked_forward(block, x, case).mean())
+            gradients = [x.grad, *(parameter.grad for parameter in block.parameters())]
+            if not all(slope is None or slope.isfinite().all() for slope in gradients):
+                return failed(f"{case}: a gradient is not finite")
+    return passed("x 1e-4 to 1e4")
+
+
+def reaches_all_parameters(under_test: BlockUnderTest) -> CheckResult:
+    """Check that every parameter gets a gradient within two steps, and none is added or removed.
+
+    A block that starts as the identity blocks most gradients in the first step.
+
+    Example:
+        >>> class Idle(nn.Conv2d):
+        ...     def forward(self, input):
+        ...         return input * self.bias.sum()
+        >>> reaches_all_parameters(BlockUnderTest("idle", lambda c: Idle(c, c, 1)))
+        CheckResult(passed=False, details='no gradient in two steps for weight')
+    """
+    block = under_test.block().train()
+    named = dict(block.named_parameters())
+    reached: set[str] = set()
+    for step in range(2):
+        block.zero_grad()
+        x = under_test.features(8, seed=step).requires_grad_()
+        y = checked_forward(block, x, f"step {step + 1}")
+        backward((y - under_test.features(8, seed=step + 2)).square().mean())
+        for name, parameter in named.items():
+            if parameter.grad is not None and parameter.grad.any():
+                reached.add(name)
+        _sgd_step(block)
+    if late := sorted(dict(block.named_parameters()).keys() ^ named.keys()):
+        return failed(f"{', '.join(late)} is added or removed in the forward pass")
+    if unreached := [name for name in named if name not in reached]:
+        return failed(f"no gradient in two steps for {', '.join(unreached)}")
+    return passed(f"{len(named)} of {len(named)}")
+
+
+def _sgd_step(block: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in block.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=0.1)
+
+
+def passes_gradcheck(under_test: BlockUnderTest) -> CheckResult:
+    """Check the input gradient against finite differences in float64.
+
+    Example:
+        >>> passes_gradcheck(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid()))
+        CheckResult(passed=True, details='matches finite differences')
+    """
+    block = perturbed_block(under_test).double().eval()
+    x = under_test.features(2, size=_gradcheck_size(under_test.size)).double().requires_grad_()
+    with error_context("float64"):
+        right = torch.autograd.gradcheck(
+            block, (x,), eps=1e-5, atol=1e-4, fast_mode=True, raise_exception=False
+        )
+    if not right:
+        return failed("differs from finite differences in float64")
+    return passed("matches finite differences")
+
+
+def _gradcheck_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Return a smaller size if the default size is used."""
+    return (3, 5) if size == (11, 13) else size

@@ -7,7 +7,14 @@ from visattn.testing.behavior import (
     is_batch_independent,
     is_deterministic,
     is_memory_format_invariant,
+    is_numerically_stable,
+    passes_gradcheck,
     preserves_input,
+    preserves_shape,
+    reaches_all_parameters,
+    supports_channel_counts,
+    supports_half_precision,
+    trains_on_single_image,
 )
 from visattn.testing.block_under_test import BlockUnderTest, CheckResult, failed
 from visattn.testing.export import (
@@ -16,14 +23,6 @@ from visattn.testing.export import (
     supports_copying,
     supports_export,
     supports_fx,
-)
-from visattn.testing.gradients import passes_gradcheck, reaches_all_parameters
-from visattn.testing.shapes_and_dtypes import (
-    is_numerically_stable,
-    preserves_shape,
-    supports_channel_counts,
-    supports_half_precision,
-    trains_on_single_image,
 )
 
 CHECKS: dict[str, Callable[[BlockUnderTest], CheckResult]] = {
