@@ -18,7 +18,7 @@ import visattn as va
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
-from visattn.recording.checkpointing import without_checkpointing
+from visattn.recording.frozen import without_checkpointing
 from visattn.recording.recorder import record
 
 SHORT: dict[str, dict[str, Any]] = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}

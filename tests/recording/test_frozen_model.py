@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen import frozen, with_grad
 
 
 def mixed() -> nn.Module:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.recording.frozen_model import frozen
-from visattn.recording.model_outputs import (
+from visattn.recording.frozen import frozen
+from visattn.recording.outputs import (
     OutputLayout,
     class_scores,
     describe_output,

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from tests.helpers.vlm_runs import options, photo, prompt_of, replays, sharp
 from visattn.pipelines.words.replay import generate_and_replay
-from visattn.recording.reused_outputs import ReusedOutputs
+from visattn.recording.word_rows import ReusedOutputs
 
 TOWERS = {"ved": "encoder", "llava": "model.vision_tower", "qwen2_vl": "model.visual",
           "blip": "vision_model", "pix2struct": "encoder"}  # fmt: skip

@@ -23,14 +23,14 @@ from visattn.attribution.regions import (
 from visattn.attribution.targets import TARGET_KEYS, class_name, resolve_class_index
 from visattn.geometry.affine import Box, Geometry
 from visattn.io.messages import format_names
-from visattn.recording.dense_outputs import (
+from visattn.recording.model_info import ExplainedModel
+from visattn.recording.outputs import (
     ImageDetections,
     query_boxes,
     query_logits,
     read_detections,
     segmentation_logits,
 )
-from visattn.recording.model_info import ExplainedModel
 from visattn.results.info import MapInfo, Thing
 
 Label = int | str | None

@@ -25,7 +25,7 @@ from visattn.attribution.targets import ClassTarget, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
 from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.model_outputs import class_scores
+from visattn.recording.outputs import class_scores
 
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
 Formula = Callable[..., Tensor]

@@ -14,7 +14,7 @@ from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 from visattn.results.attention_map import resample_to_input
 

@@ -13,7 +13,7 @@ from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import PooledFeatures, find_reading
-from visattn.recording.frozen_model import unrounded
+from visattn.recording.frozen import unrounded
 from visattn.recording.model_config import (
     ClassNames,
     input_size_hint,
@@ -29,8 +29,8 @@ from visattn.recording.model_info import (
     Pooling,
     TextScorer,
 )
-from visattn.recording.model_outputs import OutputLayout
 from visattn.recording.operations import model_operations
+from visattn.recording.outputs import OutputLayout
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     forward_function,

@@ -22,7 +22,7 @@ from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target, check_one_per_image, target_values
 from visattn.functional.numerics import at_least_float32, gauss_legendre
 from visattn.geometry.placement import GridPlacement
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.operations import (
     RECTIFIERS,

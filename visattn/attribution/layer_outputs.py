@@ -14,8 +14,7 @@ from torch.nn.functional import grid_sample
 
 from visattn.attribution.targets import Target, target_values
 from visattn.recording.feature_layers import first_tensor, has_layout, to_grid
-from visattn.recording.frozen_model import frozen
-from visattn.recording.internal_resize import internal_geometry
+from visattn.recording.frozen import frozen, internal_geometry
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 
 _NEAR = 0.9  # of a power of two: cells whose last row or column exceeds the canvas

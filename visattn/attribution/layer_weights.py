@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.attribution.targets import Target, target_values
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ExplainedModel, ModelInfo
 from visattn.recording.recorder import Recording, record
 from visattn.results.attention_map import AttentionMap

@@ -24,7 +24,7 @@ from visattn.attribution.residual_blocks import (
     split_output,
 )
 from visattn.attribution.targets import Target
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ExplainedModel, ModelInfo, TextScorer
 from visattn.recording.recorder import record
 

@@ -6,8 +6,8 @@ from typing import Any, cast, get_args
 import torch
 from torch import nn
 
+from visattn.recording.frozen import internal_transform
 from visattn.recording.inner_inputs import ColorMap, received_colors
-from visattn.recording.internal_resize import internal_transform
 from visattn.recording.model_config import (
     configured_image_size,
     own_image_size,

@@ -20,7 +20,7 @@ from visattn.attribution.targets import (
     probabilities,
 )
 from visattn.functional.numerics import at_least_float32
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 

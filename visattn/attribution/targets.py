@@ -9,7 +9,7 @@ from torch import Tensor
 
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import ExplainedModel
-from visattn.recording.model_outputs import OutputLayout, class_scores, describe_output
+from visattn.recording.outputs import OutputLayout, class_scores, describe_output
 from visattn.results.info import MapInfo
 
 Target = Callable[[Any], Float[Tensor, " b"]]

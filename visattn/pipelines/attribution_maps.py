@@ -14,7 +14,7 @@ from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_tar
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
-from visattn.recording.internal_resize import internal_geometry
+from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_info import ExplainedModel, TextScorer
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo

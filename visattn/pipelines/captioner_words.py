@@ -18,7 +18,7 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioner import Captioner, WordSite
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.word_source import WordGrids
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.kinds import START, TRANSFORMERS_WORD_METHODS, UNKNOWN, WordMethod

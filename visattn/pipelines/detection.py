@@ -13,7 +13,7 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.detection.detr import DETR, PredictedObjects
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.values import DetectedObject, Detections

@@ -16,7 +16,7 @@ from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.vqa_model import VQAModel
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer

@@ -14,7 +14,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_images
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer

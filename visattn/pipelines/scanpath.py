@@ -18,7 +18,7 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.ram.glimpse_model import GlimpseModel
 from visattn.models.ram.paths import random_scanpaths, raster_scanpaths
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
 from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath, resolution_maps
 

@@ -14,7 +14,7 @@ from visattn.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
 from visattn.recording.model_config import takes_clips
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.receptive_field import trace_grids

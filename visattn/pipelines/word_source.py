@@ -14,7 +14,7 @@ from visattn.attribution.words import (
     word_attributions,
 )
 from visattn.geometry.affine import Geometry
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.results.captions import Caption
 from visattn.results.kinds import WORD_QUANTITIES
 

@@ -1,7 +1,7 @@
-"""Intercepted attention calls: their inputs, outputs and attention weights."""
+"""Attention implementations of transformers, and how parts of a model are switched to another."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -15,9 +15,74 @@ from visattn.functional.attention import dot_product_attention_weights
 from visattn.functional.masks import causal_mask
 from visattn.recording.module_calls import ModuleCall
 
+RECORDABLE = ("sdpa", "eager")
+
+
+"""Implementations whose weights can be intercepted, the faster one first."""
+
+
+_SETTING = "_attn_implementation_internal"
+
+
+def fused_kernels(model: nn.Module) -> dict[str, str]:
+    """Return the attention implementation of each part of a model that hides its weights.
+
+    Args:
+        model: Any module.
+
+    Example:
+        >>> fused_kernels(nn.Linear(1, 1))
+        {}
+    """
+    kernels = {
+        name: getattr(getattr(module, "config", None), "_attn_implementation", None)
+        for name, module in model.named_modules()
+    }
+    return {
+        name: kernel
+        for name, kernel in kernels.items()
+        if isinstance(kernel, str) and kernel not in RECORDABLE
+    }
+
+
+@contextmanager
+def recordable_attention(model: nn.Module, kernel: str = "sdpa") -> Iterator[None]:
+    """Run the parts of a model that hide their weights with another attention implementation.
+
+    These are parts with flash or flex attention, or a function that the user registered. They have
+    their own implementation again afterwards, also after an exception.
+
+    Args:
+        model: Any module.
+        kernel: `sdpa` or `eager`; parts that do not support `sdpa` run `eager`.
+
+    Example:
+        >>> with recordable_attention(nn.Linear(1, 1)):
+        ...     pass
+    """
+    before: list[tuple[Any, str]] = []
+    try:
+        for name in fused_kernels(model):
+            part: Any = model.get_submodule(name)
+            if not any(config is part.config for config, _ in before):
+                before.append((part.config, getattr(part.config, _SETTING)))
+            supported = kernel != "sdpa" or getattr(part, "_supports_sdpa", True)
+            setattr(part.config, _SETTING, kernel if supported else "eager")
+        yield
+    finally:
+        for config, implementation in before:
+            setattr(config, _SETTING, implementation)
+
+
 Index = slice | list[int]
+
+
 _MHA_FORWARD = signature(nn.MultiheadAttention.forward)
+
+
 _FUNCTIONAL_MHA = signature(multi_head_attention_forward)
+
+
 _GUARD = "torch_function_guard"
 
 

@@ -12,9 +12,9 @@ from visattn.recording.feature_layers import (
     resolve_feature_layer,
     to_grid,
 )
-from visattn.recording.frozen_model import frozen, unrounded, with_grad
+from visattn.recording.frozen import frozen, unrounded, with_grad
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
-from visattn.recording.model_outputs import output_tensors
+from visattn.recording.outputs import output_tensors
 from visattn.recording.token_grid import fits
 
 _MAX_TESTED = 8  # modules whose position on the image is measured

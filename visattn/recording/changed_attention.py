@@ -17,12 +17,12 @@ from visattn.recording.attention_call import (
     multihead_output,
     restore_torch_function,
 )
-from visattn.recording.frozen_model import eval_mode
-from visattn.recording.model_outputs import class_scores
+from visattn.recording.frozen import eval_mode
+from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
+from visattn.recording.outputs import class_scores
 from visattn.recording.probe import ObservedTokens
 from visattn.recording.read_rows import Layouts, Reading, as_read_rows
-from visattn.recording.torch_function import AttentionInterceptor
 
 _FACTOR = -1e4  # of changed weights, which shows behind the small factors of residual branches
 _CHANGED = 1e-4  # share of the largest score by which scores differ that are changed

@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import did_you_mean
-from visattn.recording.frozen_model import eval_mode, frozen, unrounded, with_grad
-from visattn.recording.internal_resize import internal_geometry, internal_transform
+from visattn.recording.frozen import (
+    eval_mode,
+    frozen,
+    internal_geometry,
+    internal_transform,
+    unrounded,
+    with_grad,
+)
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
 from visattn.recording.module_calls import probing
 from visattn.recording.probe_cache import probe_grids

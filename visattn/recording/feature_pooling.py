@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from visattn.blocks.tap import Tap
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.gradient_graph import (
     Edge,
     GradientGraph,
@@ -23,13 +23,13 @@ from visattn.recording.gradient_graph import (
     preserves_rows,
 )
 from visattn.recording.model_info import FeatureLayer
-from visattn.recording.model_outputs import (
+from visattn.recording.module_calls import probing
+from visattn.recording.outputs import (
     OutputLayout,
     class_scores,
     detect_output_layout,
     output_tensors,
 )
-from visattn.recording.module_calls import probing
 from visattn.recording.quadrant_probe import QuadrantProbeResult
 from visattn.recording.read_rows import (
     AttentionTracer,

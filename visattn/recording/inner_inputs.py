@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.recording.frozen_model import eval_mode
-from visattn.recording.model_outputs import output_tensors
+from visattn.recording.frozen import eval_mode
+from visattn.recording.outputs import output_tensors
 
 _TOLERANCE = 1e-3  # of colors in [0, 1]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.full_precision import HALF, in_float32
+from visattn.recording.frozen import HALF, in_float32
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
 from visattn.recording.word_rows import call_site
 

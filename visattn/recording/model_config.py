@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
 from visattn.recording.probe_cache import forward_function
 
 ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.placement import Align, GridPlacement
-from visattn.recording.model_outputs import OutputLayout, class_scores
 from visattn.recording.operations import ModelOperations
+from visattn.recording.outputs import OutputLayout, class_scores
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]

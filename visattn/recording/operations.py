@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.frozen_model import frozen, with_grad
+from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.gradient_graph import is_rectifier, node_kind
-from visattn.recording.model_outputs import output_tensors
+from visattn.recording.outputs import output_tensors
 
 RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
 SMOOTH_ACTIVATIONS = frozenset(

@@ -15,9 +15,10 @@ from visattn.recording.attention_call import (
     multihead_call,
     restore_torch_function,
 )
+from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import AttentionLayer, FeatureLayer
-from visattn.recording.model_outputs import OutputLayout, detect_output_layout
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
+from visattn.recording.outputs import OutputLayout, detect_output_layout
 from visattn.recording.quadrant_probe import QuadrantProbeResult, tokens_aligned
 from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.token_grid import (
@@ -28,7 +29,6 @@ from visattn.recording.token_grid import (
     rectangular_window_size,
     windows_per_image,
 )
-from visattn.recording.torch_function import AttentionInterceptor
 
 _CHANNEL_ATTENTION = ("XCA", "ChannelAttention", "ChannelAttentionV2", "CrossCovarianceAttn")
 _FIRST_QUERY = RecordRequest((0,))

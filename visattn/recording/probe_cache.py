@@ -13,8 +13,8 @@ from visattn.blocks.tap import Tap
 from visattn.io.messages import user_code_location
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, find_pooled_features
-from visattn.recording.frozen_model import eval_mode
-from visattn.recording.model_outputs import detect_output_layout
+from visattn.recording.frozen import eval_mode
+from visattn.recording.outputs import detect_output_layout
 from visattn.recording.probe import ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
 from visattn.recording.read_rows import Layouts

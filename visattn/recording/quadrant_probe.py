@@ -31,10 +31,10 @@ from visattn.recording.attention_call import (
     multihead_output,
     restore_torch_function,
 )
+from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import FeatureLayer, FeatureLayout
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
 from visattn.recording.token_grid import Grid, covers, fits
-from visattn.recording.torch_function import AttentionInterceptor
 
 QUADRANTS = 4  # top left, top right, bottom left, bottom right
 _COARSE_CELLS = 16  # of the coarse noise, which averaging over small neighborhoods does not remove

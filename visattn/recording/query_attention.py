@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.deformable import deformable_splat
 from visattn.recording.attention_call import AttentionCall
-from visattn.recording.frozen_model import eval_mode
+from visattn.recording.frozen import eval_mode
+from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
-from visattn.recording.torch_function import AttentionInterceptor
 
 _SAMPLERS = ("MultiScaleDeformableAttention",)  # classes that get points and weights as arguments
 _TOLERANCE = 1e-5  # of weights times values, relative to the largest output

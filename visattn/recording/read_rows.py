@@ -20,10 +20,10 @@ from visattn.recording.attention_call import (
     restore_torch_function,
 )
 from visattn.recording.gradient_graph import Edge, GradientGraph
+from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import ReadRows
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
 from visattn.recording.probe import ObservedTokens
-from visattn.recording.torch_function import AttentionInterceptor
 
 Layouts = Mapping[str, Sequence[ObservedTokens | str]]
 Gradients = Callable[[Sequence[Edge]], Sequence[Tensor | None]]

@@ -26,9 +26,9 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from visattn.geometry.placement import GridPlacement
-from visattn.recording.frozen_model import eval_mode
-from visattn.recording.model_outputs import argument_tensors, output_tensors
+from visattn.recording.frozen import eval_mode
 from visattn.recording.module_calls import probing
+from visattn.recording.outputs import argument_tensors, output_tensors
 from visattn.recording.position_rules import (
     RULES,
     Line,

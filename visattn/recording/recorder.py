@@ -15,8 +15,8 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
-from visattn.recording.attention_kernels import fused_kernels
-from visattn.recording.checkpointing import without_checkpointing
+from visattn.recording.attention_call import fused_kernels
+from visattn.recording.frozen import without_checkpointing
 from visattn.recording.module_calls import (
     first_image_batch,
     is_probing,

@@ -1,13 +1,13 @@
-"""Evidence in the autograd graph that an output holds class scores, not features.
-
-Names of outputs differ from model to model, and a feature vector has the shape `[b, k]` of class
-scores. How an output is computed tells more: scores are the last thing computed, and a classifier
-is a linear layer, or a convolution that is pooled. See `features_reason` for the rules.
-"""
+"""Other rounding errors in a model, which show how much its output depends on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from visattn.recording.gradient_graph import (
     Edge,
@@ -19,16 +19,48 @@ from visattn.recording.gradient_graph import (
     node_kind,
 )
 
+_PRODUCTS = frozenset({F.linear, torch.matmul, torch.bmm, torch.addmm, Tensor.matmul,
+                       Tensor.__matmul__, F.scaled_dot_product_attention})  # fmt: skip
+
+
+class Rounding(TorchFunctionMode):
+    """Changes each result of a matrix product in its last digit, at random.
+
+    Another order of the terms, as in another kernel or batch size, does the same.
+
+    Example:
+        >>> ones = torch.ones(2, 3)
+        >>> with Rounding():
+        ...     product = ones @ ones.T
+        >>> bool((product != 3).any()), torch.allclose(product, torch.tensor(3.0))
+        (True, True)
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function, and change its result if it is a product."""
+        result = func(*args, **(kwargs or {}))
+        if func in _PRODUCTS and result.is_floating_point():
+            sign = torch.randint(0, 2, result.shape, device=result.device) * 2 - 1
+            result = result * (1 + torch.finfo(result.dtype).eps * sign).to(result.dtype)
+        return result
+
+
 _NORMS = {
     "NativeBatchNorm": "batch normalization", "CudnnBatchNorm": "batch normalization",
     "MiopenBatchNorm": "batch normalization", "NativeLayerNorm": "layer normalization",
     "NativeGroupNorm": "group normalization", "FusedRmsNorm": "RMS normalization",
     "LinalgVectorNorm": "L2 normalization",
 }  # fmt: skip
+
+
 _SMOOTH = (
     "Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
     "Hardswish",
 )  # fmt: skip
+
+
 _BOUNDED = ("Tanh", "Hardsigmoid", "Softplus")  # of outputs that may be scores
 
 

@@ -19,6 +19,7 @@ from visattn.recording.attention_call import (
     multihead_output,
     restore_torch_function,
 )
+from visattn.recording.interception import AttentionInterceptor, sums_to_one
 from visattn.recording.module_calls import (
     ModuleCall,
     ModuleCallStack,
@@ -27,7 +28,6 @@ from visattn.recording.module_calls import (
 )
 from visattn.recording.probe import ObservedTokens, ProbeResult
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
-from visattn.recording.torch_function import AttentionInterceptor, sums_to_one
 from visattn.recording.word_rows import row_tolerance
 from visattn.results.info import MapInfo
 

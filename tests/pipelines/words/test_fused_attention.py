@@ -18,7 +18,7 @@ from vlm_runs import options, photo, sharp
 from visattn.pipelines.word_source import word_grids
 from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
-from visattn.recording.attention_kernels import fused_kernels, recordable_attention
+from visattn.recording.attention_call import fused_kernels, recordable_attention
 from visattn.recording.recorder import check_supports_hooks
 
 Kernels = list[Any]

@@ -27,7 +27,7 @@ from visattn.pipelines.words.placement import (
 )
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySources
 
 HEIGHT, WIDTH = 180, 300

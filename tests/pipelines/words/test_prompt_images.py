@@ -23,7 +23,7 @@ from visattn.pipelines.words.placement import shared_pixel_moments
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.prompt_images import PromptImages, read_prompts, read_video
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySources
 
 PHOTOS = PromptImages((photo((180, 300)), photo((120, 90), seed=1), photo((90, 200), seed=2)))

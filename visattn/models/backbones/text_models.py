@@ -20,7 +20,7 @@ from visattn.models.backbones.huggingface import (
 from visattn.models.backbones.loaded_model import LoadedModel
 from visattn.models.serialization.weight_files import check_loaded_weights
 from visattn.models.text_classifier import TextPromptClassifier, check_texts
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.model_config import parse_image_size, vision_config
 
 _TOKENIZER_FILES = (

@@ -27,10 +27,10 @@ from visattn.pipelines.words.placement import (
 )
 from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.prompt_images import PromptImages, as_prompt_images
-from visattn.recording.attention_kernels import recordable_attention
-from visattn.recording.frozen_model import frozen
+from visattn.recording.attention_call import recordable_attention
+from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySource, KeySources
-from visattn.recording.reused_outputs import vision_towers
+from visattn.recording.word_rows import vision_towers
 
 RESAMPLERS = {
     "blip-2": "qformer",

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens
 from visattn.pipelines.words.processing import weight_dtype
-from visattn.recording.attention_kernels import RECORDABLE, fused_kernels, recordable_attention
-from visattn.recording.frozen_model import frozen
-from visattn.recording.reused_outputs import ReusedOutputs
-from visattn.recording.rounding import Rounding
-from visattn.recording.word_rows import WordRows
+from visattn.recording.attention_call import RECORDABLE, fused_kernels, recordable_attention
+from visattn.recording.frozen import frozen
+from visattn.recording.score_evidence import Rounding
+from visattn.recording.word_rows import ReusedOutputs, WordRows
 
 _ROUNDED_RUNS, _ROUNDING = 3, 8.0  # runs with other rounding errors, and times their effect
 

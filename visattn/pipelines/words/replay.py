@@ -43,12 +43,11 @@ from visattn.pipelines.words.recorded_pass import (
     token_log_probs,
 )
 from visattn.pipelines.words.spans import Words, split_words
-from visattn.recording.attention_kernels import recordable_attention
-from visattn.recording.frozen_model import eval_mode, frozen
+from visattn.recording.attention_call import recordable_attention
+from visattn.recording.frozen import eval_mode, frozen
 from visattn.recording.key_sources import KeySources
-from visattn.recording.reused_outputs import ReusedOutputs
-from visattn.recording.rounding import Rounding
-from visattn.recording.word_rows import WordRows
+from visattn.recording.score_evidence import Rounding
+from visattn.recording.word_rows import ReusedOutputs, WordRows
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo

@@ -15,7 +15,7 @@ from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.spans import split_words
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.word_rows import WordRows
 from visattn.results.captions import Phrase
 from visattn.results.word_statistics import HeadOverview, KeyKind, TextAttention, TextKey

@@ -14,7 +14,7 @@ from visattn.attribution.token_activation import (
 from visattn.pipelines.words.generation import is_encoder_decoder
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 
 
 @torch.no_grad()

@@ -23,9 +23,9 @@ from visattn.pipelines.words.placement import (
 )
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
-from visattn.recording.frozen_model import frozen
+from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySources
-from visattn.recording.reused_outputs import ReusedOutputs
+from visattn.recording.word_rows import ReusedOutputs
 
 TOWER_METHODS = ("tower_gradcam", "input_gradient", "smoothgrad")
 """Methods whose maps lie on the grid of the vision tower."""

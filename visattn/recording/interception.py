@@ -15,13 +15,21 @@ from visattn.recording.attention_call import (
     multihead_output,
     sdpa_call,
 )
-from visattn.recording.model_outputs import argument_tensors
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, TrackedWeights
+from visattn.recording.outputs import argument_tensors
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
+
+
 _MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
+
+
 _PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
+
+
 ReplaceWeights = Callable[[ModuleCall, AttentionCall], Tensor | None]
+
+
 UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
 
 
