@@ -14,7 +14,7 @@ from visattn.attribution.cam import (
     layer_cam,
     x_grad_cam,
 )
-from visattn.attribution.channel_perturbation import channel_masks
+from visattn.attribution.channel_cam import channel_masks
 
 B, C, Y, X = 2, 3, 5, 7
 

@@ -13,8 +13,7 @@ from transformers.models.clip.modeling_clip import CLIPAttention
 import visattn
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.legrad import legrad, similarity
-from visattn.attribution.residual_blocks import block_names
+from visattn.attribution.legrad import block_names, legrad, similarity
 from visattn.attribution.targets import CallableTarget, ClassTarget
 from visattn.models import TextPromptClassifier, VisionTransformer
 from visattn.models.backbones.text_models import text_classifier

@@ -20,7 +20,7 @@ from visattn.attribution.cam import (
     shapleycam,
     xgradcam,
 )
-from visattn.attribution.channel_perturbation import ablationcam, scorecam
+from visattn.attribution.channel_cam import ablationcam, scorecam
 from visattn.attribution.gradient import (
     fullgrad,
     guided_backprop,

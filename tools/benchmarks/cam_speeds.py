@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.models import get_model
 
 from benchmarks.transformer_speeds import Figure
-from visattn.attribution.channel_perturbation import ablationcam, scorecam
+from visattn.attribution.channel_cam import ablationcam, scorecam
 from visattn.attribution.explained_model import analyze_model
 
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"

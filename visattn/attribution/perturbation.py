@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import interpolate
 
-from visattn.attribution.bound_targets import BoundBox
+from visattn.attribution.dense_targets import BoundBox
 from visattn.attribution.registry import method
 from visattn.attribution.targets import (
     BatchedTarget,

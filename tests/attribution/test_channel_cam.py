@@ -8,7 +8,7 @@ import torch
 from small_models import images, small_cnn
 from torch import Tensor, nn
 
-from visattn.attribution.channel_perturbation import ablationcam, scorecam
+from visattn.attribution.channel_cam import ablationcam, scorecam
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
 
