@@ -34,7 +34,7 @@ def scenes_glimpses(*, pretrained: bool = True) -> _nn.Module:
 
 def _bundled(name: str, *, pretrained: bool) -> _nn.Module:
     from visattn import load
-    from visattn.models.serialization.config import build_model, model_config
+    from visattn.models.saving.config import build_model, model_config
 
     model = load(name)
     return model if pretrained else build_model(model_config(model))

@@ -28,7 +28,7 @@ from visattn.data.scenes.single_object import (
     single_object_scenes,
 )
 from visattn.geometry.placement import Align, GridPlacement
-from visattn.pipelines import load_model
+from visattn.models import load_model
 from visattn.viz import colormap_lut
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ from classification_data import accept_test_cifar_files
 from config_runs import CONFIGS, TRAINED, class_path, small_run, write_shared_data
 
 from visattn.cli import main
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.saving.checkpoint import read_model
 
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from visattn.images.reader import LoadedImage
-    from visattn.models.ram.glimpse_model import GlimpseModel
+    from visattn.models.glimpses.glimpse_model import GlimpseModel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
 def _animate(args: argparse.Namespace) -> list[Path]:
     """Write the GIFs and return their paths."""
     from visattn.io.atomic import atomic_write
-    from visattn.models.ram.glimpse_model import GlimpseModel
-    from visattn.pipelines.model_io import load
+    from visattn.models.glimpses.glimpse_model import GlimpseModel
+    from visattn.models.saving.load import load
     from visattn.pipelines.scanpath import glimpses
     from visattn.viz.scanpaths.animation import glimpse_animation, glimpse_wall
 

@@ -22,10 +22,10 @@ from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.render import object_boxes
 from visattn.functional.boxes import box_iou
 from visattn.images.reader import read_image
+from visattn.models.saving.load import load
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.evaluate_maps import build_queries
 from visattn.pipelines.explainer import Explainer
-from visattn.pipelines.model_io import load
 from visattn.results.attention_map import AttentionMap
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)

@@ -13,8 +13,8 @@ import torch
 
 import visattn as va
 from visattn.io.atomic import atomic_replace, atomic_write
+from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.runs import run_checkpoint
-from visattn.models.serialization.checkpoint import read_model
 
 BUNDLED = Path(va.__file__).parent / "models" / "bundled"
 SUMMARIES = {

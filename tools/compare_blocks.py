@@ -35,8 +35,8 @@ import torch
 import yaml
 
 from visattn.cli import main as visattn
-from visattn.models.resnet.attention_resnet import AttentionResNet, resnet_layout
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.resnet import AttentionResNet, resnet_layout
+from visattn.models.saving.checkpoint import read_model
 from visattn.training.run_dir.create import next_run_dir
 
 METRICS = ("accuracy", "calibration_error")

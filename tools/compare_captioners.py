@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 def _load(pair: str) -> "tuple[str, Captioner]":
     import visattn as va
     from visattn.models import Captioner
-    from visattn.models.serialization.checkpoint import read_model
+    from visattn.models.saving.checkpoint import read_model
 
     name, _, file = pair.partition("=")
     if not file:

@@ -30,6 +30,16 @@ from .insertion.weights import (
     bake as bake,
     remove as remove,
 )
+from .models.saving.card import (
+    ModelCard as ModelCard,
+)
+from .models.saving.load import (
+    load as load,
+    load_blocks as load_blocks,
+    load_model as load_model,
+    save as save,
+    save_blocks as save_blocks,
+)
 from .pipelines.captioning import (
     caption as caption,
 )
@@ -40,16 +50,6 @@ from .pipelines.explainer import (
     Explainer as Explainer,
     explain as explain,
     methods_for as methods_for,
-)
-from .pipelines.model_card import (
-    ModelCard as ModelCard,
-)
-from .pipelines.model_io import (
-    load as load,
-    load_blocks as load_blocks,
-    load_model as load_model,
-    save as save,
-    save_blocks as save_blocks,
 )
 from .pipelines.question_answering import (
     ask as ask,

@@ -201,4 +201,4 @@ def test_blocks_that_pass_on_other_tokens_are_refused() -> None:
 
 
 def test_text_prompt_classifier_is_public() -> None:
-    assert TextPromptClassifier.__module__ == "visattn.models.text_classifier"
+    assert TextPromptClassifier.__module__ == "visattn.models.backbones.text_models"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from visattn.blocks.additive import AdditiveAttention
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
 
 pytestmark = pytest.mark.compile
 

@@ -14,7 +14,7 @@ import visattn as va
 from visattn.blocks import registry as catalogs
 from visattn.blocks.base import BlockInfo
 from visattn.blocks.registry import block_name, check_block_class
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.testing.block_under_test import registered_block
 from visattn.testing.suite import run_check
 
@@ -166,7 +166,7 @@ def test_only_trusted_modules_are_imported(theirs: Path, monkeypatch: pytest.Mon
 def test_attributes_imported_by_a_trusted_module_are_refused() -> None:
     for path, said in {
         "os.system": "may not be imported",
-        "visattn.models.serialization.safetensors_file.os.system": "cannot be imported",
+        "visattn.models.saving.weight_files.os.system": "cannot be imported",
         "torch.nn.Conv2d": "is a layer of torch itself",
         "visattn.blocks.registry.nn.ReLU": "cannot be imported",
         "visattn.blocks.registry.ModuleType": "may not be imported",

@@ -13,8 +13,8 @@ from visattn.cli import main
 from visattn.commands.export import main as export
 from visattn.commands.options.arguments import named_value
 from visattn.commands.options.models import read_class_names
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.serialization.weight_files import check_loaded_weights
+from visattn.models.resnet import AttentionResNet
+from visattn.models.saving.weight_files import check_loaded_weights
 
 DEEP = "[" * 100_000
 

@@ -16,9 +16,9 @@ from visattn.commands.caption.run import BeamSearchJob
 from visattn.commands.glimpse import GlimpseJob
 from visattn.commands.options import images as image_options
 from visattn.commands.run import Job
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]

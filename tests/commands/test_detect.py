@@ -70,7 +70,7 @@ def test_a_turned_photo_has_upright_boxes(weights: str, tmp_path: Path) -> None:
 
 
 def test_other_models_are_refused(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
-    from visattn.models.encoder import SmallEncoder
+    from visattn.models.base import SmallEncoder
 
     visattn.save(SmallEncoder((24, 24), channels=8), tmp_path / "encoder.safetensors")
     assert main(["detect", str(photos), "--weights", str(tmp_path / "encoder.safetensors")]) == 1

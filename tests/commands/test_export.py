@@ -14,10 +14,10 @@ from torch import nn
 import visattn
 from visattn.cli import main
 from visattn.io.written_files import RECORD
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.serialization.config import model_config
-from visattn.pipelines.model_card import ModelCard
+from visattn.models.saving.card import ModelCard
+from visattn.models.saving.config import model_config
 from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]

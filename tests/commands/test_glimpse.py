@@ -12,9 +12,8 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.dram import DRAM
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.base import SmallEncoder
+from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 
 Capsys = pytest.CaptureFixture[str]

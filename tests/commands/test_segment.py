@@ -11,8 +11,8 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.models.encoder import SmallEncoder
-from visattn.models.segmentation.unet import UNet
+from visattn.models.base import SmallEncoder
+from visattn.models.unet import UNet
 
 Capsys = pytest.CaptureFixture[str]
 

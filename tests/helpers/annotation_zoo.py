@@ -25,8 +25,11 @@ from visattn.data.shards.tar_stream import read_tar_samples
 from visattn.data.shards.webdataset import parse_streamed_sample
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_text import read_json
-from visattn.models.backbones.huggingface import huggingface_transform
-from visattn.models.backbones.huggingface_config import check_config, names_other_attention
+from visattn.models.backbones.huggingface import (
+    check_config,
+    huggingface_transform,
+    names_other_attention,
+)
 from visattn.results.records import read_saved_maps, reshape_maps
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from visattn.models.encoder import SmallEncoder
-from visattn.models.serialization.config import model_config
+from visattn.models.base import SmallEncoder
+from visattn.models.saving.config import model_config
 
 MODEL = SmallEncoder((16, 24), channels=8)
 

@@ -12,11 +12,11 @@ from question_models import small_mac
 from torch import nn
 
 import visattn
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.serialization.config import model_config
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
+from visattn.models.saving.config import model_config
 from visattn.results.kinds import SPECIAL_TOKENS
 
 CONFIG = """\

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from visattn.functional.captions import pack_words
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from visattn.models.detection.detr import DETR
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
+from visattn.models.detr import DETR
 
 
 def write_coco_instances(folder: Path, photos: int = 5) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.feature_cache import FeatureCache, FeatureHeader
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import ImageEncoder
 
 SIZE = (97, 61)
 VIEWS = ("plain", "mirrored")

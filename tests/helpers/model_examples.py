@@ -4,24 +4,22 @@ from torch import nn
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.detection.detr import DETR
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.dram import DRAM
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.segmentation.unet import UNet
+from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.detr import DETR
+from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
 from visattn.models.swin.swin_transformer import SwinTransformer
+from visattn.models.unet import UNet
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
+from visattn.models.vqa.coattention import HierarchicalCoAttention
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
-from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
 from visattn.models.vqa.mac import MAC
-from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.results.kinds import SPECIAL_TOKENS
 

@@ -10,9 +10,9 @@ from tiny_vlms import IDS, SMALL, TILES, VOCABULARY, tokenizer
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.vqa.mac import MAC
-from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS
 
 hf: Any = transformers

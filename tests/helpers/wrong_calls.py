@@ -24,11 +24,11 @@ from torch import nn
 
 import visattn as va
 from visattn.images.reader import ImageError
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.segmentation.unet import UNet
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
+from visattn.models.unet import UNet
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import SPECIAL_TOKENS

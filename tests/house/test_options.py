@@ -26,7 +26,7 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def of_configs() -> Iterator[str]:
     """Yield the constructor arguments of the classes in configs, which are options of training."""
-    from visattn.models.serialization.config import model_classes
+    from visattn.models.saving.config import model_classes
     from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
     from visattn.training.captioning.task import CaptioningTask
     from visattn.training.classification.task import ClassificationTask

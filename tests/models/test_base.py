@@ -16,16 +16,14 @@ from model_examples import EXAMPLES
 from torch import Tensor, nn
 
 import visattn
-from visattn.models.base import Configurable, options_of
-from visattn.models.captioner import Captioner
+from visattn.models.base import Configurable, ImageClassifier, SmallEncoder, options_of
 from visattn.models.captioning.attending_decoder import AttendingDecoder
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.classifier import ImageClassifier
-from visattn.models.encoder import SmallEncoder
-from visattn.models.serialization.config import build_model, model_config
-from visattn.models.vqa_model import VQAModel
+from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.saving.config import build_model, model_config
+from visattn.models.vqa.model import VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS
 
 WORDS = (*SPECIAL_TOKENS, "red", "blue")

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.blocks.registry import create_block
-from visattn.models.classifier import ImageClassifier
+from visattn.models.base import ImageClassifier
 
 
 class Means(ImageClassifier):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.models.dense import DenseModel
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import DenseModel, SmallEncoder
 
 
 class PixelClassifier(DenseModel):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.base import ImageEncoder, SmallEncoder
 
 
 class TwoStages(ImageEncoder):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.classifier import ImageClassifier
+from visattn.models.base import ImageClassifier
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 

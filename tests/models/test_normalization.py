@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.classifier import ImageClassifier
-from visattn.models.encoder import ImageEncoder, SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.base import ImageClassifier, ImageEncoder, SmallEncoder
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 

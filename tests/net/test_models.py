@@ -10,11 +10,11 @@ from model_examples import EXAMPLES
 from named_weights import fill, waves
 from torch import nn
 
-from visattn.models.captioner import Captioner
-from visattn.models.encoder import ImageEncoder
-from visattn.models.segmentation.unet import UNet
-from visattn.models.serialization.config import model_config
-from visattn.models.vqa_model import VQAModel
+from visattn.models.base import ImageEncoder
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.saving.config import model_config
+from visattn.models.unet import UNet
+from visattn.models.vqa.model import VQAModel
 
 WORDS = torch.tensor([[1, 4, 5, 4], [1, 5, 5, 0]])
 LENGTHS = torch.tensor([4, 3])

@@ -12,12 +12,12 @@ from torch.nn.functional import avg_pool2d
 import visattn
 from visattn.attribution.words import word_attention, word_gradients
 from visattn.images.reader import LoadedImage
-from visattn.models.captioner import Captioner
+from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.captioner_words import CaptionerWords, captioner_run, word_log_probs
 from visattn.pipelines.explain_words import WORD_METHODS, explain_words
 from visattn.pipelines.word_source import word_grids

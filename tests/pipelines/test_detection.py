@@ -12,8 +12,8 @@ from torch import Tensor
 from visattn.functional.boxes import center_to_corners
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.models.detection.detr import DETR
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import ImageEncoder
+from visattn.models.detr import DETR
 from visattn.pipelines.detection import detect
 from visattn.pipelines.detector_attention import detector_attention
 from visattn.results.attention_map import AttentionMap

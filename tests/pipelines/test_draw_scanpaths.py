@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import visattn
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath
 from visattn.viz.scanpaths.animation import glimpse_animation, glimpse_wall

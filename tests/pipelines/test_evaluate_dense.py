@@ -14,11 +14,11 @@ from visattn.cli import main
 from visattn.data.regions.readers import read_coco_images
 from visattn.images.reader import read_image
 from visattn.models import SmallEncoder
-from visattn.models.segmentation.unet import UNet
+from visattn.models.saving.load import save
+from visattn.models.unet import UNet
 from visattn.pipelines.evaluate_dense import DenseMapEvaluator
 from visattn.pipelines.evaluate_maps import QueryObject, build_queries
 from visattn.pipelines.explainer import Explainer
-from visattn.pipelines.model_io import save
 
 CAT, DOG = (10, 12, 40, 44), (110, 52, 150, 84)
 SIZE = (96, 160)

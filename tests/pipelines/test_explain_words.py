@@ -9,9 +9,9 @@ import torch
 
 from visattn.attribution.cam import grad_cam
 from visattn.attribution.words import word_attributions
-from visattn.models.captioner import Captioner
+from visattn.models.base import SmallEncoder
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.captioner_words import captioner_run
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.explainer import explain

@@ -14,12 +14,12 @@ from torchvision.transforms import Resize, ToTensor
 import visattn as va
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
-from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.captioner import Captioner
+from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.base import SmallEncoder
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.explainer import explain, methods_for

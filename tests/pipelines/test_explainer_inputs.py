@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from visattn.models import RecurrentAttentionModel
-from visattn.models.backbones.loaded_model import LoadedModel
+from visattn.models.backbones.pretrained import LoadedModel
 from visattn.pipelines import Explainer, ask, explain
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)

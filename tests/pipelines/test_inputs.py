@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 from visattn.images.reader import ImageError, read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.pipelines.inputs import prepare_images
 from visattn.recording.model_info import ExplainedModel, Library, ModelInfo
 from visattn.results.attention_map import AttentionMap

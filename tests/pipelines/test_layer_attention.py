@@ -13,7 +13,7 @@ from torch import Tensor
 from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
 from visattn.integrations.timm import register_models
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers

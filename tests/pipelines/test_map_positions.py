@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 import visattn as va
 from visattn.attribution.methods import METHODS
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 
 CLASSES = ("cat", "dog", "cow", "ant", "bee")

@@ -15,13 +15,13 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageError, read_image
 from visattn.images.resize import ResizeMode
 from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.serialization.config import model_config
-from visattn.models.serialization.safetensors_file import read_safetensors, write_safetensors
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.saving.config import model_config
+from visattn.models.saving.load import load, save
+from visattn.models.saving.weight_files import read_safetensors, write_safetensors
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.model_io import load, save
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
 from visattn.results.attention_map import AttentionMap

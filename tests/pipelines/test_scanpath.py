@@ -12,9 +12,9 @@ from PIL import Image
 
 from visattn.images.reader import ImageError, LoadedImage
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.paths import raster_scanpaths
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.base import SmallEncoder
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.glimpses.retina import raster_scanpaths
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath
 

@@ -11,8 +11,8 @@ from torch.nn.functional import avg_pool2d
 
 from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeMode
-from visattn.models.encoder import SmallEncoder
-from visattn.models.segmentation.unet import UNet, UNetOutput
+from visattn.models.base import SmallEncoder
+from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import photo_labels, place_segmentations, segment
 from visattn.results.values import Segmentation
 from visattn.viz.maps.segmentation import segmentation_figure

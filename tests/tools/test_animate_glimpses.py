@@ -14,8 +14,8 @@ from PIL import Image
 from tool_modules import tool_module
 
 import visattn
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.base import SmallEncoder
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "animate_glimpses.py"
 

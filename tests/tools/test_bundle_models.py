@@ -9,7 +9,7 @@ from tool_modules import tool_module
 
 import visattn as va
 from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.saving.checkpoint import read_model
 
 
 def test_a_run_becomes_a_rounded_model_with_a_card(

@@ -11,10 +11,10 @@ from tool_modules import tool_module
 
 import visattn
 from visattn.data import Scenes, Vocabulary
-from visattn.models.captioner import Captioner
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.results.kinds import START
 from visattn.viz.maps.resize import resize_image
 

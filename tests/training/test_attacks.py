@@ -160,7 +160,7 @@ def test_untrusted_blocks_are_not_imported(
         "builtins.eval",
         "torch.load",
         "evilmod.function",
-        "visattn.models.serialization.safetensors_file.os.system",
+        "visattn.models.saving.weight_files.os.system",
     ],
 )
 def test_untrusted_functions_are_not_imported(name: str, refused: Refused, evil: Path) -> None:

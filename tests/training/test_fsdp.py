@@ -11,7 +11,7 @@ from rank_commands import run_commands, run_on_two_ranks
 from task_configs import CONFIGS, write_task_configs
 
 import visattn as va
-from visattn.models.serialization.checkpoint import read_checkpoint, read_model
+from visattn.models.saving.checkpoint import read_checkpoint, read_model
 from visattn.models.vit.vision_transformer import VisionTransformer
 
 # The states of both runs are kept, as they would be in a folder that was moved.

@@ -16,8 +16,8 @@ import torch
 from checkpoint_files import MODEL, checkpoint
 
 from visattn.cli import main
-from visattn.models.serialization.checkpoint import read_checkpoint, read_model
-from visattn.models.serialization.config import model_config
+from visattn.models.saving.checkpoint import read_checkpoint, read_model
+from visattn.models.saving.config import model_config
 
 NAME = next(name for name, _ in MODEL.named_parameters())
 HUGE = 10**12

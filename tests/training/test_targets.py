@@ -12,7 +12,7 @@ from PIL import Image
 from segmentation_data import write_instances, write_mask_folder
 
 from visattn.cli import main
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
 from visattn.training.data.captions import CaptionDataModule
 from visattn.training.data.detection import CocoDetectionDataModule
 from visattn.training.data.folder import FolderDataModule

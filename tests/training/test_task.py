@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.models.classifier import ImageClassifier
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.base import ImageClassifier
+from visattn.models.resnet import AttentionResNet
 from visattn.training.data.scenes import SingleObjectDataModule
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean

@@ -10,7 +10,7 @@ import torch
 from rank_commands import run_commands, run_on_two_ranks
 from task_configs import write_task_configs
 
-from visattn.models.serialization.checkpoint import read_checkpoint
+from visattn.models.saving.checkpoint import read_checkpoint
 
 # CIDEr-D warns about small sets of images; SCST trains in eval mode, without dropout.
 pytestmark = [

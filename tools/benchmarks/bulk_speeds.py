@@ -19,7 +19,7 @@ from visattn.cli import main
 from visattn.commands.index import FolderIndex, card_image
 from visattn.commands.options import images
 from visattn.commands.records import Origin, Part, ResultFolder
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.results.cards import Card
 
 PARTS = ("overlays", "index")

@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from visattn.functional.beams import DecodingConstraints, beam_search
 from visattn.functional.captions import caption_loss
+from visattn.models.base import ImageEncoder
 from visattn.models.captioning.attending_decoder import SoftAttention
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import ImageEncoder
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 

@@ -12,8 +12,8 @@ from benchmarks.caption_speeds import Comparison, FeatureEncoder
 from visattn.functional.beams import DecodingConstraints, beam_search
 from visattn.functional.captions import caption_loss
 from visattn.functional.positions import sincos_pos_embed
-from visattn.models.captioner import AttentionStep
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
+from visattn.models.captioning.captioner import AttentionStep
+from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 DIM, HEADS, LAYERS, WORDS, PHOTOS, CAPTIONS = 384, 6, 3, 3000, 13, 5

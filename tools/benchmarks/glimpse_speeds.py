@@ -11,8 +11,8 @@ from torch import Tensor
 from benchmarks.clocks import in_turn
 from benchmarks.plain_glimpses import plain_epoch, plain_loss, plain_retina
 from visattn.data.classification.datasets import InMemoryImages
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.ram.retina import crop_glimpses, glimpse_pyramid
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.glimpses.retina import crop_glimpses, glimpse_pyramid
 from visattn.results.kinds import Split
 from visattn.training.cli.lightning_cli import silence_lightning
 from visattn.training.data.classification import ClassificationDataModule

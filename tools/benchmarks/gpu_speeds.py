@@ -33,8 +33,8 @@ from visattn.attribution.perturbation import rise
 from visattn.attribution.targets import ClassTarget
 from visattn.cli import main
 from visattn.data.images.augment import RandomResizedCrop
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.vit.presets import create_vit
+from visattn.models.resnet import AttentionResNet
+from visattn.models.vit.vision_transformer import create_vit
 from visattn.training.callbacks.ema import AveragedWeights
 
 PARTS = ("step", "vit", "loader", "rise", "gradcam", "overlay", "kernels", "epochs")

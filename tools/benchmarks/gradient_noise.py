@@ -17,10 +17,9 @@ from torch.nn.functional import cosine_similarity
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.scenes.dataset import Scenes
-from visattn.models.captioning.hard_attention import HardAttention
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.serialization.checkpoint import read_model
-from visattn.models.serialization.config import build_model, model_config
+from visattn.models.captioning.show_attend_tell import HardAttention, ShowAttendTell
+from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.config import build_model, model_config
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.hard import HardAttentionTask
 from visattn.training.distributed.rng import StepGenerator

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, mse_loss, pad
 from torchvision.transforms.functional import normalize, to_tensor
 
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 
 
 def looped_glimpses(

@@ -15,9 +15,9 @@ from benchmarks.op_counts import OpCounter
 from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.classification.datasets import LabeledBatch
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.callbacks.ema import EMA
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps

@@ -8,8 +8,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from visattn.models.vit.presets import create_vit
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit.vision_transformer import VisionTransformer, create_vit
 
 CLASSES = tuple(map(str, range(1000)))
 Forward = Callable[[Tensor], Tensor]

@@ -134,7 +134,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
     """
 
     command, title = "ask", "Questions"
-    kind, noun = "visattn.models.vqa_model:VQAModel", "a model that answers questions"
+    kind, noun = "visattn.models.vqa.model:VQAModel", "a model that answers questions"
     options = ("questions", "num_answers", "resize_mode")
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -204,7 +204,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
 def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
     """Report words that the model does not know, once, before images are read."""
     from visattn.data.captions.vocabulary import Vocabulary
-    from visattn.models.vqa_model import VQAModel
+    from visattn.models.vqa.model import VQAModel
     from visattn.pipelines.question_answering import check_question
 
     if isinstance(model, VQAModel):

@@ -153,7 +153,7 @@ class DetectionJob(ModelJob["Detections"]):
     """
 
     command, title = "detect", "Detections"
-    kind, noun = "visattn.models.detection.detr:DETR", "a detector"
+    kind, noun = "visattn.models.detr:DETR", "a detector"
     options = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
 
     def __init__(self, args: argparse.Namespace) -> None:

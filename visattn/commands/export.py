@@ -23,7 +23,7 @@ from visattn.models.saving.runs import checkpoint_run, find_run, run_checkpoint
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
     from torch import nn
 
-    from visattn.pipelines.model_card import ModelCard
+    from visattn.models.saving.card import ModelCard
 
 _DESCRIPTION = """\
 Convert a training checkpoint to one safetensors file with the weights, the model's configuration
@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
             WrittenFiles.read(file.parent).check([file.name])
     model = _read(checkpoints)
     if on_hub:
-        from visattn.pipelines.model_io import save
+        from visattn.models.saving.load import save
 
         save(model, out, card=_card(args, checkpoints), private=args.private)
         written: list[Path | str] = [out]
@@ -151,8 +151,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _write(model: "nn.Module", file: Path, args: argparse.Namespace) -> list[Path]:
     """Write a model or its graphs; return the files."""
-    from visattn.pipelines.graph_export import export_graph
-    from visattn.pipelines.model_io import save
+    from visattn.models.saving.graph_export import export_graph
+    from visattn.models.saving.load import save
 
     with replace_files(file.parent, file.name, overwrite=args.overwrite) as part:
         if args.suffix == ".safetensors":
@@ -165,7 +165,7 @@ def _write(model: "nn.Module", file: Path, args: argparse.Namespace) -> list[Pat
 
 def _card(args: argparse.Namespace, checkpoints: Sequence[Path]) -> "ModelCard":
     """Return the card of the run; without config for ensembles and checkpoints outside of a run."""
-    from visattn.pipelines.model_card import ModelCard
+    from visattn.models.saving.card import ModelCard
 
     options = {"image": args.image, "license": args.license}
     if len(checkpoints) == 1:
@@ -204,10 +204,10 @@ def _find(checkpoint: Path) -> Path:
 
 def _read(checkpoints: Sequence[Path]) -> "nn.Module":
     """Return the model of a file, or the ensemble of the captioners of several."""
-    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.captioner import Captioner
     from visattn.models.captioning.ensemble import CaptionerEnsemble
-    from visattn.models.serialization.checkpoint import read_model
-    from visattn.pipelines.model_io import load
+    from visattn.models.saving.checkpoint import read_model
+    from visattn.models.saving.load import load
 
     if len({path.resolve() for path in checkpoints}) < len(checkpoints):
         raise ValueError("an ensemble is made of different checkpoints, got one twice")

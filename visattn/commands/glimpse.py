@@ -38,7 +38,7 @@ from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage
-    from visattn.models.ram.glimpse_model import GlimpseModel
+    from visattn.models.glimpses.glimpse_model import GlimpseModel
     from visattn.results.values import ScanPath
 
 _NO_MODEL = """\
@@ -144,7 +144,7 @@ def _draw_videos(args: argparse.Namespace) -> int:
 
 def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
     """Return the selected model on its device, and its file."""
-    from visattn.models.ram.glimpse_model import GlimpseModel
+    from visattn.models.glimpses.glimpse_model import GlimpseModel
 
     return load_trained_model(args, GlimpseModel, "a glimpse model")
 
@@ -161,7 +161,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
     """
 
     command, title = "glimpse", "Glimpses"
-    kind, noun = "visattn.models.ram.glimpse_model:GlimpseModel", "a glimpse model"
+    kind, noun = "visattn.models.glimpses.glimpse_model:GlimpseModel", "a glimpse model"
     options = ("policy", "seed", "resize_mode", "autocast")
 
     def __init__(self, args: argparse.Namespace) -> None:

@@ -103,7 +103,7 @@ class SegmentationJob(ModelJob["Segmentation"]):
     """
 
     command, title = "segment", "Segmentation"
-    kind, noun = "visattn.models.segmentation.unet:UNet", "a segmentation model"
+    kind, noun = "visattn.models.unet:UNet", "a segmentation model"
     options = ("resize_mode",)
 
     def __init__(self, args: argparse.Namespace) -> None:

@@ -11,8 +11,8 @@ from timm.models import is_model, register_model
 from torch import nn
 
 from visattn.blocks.registry import block_info, create_block
-from visattn.models.classifier import ImageClassifier
-from visattn.models.vit.presets import VIT_PRESETS, create_vit
+from visattn.models.base import ImageClassifier
+from visattn.models.vit.vision_transformer import VIT_PRESETS, create_vit
 
 
 def attn_layer(name: str, **options: Any) -> Callable[..., nn.Module]:

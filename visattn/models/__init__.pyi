@@ -1,5 +1,8 @@
-from .backbones.loaded_model import (
+from .backbones.pretrained import (
     LoadedModel as LoadedModel,
+)
+from .backbones.text_models import (
+    TextPromptClassifier as TextPromptClassifier,
 )
 from .backbones.timm_classifier import (
     TimmClassifier as TimmClassifier,
@@ -9,12 +12,16 @@ from .backbones.timm_encoder import (
 )
 from .base import (
     SPECIAL_TOKENS as SPECIAL_TOKENS,
-)
-from .captioner import (
-    Captioner as Captioner,
+    DenseModel as DenseModel,
+    ImageClassifier as ImageClassifier,
+    ImageEncoder as ImageEncoder,
+    SmallEncoder as SmallEncoder,
 )
 from .captioning.adaptive_attention import (
     KnowingWhenToLook as KnowingWhenToLook,
+)
+from .captioning.captioner import (
+    Captioner as Captioner,
 )
 from .captioning.ensemble import (
     CaptionerEnsemble as CaptionerEnsemble,
@@ -25,72 +32,67 @@ from .captioning.sequence_recognizer import (
 from .captioning.show_attend_tell import (
     ShowAttendTell as ShowAttendTell,
 )
-from .captioning.transformer_captioner import (
+from .captioning.transformer import (
     TransformerCaptioner as TransformerCaptioner,
 )
-from .classifier import (
-    ImageClassifier as ImageClassifier,
-)
-from .dense import (
-    DenseModel as DenseModel,
-)
-from .detection.detr import (
+from .detr import (
     DETR as DETR,
 )
-from .encoder import (
-    ImageEncoder as ImageEncoder,
-    SmallEncoder as SmallEncoder,
-)
-from .ram.dram import (
-    DRAM as DRAM,
-)
-from .ram.glimpse_model import (
+from .glimpses.glimpse_model import (
     GlimpseModel as GlimpseModel,
 )
-from .ram.ram import (
+from .glimpses.ram import (
+    DRAM as DRAM,
     RecurrentAttentionModel as RecurrentAttentionModel,
 )
-from .resnet.attention_resnet import (
+from .resnet import (
     AttentionResNet as AttentionResNet,
 )
-from .segmentation.unet import (
-    UNet as UNet,
+from .saving.card import (
+    ModelCard as ModelCard,
 )
-from .serialization.config import (
+from .saving.config import (
     build_model as build_model,
     model_config as model_config,
+)
+from .saving.graph_export import (
+    export_graph as export_graph,
+    read_graph_metadata as read_graph_metadata,
+)
+from .saving.load import (
+    load as load,
+    load_blocks as load_blocks,
+    load_model as load_model,
+    save as save,
+    save_blocks as save_blocks,
 )
 from .swin.swin_transformer import (
     SwinTransformer as SwinTransformer,
     create_swin as create_swin,
 )
-from .text_classifier import (
-    TextPromptClassifier as TextPromptClassifier,
-)
-from .vit.presets import (
-    create_vit as create_vit,
+from .unet import (
+    UNet as UNet,
 )
 from .vit.vision_transformer import (
     VisionTransformer as VisionTransformer,
+    create_vit as create_vit,
 )
-from .vqa.cnn_mlp import (
+from .vqa.baselines import (
     CNNMLP as CNNMLP,
+    RelationNetwork as RelationNetwork,
+)
+from .vqa.coattention import (
+    HierarchicalCoAttention as HierarchicalCoAttention,
 )
 from .vqa.cross_attention import (
     CrossAttentionVQA as CrossAttentionVQA,
 )
-from .vqa.hierarchical_coattention import (
-    HierarchicalCoAttention as HierarchicalCoAttention,
-)
 from .vqa.mac import (
     MAC as MAC,
 )
-from .vqa.relation_network import (
-    RelationNetwork as RelationNetwork,
+from .vqa.model import (
+    VQAModel as VQAModel,
 )
 from .vqa.stacked_attention import (
     StackedAttentionNetwork as StackedAttentionNetwork,
-)
-from .vqa_model import (
-    VQAModel as VQAModel,
 )

@@ -15,22 +15,8 @@ from .explainer import (
     explain as explain,
     methods_for as methods_for,
 )
-from .graph_export import (
-    export_graph as export_graph,
-    read_graph_metadata as read_graph_metadata,
-)
 from .layer_attention import (
     record_layers as record_layers,
-)
-from .model_card import (
-    ModelCard as ModelCard,
-)
-from .model_io import (
-    load as load,
-    load_blocks as load_blocks,
-    load_model as load_model,
-    save as save,
-    save_blocks as save_blocks,
 )
 from .question_answering import (
     ask as ask,

@@ -15,7 +15,7 @@ from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.models.captioner import Captioner, WordSite
+from visattn.models.captioning.captioner import Captioner, WordSite
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.word_source import WordGrids
 from visattn.recording.frozen import frozen
@@ -42,7 +42,7 @@ def captioner_run(
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red", "blue"), encoder, hidden_size=11).eval()

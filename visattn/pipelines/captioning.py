@@ -20,8 +20,8 @@ from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, make_thumbnail, read_images
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
-from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.captioner import AttentionStep, Captioner, Places
+from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
@@ -100,7 +100,7 @@ def caption(
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 24), channels=8)
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=8)

@@ -11,7 +11,7 @@ from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
-from visattn.models.detection.detr import DETR, PredictedObjects
+from visattn.models.detr import DETR, PredictedObjects
 from visattn.pipelines.detector_attention import DetectorAttention, detector_attention
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap

@@ -7,7 +7,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from visattn.blocks.transformer.deformable import SamplingPoints
-from visattn.models.detection.detr import DETR, BoxPrediction
+from visattn.models.detr import DETR, BoxPrediction
 from visattn.recording.recorder import record
 
 
@@ -39,7 +39,7 @@ def detector_attention(
         ValueError: If there is no such layer.
 
     Example:
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> model = DETR(("cat",), SmallEncoder((16, 24), channels=8), dim=8, num_queries=3).eval()
         >>> detector_attention(model, torch.zeros(2, 3, 16, 24, dtype=torch.uint8)).maps.shape
         torch.Size([2, 3, 2, 3])

@@ -14,8 +14,8 @@ from visattn.data.phrases.phrases import phrases_to_input
 from visattn.data.phrases.samples import PhrasedPhoto
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
-from visattn.models.captioner import Captioner
-from visattn.models.serialization.config import build_model, model_config
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.saving.config import build_model, model_config
 from visattn.pipelines.word_source import WordGrids, WordSource, word_grids
 from visattn.results.captions import Phrase
 

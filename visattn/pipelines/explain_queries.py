@@ -13,7 +13,7 @@ from visattn.geometry.affine import Box, Geometry
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.models.backbones.huggingface import read_huggingface_model
-from visattn.models.serialization.weight_files import check_loaded_weights
+from visattn.models.saving.weight_files import check_loaded_weights
 from visattn.pipelines.detection import place_points
 from visattn.recording.probe_cache import probe_grids
 from visattn.recording.query_attention import QueryAttention, record_queries

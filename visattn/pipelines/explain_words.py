@@ -7,7 +7,7 @@ from typing import Any
 
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.resize import ResizeMode
-from visattn.models.captioner import Captioner
+from visattn.models.captioning.captioner import Captioner
 from visattn.pipelines.captioner_words import CaptionerWords
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.word_source import with_word_maps
@@ -48,7 +48,7 @@ def explain_words(
     Example:
         >>> import numpy as np
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
         >>> encoder = SmallEncoder((24, 24), channels=8)
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=8)

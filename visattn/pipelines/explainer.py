@@ -16,9 +16,9 @@ from visattn.images.resize import ResizeMode
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import is_image_processor
-from visattn.models.backbones.loaded_model import LoadedModel
+from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.backbones.text_models import text_classifier
-from visattn.models.captioner import Captioner
+from visattn.models.captioning.captioner import Captioner
 from visattn.pipelines.attribution_maps import compute_maps, require_values, stack_texts
 from visattn.pipelines.dense import (
     describe_at_size,

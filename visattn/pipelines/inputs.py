@@ -21,10 +21,8 @@ from visattn.geometry.preprocessing import (
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
-from visattn.models.captioner import Captioner
-from visattn.models.classifier import ImageClassifier
-from visattn.models.dense import DenseModel
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
+from visattn.models.captioning.captioner import Captioner
 from visattn.recording.model_info import ExplainedModel
 
 

@@ -14,8 +14,8 @@ from visattn.images.reader import ImageLike, LoadedImage, read_images
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
-from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.vqa_model import VQAModel
+from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.vqa.model import VQAModel
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo

@@ -16,8 +16,8 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.models.ram.paths import random_scanpaths, raster_scanpaths
+from visattn.models.glimpses.glimpse_model import GlimpseModel
+from visattn.models.glimpses.retina import random_scanpaths, raster_scanpaths
 from visattn.recording.frozen import eval_mode
 from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath, resolution_maps

@@ -12,7 +12,7 @@ from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
-from visattn.models.segmentation.unet import UNet, UNetOutput
+from visattn.models.unet import UNet, UNetOutput
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import IGNORE_CLASS
 from visattn.results.values import Segmentation

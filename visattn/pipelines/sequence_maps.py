@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from visattn.images.reader import ImageLike
-from visattn.models.captioner import Captioner
-from visattn.models.ram.glimpse_model import GlimpseModel
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.glimpses.glimpse_model import GlimpseModel
 from visattn.pipelines.explain_words import WORD_METHODS
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.attention_map import AttentionMap, empty_map_reason

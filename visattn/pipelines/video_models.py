@@ -12,7 +12,7 @@ from visattn.geometry.placement import Align, GridPlacement, align_of
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
-from visattn.models.backbones.loaded_model import LoadedModel
+from visattn.models.backbones.pretrained import LoadedModel
 from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_images
 from visattn.recording.frozen import eval_mode
 from visattn.recording.model_config import takes_clips

@@ -25,7 +25,7 @@ from visattn.data.loading.stateful_loader import (
 )
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import ImageEncoder
 from visattn.results.kinds import Split
 from visattn.training.targets import TargetCounts
 

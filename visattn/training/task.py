@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW
 
 from visattn.data.loading.stateful_loader import StatefulDataLoader
-from visattn.models.serialization.config import model_config
-from visattn.models.serialization.finite_weights import check_weights_before_saving
+from visattn.models.saving.config import model_config
+from visattn.models.saving.weight_files import check_weights_before_saving
 from visattn.training.callbacks.even_forwards import EvenForwards
 from visattn.training.checkpoint.loop_state import normalize_loop_state
 from visattn.training.checkpoint.resume_checks import check_scheduler_states

@@ -18,9 +18,9 @@ from visattn.commands import run as engine
 from visattn.commands.caption import command
 from visattn.commands.caption.run import BeamSearchJob
 from visattn.commands.options.output_streams import progress_bar
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.encoder import SmallEncoder
+from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]

@@ -15,8 +15,8 @@ from PIL import Image
 import visattn
 from visattn.cli import main
 from visattn.commands.caption import huggingface
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.results.kinds import SPECIAL_TOKENS
 

@@ -108,7 +108,7 @@ def test_nothing_is_written_without_an_output_folder(capsys: Capsys) -> None:
 
 
 def test_a_dry_run_downloads_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
-    from visattn.pipelines import model_io
+    from visattn.models.saving import load as model_io
 
     requested: list[bool] = []
     real = model_io.load_model

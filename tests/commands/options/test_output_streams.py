@@ -12,8 +12,8 @@ from command_sandbox import fill
 import visattn
 from visattn.commands.options.output_streams import print_row
 from visattn.io.safe_text import print_message, terminal_text
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from visattn.commands.options import images as image_options
 from visattn.commands.options.boxes import BoxFile
 from visattn.commands.options.images import map_in_threads
 from visattn.commands.overlay import job
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import ValueRange, map_scale

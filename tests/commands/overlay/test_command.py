@@ -17,7 +17,7 @@ from visattn.cli import main
 from visattn.commands.overlay.command import main as overlay_main
 from visattn.commands.overlay.map_specs import MapRunner
 from visattn.geometry.affine import Geometry
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines import inputs
 from visattn.pipelines.explainer import methods_for

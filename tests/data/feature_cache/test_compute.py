@@ -24,7 +24,7 @@ from feature_cache_data import (
 
 from visattn.data.feature_cache import HEADER, RECORDS, FeatureCache, request_header
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import ImageEncoder
 
 
 @pytest.fixture(scope="module")

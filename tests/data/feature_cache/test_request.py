@@ -11,7 +11,7 @@ from feature_cache_data import SIZE, VIEWS, Photos, prepare, small_encoder, unfi
 from visattn.data.feature_cache import request_header
 from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.base import ImageEncoder, SmallEncoder
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.blocks.base import Block
 from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.serialization.config import model_config, restore_model
+from visattn.models.saving.config import model_config, restore_model
 
 NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
 SIZE: dict[str, Any] = {"img_size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}

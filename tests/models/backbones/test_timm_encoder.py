@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.serialization.config import model_config, restore_model
+from visattn.models.saving.config import model_config, restore_model
 
 RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
 SWIN = "swin_tiny_patch4_window7_224"

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.models.captioner import TeacherForcedOutput
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.adaptive_attention import (
     AdaptiveAttention,
     Feedback,
     KnowingWhenToLook,
 )
-from visattn.models.encoder import SmallEncoder
+from visattn.models.captioning.captioner import TeacherForcedOutput
 from visattn.recording.recorder import record
 from visattn.results.kinds import SPECIAL_TOKENS, START
 

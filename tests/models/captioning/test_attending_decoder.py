@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from visattn.models.captioner import AttentionStep
 from visattn.models.captioning.attending_decoder import (
     AttendingDecoder,
     AttendingDecoderState,
     SoftAttention,
 )
+from visattn.models.captioning.captioner import AttentionStep
 
 CAPTIONS, LENGTHS = torch.tensor([[1, 4, 5, 6], [1, 6, 4, 0]]), torch.tensor([4, 3])
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 import visattn
 from visattn.cli import main
-from visattn.models.captioner import Captioner
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.explain_words import explain_words
 from visattn.results.kinds import END, SPECIAL_TOKENS, START
 

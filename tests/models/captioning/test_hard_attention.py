@@ -7,9 +7,13 @@ import torch
 from torch import Tensor
 
 import visattn as va
-from visattn.models.captioning.hard_attention import Places, PlaceSampler, select_places
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
+from visattn.models.captioning.show_attend_tell import (
+    Places,
+    PlaceSampler,
+    ShowAttendTell,
+    select_places,
+)
 from visattn.recording.recorder import record
 from visattn.results.kinds import SPECIAL_TOKENS, START
 

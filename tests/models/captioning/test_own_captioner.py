@@ -14,12 +14,16 @@ from torch import Tensor, nn
 import visattn
 from visattn.blocks.additive import AdditiveAttention
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.models.base import ModelGraph, options_of
-from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput
+from visattn.models.base import ImageEncoder, ModelGraph, SmallEncoder, options_of
+from visattn.models.captioning.captioner import (
+    AttentionStep,
+    Captioner,
+    RecurrentState,
+    TeacherForcedOutput,
+)
 from visattn.models.captioning.graphs import decoding_graphs
-from visattn.models.encoder import ImageEncoder, SmallEncoder
+from visattn.models.saving.graph_export import export_graph, read_graph_metadata
 from visattn.pipelines.explain_words import explain_words
-from visattn.pipelines.graph_export import export_graph, read_graph_metadata
 from visattn.results.kinds import SPECIAL_TOKENS
 
 WORDS = (*SPECIAL_TOKENS, "red", "blue", "disc")

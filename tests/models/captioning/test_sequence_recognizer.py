@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from visattn.blocks.luong import Alignment
 from visattn.images.resize import ResizeMode
-from visattn.models.captioning.column_attention import AttentionScore
-from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
-from visattn.models.encoder import ImageEncoder, SmallEncoder
-from visattn.models.serialization.config import build_model, model_config
+from visattn.models.base import ImageEncoder, SmallEncoder
+from visattn.models.captioning.sequence_recognizer import AttentionScore, SequenceRecognizer
+from visattn.models.saving.config import build_model, model_config
 from visattn.pipelines.captioning import caption
 from visattn.recording.recorder import record
 from visattn.results.kinds import SPECIAL_TOKENS, START

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.models.captioner import TeacherForcedOutput
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.attending_decoder import SoftAttention
+from visattn.models.captioning.captioner import TeacherForcedOutput
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.recording.recorder import record
 from visattn.results.kinds import SPECIAL_TOKENS, START
 

@@ -7,10 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
-from visattn.models.captioning.decoder_layer import CaptionDecoderLayer, GridAttention
-from visattn.models.captioning.grid_encoder import GridEncoder, MemoryAttention
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
+from visattn.models.captioning.decoder_layer import (
+    CaptionDecoderLayer,
+    GridAttention,
+    GridEncoder,
+    MemoryAttention,
+)
+from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.recording.recorder import record
 from visattn.results.kinds import SPECIAL_TOKENS, START
 

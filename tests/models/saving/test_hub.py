@@ -16,11 +16,10 @@ from PIL import Image
 
 import visattn as va
 from visattn.cli import main
-from visattn.models import CaptionerEnsemble, ShowAttendTell, SmallEncoder
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models import CaptionerEnsemble, ModelCard, ShowAttendTell, SmallEncoder
+from visattn.models.resnet import AttentionResNet
 from visattn.models.saving import stalled_downloads
 from visattn.models.saving.hub import HubName, download_file, parse_hub_name
-from visattn.pipelines import ModelCard
 from visattn.results.kinds import SPECIAL_TOKENS
 
 # huggingface_hub 2.4 streams large files with an argument that httpx2 renamed.

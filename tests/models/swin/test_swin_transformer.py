@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from visattn.blocks.transformer.layer import DropPath
 from visattn.blocks.transformer.window_attention import WindowAttention
-from visattn.models.serialization.config import model_config, restore_model
+from visattn.models.saving.config import model_config, restore_model
 from visattn.models.swin.swin_transformer import SwinTransformer, create_swin
 from visattn.recording.recorder import record
 

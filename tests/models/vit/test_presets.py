@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from visattn.blocks.transformer.pooling import SequencePool
 from visattn.blocks.transformer.stems import ShiftedPatchEmbedding
-from visattn.models.vit.presets import create_vit
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit.vision_transformer import VisionTransformer, create_vit
 from visattn.recording.recorder import record
 
 IMAGENET = tuple(map(str, range(1000)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from visattn.blocks.transformer.layer import DropPath, EncoderLayer
 from visattn.blocks.transformer.token_attention import TokenAttention
-from visattn.models.serialization.config import model_config, restore_model
+from visattn.models.saving.config import model_config, restore_model
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.recorder import record
 

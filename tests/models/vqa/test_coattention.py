@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from visattn.functional.attention import bounded_additive_scores
-from visattn.models.vqa.hierarchical_coattention import guided_attention, parallel_coattention
+from visattn.models.vqa.coattention import guided_attention, parallel_coattention
 
 PLACES, WORDS, DIM, HIDDEN = 7, 5, 3, 11
 

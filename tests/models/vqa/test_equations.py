@@ -5,10 +5,10 @@ from torch import Tensor
 
 from tests.models.vqa.test_models import ANSWERS, GRID, WORDS, encoder
 from visattn.functional.attention import additive_scores
+from visattn.models.vqa.baselines import RelationNetwork
 from visattn.models.vqa.mac import ControlUnit, ReadUnit, WriteUnit
+from visattn.models.vqa.model import QuestionGroups
 from visattn.models.vqa.question_encoders import EncodedQuestions
-from visattn.models.vqa.question_groups import QuestionGroups
-from visattn.models.vqa.relation_network import RelationNetwork
 from visattn.models.vqa.stacked_attention import AttentionHop, StackedAttentionNetwork
 
 ONE = QuestionGroups.from_indices(None, 1)

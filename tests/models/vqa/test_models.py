@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 import visattn as va
-from visattn.models.encoder import SmallEncoder
-from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.base import SmallEncoder
+from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
+from visattn.models.vqa.coattention import HierarchicalCoAttention
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
-from visattn.models.vqa.hierarchical_coattention import HierarchicalCoAttention
 from visattn.models.vqa.mac import MAC
-from visattn.models.vqa.relation_network import RelationNetwork
+from visattn.models.vqa.model import VQAModel
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
-from visattn.models.vqa_model import VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")

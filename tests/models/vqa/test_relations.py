@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from visattn.models.vqa.relation_network import pairwise_layer
+from visattn.models.vqa.baselines import pairwise_layer
 
 
 def test_separable_layer_equals_the_joined_one() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from visattn.blocks.spatial_transformer import SpatialTransformer
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.training.callbacks.image_logging import draw_crops
 
 

@@ -12,11 +12,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from visattn.cli import main
 from visattn.data.classification.datasets import InMemoryImages, LabeledImages
-from visattn.models.captioner import Captioner
+from visattn.models.base import SmallEncoder
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
 from visattn.results.kinds import SPECIAL_TOKENS, Split
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 from visattn.training.callbacks.monitor import MonitorFallback, check_monitor

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from visattn.models.serialization.finite_weights import check_weights_before_saving
+from visattn.models.saving.weight_files import check_weights_before_saving
 from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
 from visattn.training.task import Task
 

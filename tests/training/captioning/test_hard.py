@@ -10,8 +10,8 @@ from torch import Tensor
 from visattn.data.captions.batch import CaptionBatch, CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.functional.reinforce import categorical_log_prob
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.hard import HARD_ATTENTION_PRESETS, HardAttentionTask

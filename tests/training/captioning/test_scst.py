@@ -16,8 +16,7 @@ from visattn.data.captions.vocabulary import split_words
 from visattn.functional.captions import SampledCaptions
 from visattn.metrics.captioning.cider import idf_table, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioning.hard_attention import PlaceSampler
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
 from visattn.results.kinds import END, START
 from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask, _ngrams_with_end
 from visattn.training.captioning.task import CaptioningTask

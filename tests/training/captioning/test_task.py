@@ -17,13 +17,13 @@ from torch.nn.functional import cross_entropy
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioner import Captioner
+from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer_captioner import TransformerCaptioner
-from visattn.models.encoder import ImageEncoder, SmallEncoder
-from visattn.models.serialization.checkpoint import read_model
-from visattn.models.serialization.config import model_config
+from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.config import model_config
 from visattn.results.kinds import UNKNOWN
 from visattn.training.captioning import evaluation as caption_eval, task as captioning
 from visattn.training.captioning.evaluation import reference_captions, teacher_force_batch

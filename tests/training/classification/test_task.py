@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from visattn.cli import main
 from visattn.commands.options.provenance import file_digest
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.models.resnet.attention_resnet import AttentionResNet
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.resnet import AttentionResNet
+from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.load import load
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.pipelines.model_io import load
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.optim import OptimConfig
 

@@ -19,10 +19,10 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from visattn.cli import main
-from visattn.models.serialization.checkpoint import read_model
-from visattn.models.serialization.config import model_config
+from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.config import model_config
+from visattn.models.saving.load import load
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.model_io import load
 from visattn.training.cli.lightning_cli import TrainingCLI
 from visattn.training.data.scenes import ScenesDataModule
 

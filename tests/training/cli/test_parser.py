@@ -91,12 +91,12 @@ def test_modules_are_trusted_while_the_variable_names_them(
 
 def test_only_listed_modules_are_trusted() -> None:
     assert accepted("torch.nn.Linear")
-    assert accepted("visattn.models.encoder.SmallEncoder")
+    assert accepted("visattn.models.base.SmallEncoder")
     for path in (
         "torch.utils.data.DataLoader",
         "subprocess.Popen",
-        "visattn.models.serialization.safetensors_file.json.JSONDecoder",  # reached through visattn
-        "visattn.models.serialization.torch_archives.zipfile.ZipFile",
+        "visattn.models.saving.weight_files.json.JSONDecoder",  # reached through visattn
+        "visattn.models.saving.state_dicts.zipfile.ZipFile",
         "timm.optim.Lion",
         "lightning.fabric.Fabric",
         "torchmetricsevil.X",

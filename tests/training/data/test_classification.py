@@ -15,7 +15,7 @@ from classification_data import (
 
 from visattn.data.classification.datasets import ImageFiles
 from visattn.images.reader import ImageError
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.folder import FolderDataModule
 from visattn.training.data.torchvision import TorchvisionDataModule

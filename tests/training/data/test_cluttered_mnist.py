@@ -11,8 +11,8 @@ from lightning import Trainer
 
 from visattn.data.classification.cluttered_mnist import ClutteredMNIST
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.resnet import AttentionResNet
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
 from visattn.training.glimpses.task import GlimpseTask

@@ -7,7 +7,7 @@ import pytest
 import torch
 from segmentation_data import write_instances, write_mask_folder
 
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
 from visattn.training.data.segmentation import (
     CocoSegmentationDataModule,
     MaskFolderDataModule,

@@ -20,9 +20,9 @@ from visattn.data.captions.files import read_captions
 from visattn.data.shards.sources import caption_plan
 from visattn.data.shards.writer import write_shards
 from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import ImageEncoder, SmallEncoder
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.captions import CaptionDataModule

@@ -22,9 +22,9 @@ from classification_data import write_photo_folders
 from shard_data import write_caption_shards, write_class_shards
 
 from visattn.data.shards.webdataset import check_url, import_webdataset, parse_streamed_sample
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
-from visattn.models.resnet.attention_resnet import AttentionResNet
+from visattn.models.resnet import AttentionResNet
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.data.webdataset import (

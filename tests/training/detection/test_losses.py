@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
-from visattn.models.detection.detr import BoxPrediction, DetrOutput
+from visattn.models.detr import BoxPrediction, DetrOutput
 from visattn.results.kinds import NO_OBJECT
 from visattn.training.detection.losses import SetCriterion, denoising_pairs
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from visattn.data.images.joint_transforms import RegionSample
 from visattn.data.regions.detection import DetectionSample
 from visattn.geometry.affine import Geometry
-from visattn.models.detection.detr import PredictedObjects
+from visattn.models.detr import PredictedObjects
 from visattn.training.detection.metrics import DetectionScores
 
 SIZE = (32, 64)  # of the input; the photo is twice as large

@@ -11,8 +11,8 @@ from visattn.data.regions.detection import DetectionBatch, SceneObjects, collate
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.world import SHAPES
 from visattn.functional.boxes import corners_to_center, inverse_sigmoid
-from visattn.models.detection.detr import DETR, BoxPrediction, DetrOutput
-from visattn.models.encoder import SmallEncoder
+from visattn.models.base import SmallEncoder
+from visattn.models.detr import DETR, BoxPrediction, DetrOutput
 from visattn.pipelines.detector_attention import DetectorAttention
 from visattn.training.detection import task as detection
 from visattn.training.detection.task import DetectionTask

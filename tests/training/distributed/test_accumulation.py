@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from visattn.data.captions.batch import CaptionBatch, CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import Vocabulary
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.optim import OptimConfig
 

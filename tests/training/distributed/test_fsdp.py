@@ -10,7 +10,7 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from torch import nn
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.ram.ram import RecurrentAttentionModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.callbacks.even_forwards import EvenForwards

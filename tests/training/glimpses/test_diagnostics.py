@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from visattn.functional.reinforce import gaussian_log_prob, reinforce_loss
-from visattn.models.ram.location_policy import InitLocation
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.ram.rollout import GlimpseRollout
+from visattn.models.glimpses.glimpse_model import GlimpseRollout, InitLocation
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.training.glimpses.losses import (
     GlimpseLosses,
     GlimpseLossOptions,

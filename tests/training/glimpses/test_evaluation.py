@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.models.ram.location_policy import InitLocation
-from visattn.models.ram.paths import raster_scanpaths
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.ram.rollout import GlimpseRollout
+from visattn.models.glimpses.glimpse_model import GlimpseRollout, InitLocation
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.glimpses.retina import raster_scanpaths
 from visattn.training.glimpses.evaluation import ErrorPerGlimpse, GlimpseEvaluator
 
 

@@ -13,9 +13,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.models.ram.dram import DRAM
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
+from visattn.models.saving.checkpoint import read_model
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.data.digit_sequences import DigitSequenceDataModule
 from visattn.training.glimpses.evaluation import ErrorPerGlimpse, SequenceError, digit_scanpaths

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, LabeledImages
-from visattn.models.ram.ram import RecurrentAttentionModel
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.saving.checkpoint import read_model
 from visattn.results.kinds import Split
 from visattn.training.callbacks.ema import EMA
 from visattn.training.data.classification import ClassificationDataModule

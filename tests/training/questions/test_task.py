@@ -14,13 +14,12 @@ from visattn.cli import main
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.questions.batch import QuestionBatch
 from visattn.metrics.maps.grounding import box_coverage
-from visattn.models.encoder import SmallEncoder
-from visattn.models.vqa.cnn_mlp import CNNMLP
+from visattn.models.base import SmallEncoder
+from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC
-from visattn.models.vqa.relation_network import RelationNetwork
+from visattn.models.vqa.model import VQAModel
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
-from visattn.models.vqa_model import VQAModel
 from visattn.pipelines.question_answering import check_question
 from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
 from visattn.training.questions.task import QuestionTask, answer_loss, hop_targets

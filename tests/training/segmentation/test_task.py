@@ -13,10 +13,10 @@ from torch import Tensor
 from visattn.cli import main
 from visattn.data.regions.segmentation import SceneSegmentation
 from visattn.data.scenes.dataset import Scenes
-from visattn.models.encoder import SmallEncoder
-from visattn.models.segmentation.unet import UNet
-from visattn.models.serialization.checkpoint import read_model
-from visattn.pipelines.model_io import load
+from visattn.models.base import SmallEncoder
+from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.load import load
+from visattn.models.unet import UNet
 from visattn.training.optim import OptimConfig
 from visattn.training.segmentation.task import SegmentationTask
 

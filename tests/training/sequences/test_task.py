@@ -14,9 +14,9 @@ from visattn.data.classification.digit_sequences import (
     DigitSequenceSpec,
     DigitTarget,
 )
-from visattn.models.captioner import AttentionStep, TeacherForcedOutput
+from visattn.models.base import SmallEncoder
+from visattn.models.captioning.captioner import AttentionStep, TeacherForcedOutput
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
-from visattn.models.encoder import SmallEncoder
 from visattn.results.kinds import END, SPECIAL_TOKENS, START
 from visattn.training.sequences.task import SEQUENCE_METRICS, SequenceRecognitionTask
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from visattn.images.resize import ResizeSpec, resize_geometry
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.encoder import SmallEncoder
 from visattn.pipelines.captioning import ResizeMode, caption
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption

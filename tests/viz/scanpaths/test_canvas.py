@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.models.ram.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
+from visattn.models.glimpses.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
 from visattn.viz.maps.legend import TRACK
 from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, patch_to_rgb, place_image
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from torch import nn
 
     from visattn.images.reader import LoadedImage
-    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.captioner import Captioner
     from visattn.pipelines.words.prompt_images import PromptImages
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
@@ -152,7 +152,7 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
         FileNotFoundError: If the file or run does not exist.
         ValueError: If it is not a captioner, or `--places` or `--maps` does not apply to it.
     """
-    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.captioner import Captioner
 
     model, weights = load_trained_model(args, Captioner, "a captioner")
     if args.places is not None and model.places is None:

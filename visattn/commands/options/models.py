@@ -18,7 +18,7 @@ from visattn.models.saving.runs import find_run, run_checkpoint
 if TYPE_CHECKING:  # torch is imported when a command runs, not for its help
     from torch import nn
 
-    from visattn.models.backbones.loaded_model import LoadedModel
+    from visattn.models.backbones.pretrained import LoadedModel
     from visattn.recording.model_info import ExplainedModel
 
 _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
@@ -189,7 +189,7 @@ def load_trained_model(
         ValueError: If the file is damaged, holds no visattn model or one of another kind, or the
             device is not available.
     """
-    from visattn.pipelines.model_io import load_model
+    from visattn.models.saving.load import load_model
 
     loaded = load_model(args.model, weights=args.weights)
     for note in loaded.notes:
@@ -240,9 +240,9 @@ def load_explained_model(
             is a captioner.
     """
     from visattn.attribution.explained_model import analyze_model, describe_model
-    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.captioner import Captioner
+    from visattn.models.saving.load import load_model
     from visattn.pipelines.inputs import transform_colors, with_colors
-    from visattn.pipelines.model_io import load_model
 
     loaded = load_model(
         args.model,

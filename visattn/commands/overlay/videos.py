@@ -19,7 +19,7 @@ from visattn.commands.overlay.map_specs import MapRunner, MapSpec
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
-    from visattn.models.backbones.loaded_model import LoadedModel
+    from visattn.models.backbones.pretrained import LoadedModel
 
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args")
 _RECORDED = (
@@ -41,7 +41,7 @@ class VideoRunner:
     def __init__(self, args: argparse.Namespace) -> None:
         import torch
 
-        from visattn.pipelines.model_io import load_model
+        from visattn.models.saving.load import load_model
         from visattn.pipelines.video_models import VideoExplainer
 
         if used := [name for name in _CLIP_ONLY if getattr(args, name)]:

@@ -237,7 +237,7 @@ class WordScoreJob(ScoreJob):
 
 
 def _word_model(args: argparse.Namespace) -> "tuple[WordModel, str]":
-    from visattn.models.captioner import Captioner
+    from visattn.models.captioning.captioner import Captioner
     from visattn.pipelines.captioner_words import CaptionerWords
     from visattn.pipelines.evaluate_words import WordModel
 

@@ -1,7 +1,8 @@
-"""Models of timm and torchvision by name, with their preprocessing and class names."""
+"""A loaded model with its preprocessing and class names; imports neither timm nor torchvision."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,13 +21,32 @@ from torchvision.transforms import v2
 
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import read_json
-from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.backbones.timm_weights import (
+from visattn.models.backbones.timm_classifier import (
     create_timm_backbone,
     load_timm_weights,
     load_weights,
 )
 from visattn.models.saving.hub import plain_download_errors
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A loaded model with its preprocessing and class names.
+
+    Args:
+        model: The model, in evaluation mode, on the CPU.
+        transform: Preprocessing of PIL images, if the library defines it; None if the input size,
+            mean and std of the model suffice.
+        class_names: Unique names of the classes, or () if unknown.
+        weights: `random`, `pretrained`, or the file that they come from.
+        notes: What was removed, converted or assumed during loading, in sentences.
+    """
+
+    model: nn.Module
+    transform: Callable[..., Any] | None
+    class_names: tuple[str, ...]
+    weights: str
+    notes: tuple[str, ...] = ()
 
 
 def load_timm_model(

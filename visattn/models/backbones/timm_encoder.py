@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from visattn.functional.numerics import without_autocast
-from visattn.models.backbones.timm_weights import create_timm_backbone, load_timm_weights
-from visattn.models.encoder import ImageEncoder
+from visattn.models.backbones.timm_classifier import create_timm_backbone, load_timm_weights
+from visattn.models.base import ImageEncoder
 
 
 def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Module:

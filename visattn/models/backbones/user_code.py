@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from visattn.io.messages import did_you_mean, user_code_location
-from visattn.models.backbones.loaded_model import LoadedModel
-from visattn.models.backbones.timm_weights import load_weights
+from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.backbones.timm_classifier import load_weights
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _RESERVED = ("timm", "torchvision", "hf", "run")

@@ -13,11 +13,15 @@ from visattn.blocks.additive import AdditiveAttention
 from visattn.functional.attention import context_vector
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers
-from visattn.models.base import ModelGraph, options_of
-from visattn.models.captioner import AttentionStep, Captioner, RecurrentState, TeacherForcedOutput
+from visattn.models.base import ImageEncoder, ModelGraph, options_of
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
+from visattn.models.captioning.captioner import (
+    AttentionStep,
+    Captioner,
+    RecurrentState,
+    TeacherForcedOutput,
+)
 from visattn.models.captioning.graphs import decoding_graphs
-from visattn.models.encoder import ImageEncoder
 
 Feedback = Literal["none", "context", "location"]
 
@@ -299,7 +303,7 @@ class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "red", "blue")
         >>> model = KnowingWhenToLook(words, encoder, hidden_size=11).eval()

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from visattn.blocks.additive import AdditiveAttention, SelectWeights
 from visattn.blocks.base import FastDropout
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.models.captioner import AttentionStep, RecurrentState, TeacherForcedOutput
+from visattn.models.captioning.captioner import AttentionStep, RecurrentState, TeacherForcedOutput
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.models.captioner import AttentionStep, Captioner, TeacherForcedOutput, WordSite
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import ImageEncoder
+from visattn.models.captioning.captioner import (
+    AttentionStep,
+    Captioner,
+    TeacherForcedOutput,
+    WordSite,
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
         >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> words = (*SPECIAL_TOKENS, "red", "blue")
         >>> members = [ShowAttendTell(words, SmallEncoder((24, 40), channels=8)) for _ in range(2)]
         >>> model = CaptionerEnsemble(members).eval()

@@ -8,7 +8,7 @@ from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from visattn.models.base import ModelGraph, example_images
-from visattn.models.captioner import Captioner
+from visattn.models.captioning.captioner import Captioner
 from visattn.results.kinds import END, PAD, START, UNKNOWN
 
 

@@ -16,7 +16,7 @@ from torchvision.models.swin_transformer import (
 )
 
 from visattn.blocks.transformer.swin_stage import fit_window
-from visattn.models.serialization.state_dict_mapping import (
+from visattn.models.saving.mapping import (
     ConvertedModel,
     TensorDict,
     copy_state_dict,

@@ -11,8 +11,8 @@ from visattn.blocks.transformer.stems import PatchEmbedding
 from visattn.blocks.transformer.swin_stage import SwinStage
 from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.io.messages import did_you_mean
-from visattn.models.classifier import ImageClassifier
-from visattn.models.serialization.state_dict_mapping import build_converted
+from visattn.models.base import ImageClassifier
+from visattn.models.saving.mapping import build_converted
 from visattn.models.swin.conversion import (
     swin_from_timm,
     swin_from_torchvision,

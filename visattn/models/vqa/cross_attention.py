@@ -9,15 +9,13 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.layer import FeedForward
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.models.encoder import ImageEncoder, cell_coordinates
-from visattn.models.vqa.grid_tokens import GridTokens, answer_head
+from visattn.models.base import ImageEncoder, cell_coordinates
+from visattn.models.vqa.model import AnswerOutput, GridTokens, QuestionGroups, VQAModel, answer_head
 from visattn.models.vqa.question_encoders import (
     QuestionEncoder,
     QuestionEncoderType,
     word_positions,
 )
-from visattn.models.vqa.question_groups import QuestionGroups
-from visattn.models.vqa_model import AnswerOutput, VQAModel
 
 
 class CrossAttentionVQA(VQAModel):
@@ -53,7 +51,7 @@ class CrossAttentionVQA(VQAModel):
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "what", "color")
         >>> model = CrossAttentionVQA(words, ("red", "blue"), encoder, dim=16).eval()

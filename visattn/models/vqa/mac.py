@@ -9,15 +9,13 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
 from visattn.functional.attention import context_vector, masked_softmax
-from visattn.models.encoder import ImageEncoder
-from visattn.models.vqa.grid_tokens import GridTokens, answer_head
+from visattn.models.base import ImageEncoder
+from visattn.models.vqa.model import AnswerOutput, GridTokens, QuestionGroups, VQAModel, answer_head
 from visattn.models.vqa.question_encoders import (
     EncodedQuestions,
     QuestionEncoder,
     QuestionEncoderType,
 )
-from visattn.models.vqa.question_groups import QuestionGroups
-from visattn.models.vqa_model import AnswerOutput, VQAModel
 
 
 class MACState(NamedTuple):
@@ -50,7 +48,7 @@ class MAC(VQAModel):
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.encoder import SmallEncoder
+        >>> from visattn.models.base import SmallEncoder
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> words = (*SPECIAL_TOKENS, "what", "color")
         >>> model = MAC(words, ("red", "blue"), encoder, dim=16).eval()

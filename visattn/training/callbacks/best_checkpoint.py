@@ -7,7 +7,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from visattn.models.serialization.checkpoint import read_progress, read_recorded_score
+from visattn.models.saving.checkpoint import read_progress, read_recorded_score
 from visattn.training.run_dir.checkpoints import set_aside
 
 

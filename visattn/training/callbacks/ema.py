@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from visattn.models.serialization.finite_weights import all_finite
+from visattn.models.saving.weight_files import all_finite
 from visattn.training.distributed.fsdp import gather_state, local_shards, shard_state
 
 

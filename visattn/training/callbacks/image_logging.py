@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from visattn import pipelines, viz
 from visattn.blocks.spatial_transformer import SpatialTransformer
 from visattn.functional.sampling import affine_corners, affine_sample
-from visattn.models.captioner import Captioner
-from visattn.models.classifier import ImageClassifier
-from visattn.models.segmentation.unet import UNet
+from visattn.models.base import ImageClassifier
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.unet import UNet
 from visattn.training.data_module import DataModule
 from visattn.training.segmentation.panels import batch_panels
 from visattn.training.task import Task

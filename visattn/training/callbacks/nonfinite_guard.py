@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from visattn.models.serialization.finite_weights import all_finite
+from visattn.models.saving.weight_files import all_finite
 from visattn.training.distributed.fsdp import all_shards_finite
 
 

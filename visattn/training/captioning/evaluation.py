@@ -13,8 +13,8 @@ from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases.grounding import phrases_to_cells
 from visattn.data.phrases.phrases import match_phrases
 from visattn.functional.captions import caption_loss
-from visattn.models.captioner import Captioner, TeacherForcedOutput
-from visattn.models.serialization.config import build_model, model_config
+from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
+from visattn.models.saving.config import build_model, model_config
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END
 from visattn.training.captioning.metrics import (

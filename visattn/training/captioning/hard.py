@@ -20,9 +20,8 @@ from visattn.functional.reinforce import (
     update_moving_average,
     value_baseline_loss,
 )
-from visattn.models.captioner import Captioner
-from visattn.models.captioning.hard_attention import PlaceRollouts, PlaceSampler
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.captioning.show_attend_tell import PlaceRollouts, PlaceSampler, ShowAttendTell
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.distributed.reduce import all_reduce_max, all_reduce_mean, ddp_loss_scale

@@ -25,9 +25,8 @@ from visattn.metrics.captioning.cider import (
     weighted_cider_d,
     weighted_ngrams,
 )
-from visattn.models.captioner import Captioner
-from visattn.models.captioning.hard_attention import PlaceSampler
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask

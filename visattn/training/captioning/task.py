@@ -25,9 +25,9 @@ from visattn.functional.captions import (
     doubly_stochastic_penalty,
     pack_targets,
 )
-from visattn.models.captioner import Captioner, TeacherForcedOutput
-from visattn.models.dense import encoder_decoder_parameters
-from visattn.models.serialization.checkpoint import read_model
+from visattn.models.base import encoder_decoder_parameters
+from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
+from visattn.models.saving.checkpoint import read_model
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
 from visattn.training.distributed.accumulation import GradientAccumulation
 from visattn.training.distributed.reduce import ddp_loss_scale, world_size

@@ -11,7 +11,7 @@ from torch.optim import SGD
 from torchvision.transforms import v2
 
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.models.classifier import ImageClassifier
+from visattn.models.base import ImageClassifier
 from visattn.training.classification.metrics import CLASSIFICATION_METRICS, ClassificationScores
 from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean, chance_level

@@ -18,8 +18,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from visattn import training
 from visattn.io.atomic import explained_disk_errors, remove_partial_files
 from visattn.io.safe_text import print_text
+from visattn.models.saving.checkpoint import read_checkpoint, read_progress
 from visattn.models.saving.runs import checkpoint_run
-from visattn.models.serialization.checkpoint import read_checkpoint, read_progress
 from visattn.training.callbacks.best_checkpoint import BestCheckpoint
 from visattn.training.callbacks.last_checkpoint import LastCheckpoint
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks

@@ -21,7 +21,7 @@ from lightning.pytorch.trainer.connectors import checkpoint_connector
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
-from visattn.models.serialization.config import model_classes
+from visattn.models.saving.config import model_classes
 from visattn.training.cli.arguments import option_values
 from visattn.training.cli.renames import rename_arguments, rename_config
 from visattn.training.cli.yaml_safety import check_yaml, read_config

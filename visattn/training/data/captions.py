@@ -25,7 +25,7 @@ from visattn.data.feature_cache import FeatureCache, Photos
 from visattn.data.loading.fallback import OnError
 from visattn.data.phrases.phrases import read_phrases
 from visattn.images.resize import ResizeMode, ResizeSpec
-from visattn.models.encoder import ImageEncoder
+from visattn.models.base import ImageEncoder
 from visattn.results.kinds import CaptionFormat, Split
 from visattn.training.data_module import DataModule
 from visattn.training.targets import TargetCounts

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, l1_loss, one_hot
 from torchvision.ops import sigmoid_focal_loss
 
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
-from visattn.models.detection.detr import BoxPrediction, ClassProbability, DetrOutput
+from visattn.models.detr import BoxPrediction, ClassProbability, DetrOutput
 from visattn.results.kinds import NO_OBJECT
 from visattn.training.distributed.reduce import all_reduce_mean
 

@@ -15,7 +15,7 @@ from visattn.metrics.detection.average_precision import (
     TrueBoxes,
     average_precision,
 )
-from visattn.models.detection.detr import PredictedObjects
+from visattn.models.detr import PredictedObjects
 
 DETECTION_METRICS = ("AP", "AP50", "AP75", "AR100", "loss")
 """Metrics that validation logs; the test adds those by area, and of query maps."""

@@ -13,7 +13,7 @@ from torch.optim import AdamW
 from visattn.data.regions.detection import DetectionBatch
 from visattn.metrics.detection.average_precision import AP_METRICS
 from visattn.metrics.localization import peak_locations, pointing_game_hits
-from visattn.models.detection.detr import DETR, BoxPrediction
+from visattn.models.detr import DETR, BoxPrediction
 from visattn.pipelines.detector_attention import detector_attention
 from visattn.training.data_module import InputSpec
 from visattn.training.detection.losses import SetCriterion

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from visattn.models.serialization.finite_weights import all_finite
+from visattn.models.saving.weight_files import all_finite
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 

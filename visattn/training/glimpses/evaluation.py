@@ -12,9 +12,8 @@ from torchmetrics import Metric
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading.sample_seed import per_sample_uniforms
 from visattn.functional.reinforce import gaussian_log_prob
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.models.ram.paths import object_scanpaths, raster_scanpaths
-from visattn.models.ram.rollout import GlimpseRollout
+from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
+from visattn.models.glimpses.retina import object_scanpaths, raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.glimpses.losses import total_cross_entropy

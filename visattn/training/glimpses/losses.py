@@ -14,8 +14,7 @@ from visattn.functional.reinforce import (
     reinforce_loss,
     value_baseline_loss,
 )
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.models.ram.rollout import GlimpseRollout
+from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.distributed.reduce import all_reduce_std
 from visattn.training.glimpses.rewards import (

@@ -14,8 +14,7 @@ from torch.optim import Adam, Optimizer
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.functional.reinforce import explained_variance, gaussian_entropy, update_moving_average
-from visattn.models.ram.glimpse_model import GlimpseModel
-from visattn.models.ram.rollout import GlimpseRollout
+from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import all_reduce_mean
 from visattn.training.distributed.rng import step_generator

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from visattn.data.questions.batch import Question, QuestionBatch
 from visattn.geometry import Geometry
-from visattn.models.vqa_model import AnswerOutput, VQAModel
+from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale

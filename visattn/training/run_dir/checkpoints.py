@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from visattn.models.serialization.checkpoint import Progress, read_checkpoint, read_progress
+from visattn.models.saving.checkpoint import Progress, read_checkpoint, read_progress
 from visattn.training.checkpoint.resume_checks import check_resumable
 
 

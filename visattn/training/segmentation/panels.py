@@ -5,7 +5,7 @@ from jaxtyping import UInt8
 
 from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
-from visattn.models.segmentation.unet import UNet, UNetOutput
+from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import place_segmentations
 from visattn.viz.maps.segmentation import segmentation_figure
 

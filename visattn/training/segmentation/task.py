@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from visattn.data.regions.segmentation import SegmentationBatch
-from visattn.models.segmentation.unet import UNet, UNetOutput
+from visattn.models.unet import UNet, UNetOutput
 from visattn.results.kinds import BACKGROUND
 from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean

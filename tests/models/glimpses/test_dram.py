@@ -1,0 +1,194 @@
+"""DRAM: what each layer sees, what trains it, and the order of its labels."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import visattn
+from visattn.functional.reinforce import gaussian_log_prob, reinforce_loss
+from visattn.models.glimpses.glimpse_model import GlimpseModel
+from visattn.models.glimpses.ram import DRAM
+from visattn.models.glimpses.retina import GlimpseNet
+
+
+def dram(channels: int = 1, **options: Any) -> DRAM:
+    torch.manual_seed(0)
+    settings = {
+        "max_objects": 2, "num_glimpses_per_object": 2, "glimpse_size": 5, "num_scales": 2,
+        "hidden_size": 11, "what_dim": 7, "where_dim": 3, "context_size": 6, **options,
+    }  # fmt: skip
+    model = DRAM("abcd", (13, 17), [0.2, 0.5, 0.6][:channels], [0.3] * channels, **settings)
+    nn.init.normal_(model.policy.mean.weight, std=0.5)  # so that it looks around
+    return model.eval()
+
+
+def images(count: int = 3, channels: int = 1, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, channels, 13, 17), dtype=torch.uint8, generator=random)
+
+
+def paths(count: int = 3, glimpses: int = 4) -> Tensor:
+    return torch.rand(count, glimpses, 2, generator=torch.Generator().manual_seed(8)) * 2 - 1
+
+
+def test_a_glimpse_is_its_content_times_its_location() -> None:
+    torch.manual_seed(1)
+    net = GlimpseNet(2, 3, fusion="product", what_dim=7, where_dim=5, out_dim=31)
+    patches, places = torch.randn(5, 2, 1, 3, 3), torch.randn(5, 2)
+    what = net.what_proj(net.glimpse_encoder(patches.flatten(1, 2)).relu())
+    where = net.where_proj(net.location_encoder(places).relu())
+    torch.testing.assert_close(net(patches, places), (what * where).relu())
+    assert net.where_proj.bias.tolist() == [1.0] * 31  # it starts near the content alone
+
+
+@pytest.mark.parametrize("rnn_type", ["lstm", "gru", "rnn"])
+def test_rollout_matches_two_recurrent_layers_written_out(rnn_type: str) -> None:
+    model = dram(rnn_type=rnn_type)
+    inputs, noise = model.normalize(images()), torch.randn(3, 1, 4, 2)
+    rollout = model.rollout(inputs, noise=noise)
+    assert model.context_net is not None
+    thumbnails = torch.nn.functional.interpolate(inputs, (6, 6), mode="area")
+    context = model.context_net(thumbnails)
+    lower: Any = (torch.zeros(3, 11),) * 2 if rnn_type == "lstm" else torch.zeros(3, 11)
+    upper: Any = context[:, :11].tanh()
+    upper = (upper, context[:, 11:]) if rnn_type == "lstm" else upper
+    pyramid = model.retina.build_pyramid(inputs)
+
+    def hidden(state: Any) -> Tensor:
+        return state[0] if isinstance(state, tuple) else state
+
+    for step in range(4):
+        mean = model.policy.mean(hidden(upper))
+        location = (mean + model.policy.std * noise[:, 0, step]).clamp(-1, 1)
+        torch.testing.assert_close(rollout.policy_states[:, 0, step], hidden(upper))
+        torch.testing.assert_close(rollout.policy_means[:, 0, step], mean)
+        torch.testing.assert_close(rollout.locations[:, 0, step], location)
+        glimpse = model.glimpse_net(model.retina(pyramid, location), location)
+        lower = model.rnn.cell(glimpse, lower)
+        upper = model.upper_rnn.cell(hidden(lower), upper)
+        logits = model.classifier(hidden(lower))
+        torch.testing.assert_close(rollout.logits[:, 0, step], logits)
+
+
+def test_the_context_leaves_the_classification_unchanged() -> None:
+    """At the same locations; the context moves the first location alone."""
+    model, path = dram(), paths()
+    before, free = model.scanpath(images(), locations=path), model.scanpath(images())
+    assert model.context_net is not None
+    for parameter in model.context_net.parameters():
+        nn.init.normal_(parameter)
+    assert torch.equal(model.scanpath(images(), locations=path).logits, before.logits)
+    other = model.scanpath(images())
+    assert not torch.equal(other.locations[:, :, 0], free.locations[:, :, 0])
+    started = [model.scanpath(images(), init_locations=path[:, 0]) for model in (model, dram())]
+    assert torch.equal(*(rollout.logits[:, :, 0] for rollout in started))  # the first glimpse
+
+
+def test_later_glimpses_do_not_change_earlier_logits() -> None:
+    model, path = dram(), paths()
+    changed = path.clone()
+    changed[:, 2:] *= -1
+    first, second = (model.scanpath(images(), locations=part).logits for part in (path, changed))
+    assert torch.equal(first[:, :, :2], second[:, :, :2])
+    assert (first[:, :, 2:] != second[:, :, 2:]).any()
+
+
+def trained_parts(model: DRAM, loss: Tensor) -> set[str]:
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    return {
+        name
+        for name, part in model.named_children()
+        if any(w.grad is not None and bool(w.grad.any()) for w in part.parameters())
+    }
+
+
+@pytest.mark.parametrize("backprop", [False, True])
+@pytest.mark.parametrize("backend", ["crop", "bilinear"])
+def test_each_loss_trains_its_own_parts(backprop: bool, backend: str) -> None:
+    model = dram(backend=backend)
+    rollout = model.rollout(
+        model.normalize(images()), sample=True, backprop_policy_to_core=backprop
+    )
+    classification = cross_entropy(rollout.logits.flatten(0, 2), torch.arange(12) % 4)
+    core = {"glimpse_net", "rnn", "classifier"}
+    assert trained_parts(model, classification) == core  # neither context nor policy
+    log_probs = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, 0.1)
+    policy = {"policy", "upper_rnn", "context_net"}
+    assert set(model.policy_modules) == policy
+    expected = policy | ({"glimpse_net", "rnn"} if backprop else set())
+    assert trained_parts(model, reinforce_loss(log_probs, torch.ones_like(log_probs))) == expected
+
+
+def test_labels_are_read_after_their_last_glimpse() -> None:
+    cases: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+        ({}, (3, 2, 4)), ({"max_objects": 1}, (3, 4)), ({"end_class": "end"}, (3, 3, 5)),
+    ]  # fmt: skip
+    for options, shape in cases:
+        model = dram(**options)
+        labels = model.num_labels
+        assert model.num_glimpses == 2 * labels
+        assert model.num_glimpses_per_label == 2
+        logits = model(images())
+        assert logits.shape == shape, options
+        rollout = model.scanpath(images())
+        assert torch.equal(logits.view(3, labels, -1), rollout.logits[:, 0, 1::2]), options
+        assert rollout.policy_means.shape == (3, 1, 2 * labels, 2)  # the first location, too
+
+
+def test_the_first_location_depends_on_the_context_alone() -> None:
+    locations = dram().scanpath(images()).locations[:, 0, 0]
+    assert locations.std(0).min() > 1e-3
+    plain = dram(context_size=0)
+    assert set(plain.policy_modules) == {"policy", "upper_rnn"}
+    locations = plain.scanpath(images()).locations
+    assert torch.equal(locations[0, 0, 0], locations[1, 0, 0])
+    assert not torch.equal(locations[0, 0, 1], locations[1, 0, 1])
+
+
+def test_given_samples_take_the_place_of_those_of_the_policy() -> None:
+    model, path = dram(), 2 * paths().unsqueeze(1)
+    rollout = model.rollout(model.normalize(images()), samples=path)
+    assert torch.equal(rollout.policy_samples, path)
+    assert torch.equal(rollout.locations, path.clamp(-1, 1))
+    fixed = model.rollout(model.normalize(images()), locations=path[:, 0].clamp(-1, 1))
+    torch.testing.assert_close(rollout.logits, fixed.logits)
+    torch.testing.assert_close(rollout.policy_means, model.policy.mean(rollout.policy_states))
+
+
+def test_rollouts_of_an_image_share_its_context() -> None:
+    model = dram()
+    rollout = model.scanpath(images(), num_rollouts=2)
+    torch.testing.assert_close(rollout.logits[:, 0], rollout.logits[:, 1])
+    torch.testing.assert_close(rollout.logits[:, :1], model.scanpath(images()).logits)
+
+
+def test_saved_and_loaded_it_reads_the_same(tmp_path: Path) -> None:
+    model = dram(3, end_class="end", context_size=5, rnn_type="gru")
+    assert model.class_names == ("a", "b", "c", "d", "end")
+    visattn.save(model, tmp_path / "model.safetensors")
+    loaded = visattn.load(tmp_path / "model.safetensors")
+    assert isinstance(loaded, DRAM)
+    assert isinstance(loaded, GlimpseModel)
+    assert loaded.class_names == model.class_names
+    assert torch.equal(loaded(images(channels=3)), model(images(channels=3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_objects": 0}, "max_objects and num_glimpses_per_object must be at least 1"),
+        ({"num_glimpses_per_object": 0}, "must be at least 1"),
+        ({"context_size": -1}, "context_size at least 0; got 2, 2 and -1"),
+        ({"rnn_type": "tree"}, "rnn_type"),
+        ({"max_objects": 4096}, "num_glimpses must be at most 4,096"),
+    ],
+    ids=str,
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dram(**options)

@@ -1,0 +1,210 @@
+"""Model configs: roundtrip for every class, and refused configs."""
+
+import inspect
+import json
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import torch
+from model_examples import EXAMPLES
+from torch import nn
+
+from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.base import Configurable, SmallEncoder
+from visattn.models.saving import config as meta
+from visattn.models.saving.config import (
+    build_model,
+    check_config_fits,
+    model_classes,
+    model_config,
+    weight_shapes,
+)
+from visattn.results.kinds import SPECIAL_TOKENS
+
+
+def arguments(kind: type[nn.Module]) -> list[str]:
+    return list(inspect.signature(kind.__init__).parameters)[1:]
+
+
+def test_every_class_has_an_example() -> None:
+    assert set(EXAMPLES) == set(model_classes())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_argument_is_an_attribute(name: str) -> None:
+    for argument in arguments(model_classes()[name]):
+        assert hasattr(EXAMPLES[name], argument), argument
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_config_builds_the_same_model(name: str) -> None:
+    model = EXAMPLES[name]
+    described = json.loads(json.dumps(model_config(model), allow_nan=False))
+    again = build_model(described)
+    assert type(again) is type(model)
+    assert model_config(again) == model_config(model)
+    assert {k: v.shape for k, v in again.state_dict().items()} == {
+        k: v.shape for k, v in model.state_dict().items()
+    }
+    again.load_state_dict(model.state_dict())
+    frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
+    assert frozen == [n for n, p in again.named_parameters() if not p.requires_grad]
+    size = getattr(model, "img_size", (16, 40))
+    if isinstance(model, SmallEncoder | TimmEncoder):
+        images = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
+        assert torch.equal(model.eval()(images), again.eval()(images))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_config_contains_every_argument(name: str) -> None:
+    described = model_config(EXAMPLES[name])
+    assert described["class"] == name
+    assert list(described["arguments"]) == arguments(model_classes()[name])
+
+
+def test_configs_of_foreign_classes_are_refused() -> None:
+    class SmallEncoder(nn.Module):  # of the same name as ours
+        pass
+
+    for model in (nn.Linear(2, 3), SmallEncoder()):
+        with pytest.raises(ValueError, match=f"must be one of .*, got {type(model).__name__}"):
+            model_config(model)
+
+
+def test_config_values_are_plain() -> None:
+    encoder = SmallEncoder((16, 16), channels=4)
+    encoder.channels = torch.tensor(4)  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="plain values only, got Tensor"):
+        model_config(encoder)
+
+
+SMALL: dict[str, Any] = {"class": "SmallEncoder", "arguments": {"img_size": [16, 16]}}
+
+
+@pytest.mark.parametrize(
+    ("description", "reason"),
+    [
+        ({}, "names one of .*KnowingWhenToLook, .*SmallEncoder"),
+        ({"class": "os.system", "arguments": {"command": "true"}}, "got 'os.system'"),
+        ({"class": "SmallEncoder"}, "and its arguments"),
+        ({"class": "SmallEncoder", "arguments": [3]}, "and its arguments"),
+        ({"class": ["SmallEncoder"], "arguments": {}}, "names one of"),
+        ({"class": "SmallEncoder", "arguments": {"sise": [8, 8]}}, "no argument sise; it has"),
+        ({"class": "SmallEncoder", "arguments": {"channels": 5}}, "multiple of 4"),
+        ({"class": "SmallEncoder", "arguments": {"img_size": "large"}}, "cannot be built"),
+        (
+            {"class": "TimmEncoder", "arguments": {"name": "test_resnet", "pretrained": True}},
+            "may not set pretrained or weights",
+        ),
+        (
+            {"class": "TimmEncoder", "arguments": {"name": "test_resnet", "weights": "/x"}},
+            "may not set pretrained or weights",
+        ),
+        (
+            {
+                "class": "TimmEncoder",
+                "arguments": {"name": "test_resnet", "timm_kwargs": {"checkpoint_path": "/x"}},
+            },
+            "may not contain checkpoint_path",
+        ),
+        (
+            {"class": "ShowAttendTell", "arguments": {"words": [], "encoder": SMALL}},
+            "words must begin with",
+        ),
+        (
+            {
+                "class": "ShowAttendTell",
+                "arguments": {"words": list(SPECIAL_TOKENS), "encoder": "SmallEncoder"},
+            },
+            "cannot be built with these arguments",
+        ),
+        (
+            {
+                "class": "ShowAttendTell",
+                "arguments": {
+                    "words": list(SPECIAL_TOKENS),
+                    "encoder": {"class": "subprocess.Popen", "arguments": {"args": "true"}},
+                },
+            },
+            "got 'subprocess.Popen'",
+        ),
+    ],
+)
+def test_invalid_configs_are_refused(description: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        build_model(description)
+
+
+HUGE: list[tuple[str, dict[str, Any]]] = [
+    (
+        "a tensor of",
+        {"class": "SmallEncoder", "arguments": {"img_size": [4096, 4096], "channels": 4096}},
+    ),
+    ("at most 16,777,216 pixels",
+     {"class": "SmallEncoder", "arguments": {"img_size": [2**20] * 2}}),
+    (
+        "a tensor of",
+        {
+            "class": "VisionTransformer",
+            "arguments": {
+                "class_names": ["cat", "dog"], "img_size": [512, 512], "patch_size": 1,
+                "embed_dim": 16, "depth": 1,
+                "num_heads": 1, "pos_embed_type": "none", "attn_type": "neighborhood",
+                "window_size": 501,
+            },
+        },
+    ),
+    (
+        "to 2\\^13 pixels",
+        {
+            "class": "RecurrentAttentionModel",
+            "arguments": {
+                "class_names": ["cat", "dog"], "img_size": [28, 28], "mean": [0.1], "std": [0.3],
+                "num_scales": 13, "glimpse_size": 1, "hidden_size": 3,
+            },
+        },
+    ),
+    (
+        "num_glimpses must be at most 4,096",
+        {
+            "class": "RecurrentAttentionModel",
+            "arguments": {
+                "class_names": ["cat", "dog"], "img_size": [28, 28], "mean": [0.1], "std": [0.3],
+                "num_glimpses": 2**20,
+            },
+        },
+    ),
+]  # fmt: skip
+
+
+def test_huge_configs_are_refused_before_allocation() -> None:
+    for reason, description in HUGE:
+        with pytest.raises(ValueError, match=reason):
+            check_config_fits(
+                description,
+                weight_shapes(partial(build_model, description), num_weights=99),
+                source="m",
+            )
+    captioner = {
+        "class": "ShowAttendTell",
+        "arguments": {"words": list(SPECIAL_TOKENS), "encoder": HUGE[0][1]},
+    }
+    with pytest.raises(ValueError, match=r"m\.safetensors: a tensor of .* would need"):
+        check_config_fits(
+            captioner,
+            weight_shapes(partial(build_model, captioner), num_weights=99),
+            source="m.safetensors",
+        )
+
+
+def test_meta_forward_runs_before_weights_are_read() -> None:
+    for model in EXAMPLES.values():
+        made: list[object] = []
+
+        def run(built: nn.Module, made: list[object] = made) -> None:
+            cast("Configurable", built).run_blank_image()
+            made.append(built)
+
+        meta.check_forward_memory(partial(build_model, model_config(model)), run)
+        assert len(made) == 1, type(model)  # an error on the way leaves it empty

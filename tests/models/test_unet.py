@@ -1,0 +1,140 @@
+"""U-Net: shapes on several encoders, gates, blocks of the catalog, refused encoders."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import visattn
+from visattn.blocks.registry import list_blocks
+from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.base import SmallEncoder
+from visattn.models.unet import UNet, UNetLevel
+
+CLASSES = ("background", "cat", "dog")
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
+
+
+def small(block: str | None = None) -> UNet:
+    torch.manual_seed(5)
+    return UNet(CLASSES, SmallEncoder((24, 40), channels=12), block=block).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("test_resnet", [0, 1, 2, 3]), ("test_convnext", [0, 1, 2, 3]), ("test_efficientnet", [1, 3])],
+)
+def test_logits_have_the_size_of_the_input(name: str, stages: list[int]) -> None:
+    encoder = TimmEncoder(name, img_size=(64, 96), stage=stages, unfreeze_from_stage=0)
+    model = UNet(CLASSES, encoder, decoder_channels=(7, 5, 3))
+    assert model(torch.zeros(2, 3, 64, 96, dtype=torch.uint8)).shape == (2, 3, 64, 96)
+    assert len(model.levels) == len(stages) - 1
+
+
+def test_stages_may_come_in_any_order() -> None:
+    torch.manual_seed(1)
+    first = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[0, 2, 3]))
+    other = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[3, 0, 2]))
+    other.load_state_dict(first.state_dict())
+    images = noise(1, 3, 64, 64)
+    torch.testing.assert_close(first.eval()(images), other.eval()(images))
+
+
+def test_frozen_encoder_with_a_trainable_tail() -> None:
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64), stage=[1, 2, 3], unfreeze_from_stage=2)
+    model = UNet(CLASSES, encoder)
+    model(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).sum().backward()
+    trained = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert any(name.startswith("encoder.") for name in trained)
+    assert not any(name.startswith("encoder.backbone.conv1") for name in trained)
+
+
+def test_gate_with_zero_psi_halves_the_skip_connection() -> None:
+    level = UNetLevel(5, 4, 3, block="gate").eval()
+    assert level.gate is not None
+    psi: Any = level.gate.psi
+    torch.nn.init.zeros_(psi.weight)
+    torch.nn.init.zeros_(psi.bias)
+    plain = UNetLevel(5, 4, 3).eval()
+    plain.convolutions.load_state_dict(level.convolutions.state_dict())
+    x, skip = noise(2, 5, 3, 7), noise(2, 4, 6, 14)
+    output, gate = level(x, skip)
+    assert gate is not None
+    assert torch.equal(gate, torch.full((2, 6, 14), 0.5))
+    torch.testing.assert_close(output, plain(x, skip / 2)[0])
+
+
+def test_gates_are_on_the_grids_of_the_skip_connections_and_recorded() -> None:
+    model, images = small("gate"), noise(2, 3, 24, 40)
+    output = model.segment(images)
+    assert [tuple(gate.shape) for gate in output.gates] == [(2, 6, 10), (2, 12, 20)]
+    assert torch.equal(model(images), output.logits)
+    with visattn.record(model) as recording:
+        model(images)
+    recorded = [recorded_map.values for recorded_map in recording.maps]
+    assert len(recorded) == 2
+    for values, gate in zip(recorded, output.gates, strict=True):
+        torch.testing.assert_close(values.view_as(gate), gate)
+
+
+def test_the_signal_of_a_gate_is_the_coarser_feature() -> None:
+    model = small("gate")
+    level = model.levels[1]
+    assert isinstance(level, UNetLevel)
+    assert level.gate is not None
+    assert level.gate.signal_channels == model.decoder_channels[-2]
+
+
+@pytest.mark.parametrize("block", [name for name in list_blocks() if name != "gate"])
+def test_every_block_of_the_catalog_fits(block: str) -> None:
+    model, images = small(block).train(), noise(2, 3, 24, 40)
+    output = model.segment(images)
+    assert output.logits.shape == (2, 3, 24, 40)
+    assert output.gates == ()
+    output.logits.square().mean().backward()
+    assert all(torch.isfinite(w.grad).all() for w in model.parameters() if w.grad is not None)
+
+
+def test_scse_is_applied_to_input_and_output_of_each_level() -> None:
+    blocks = [m for m in small("scse").modules() if type(m).__name__ == "SCSE"]
+    assert [block.channels for block in blocks] == [12 + 6, 48, 48 + 3, 32]
+
+
+def test_an_impulse_in_the_image_moves_logits_around_it() -> None:
+    """A marked block on the image changes the logits there, not mirrored or shifted."""
+    model = small()
+    images = torch.zeros(1, 3, 24, 40)
+    marked = images.clone()
+    marked[..., 16:20, 28:32] = 3
+    with torch.no_grad():
+        change = (model(marked) - model(images)).abs().sum((0, 1))
+    y, x = (change / change.sum()).sum(1), (change / change.sum()).sum(0)
+    center = (float(y @ (torch.arange(24) + 0.5)), float(x @ (torch.arange(40) + 0.5)))
+    assert center == (pytest.approx(18, abs=4), pytest.approx(30, abs=4))
+
+
+def test_encoders_of_one_resolution_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"stages have grids of different sizes, got 3 x 5; set"):
+        UNet(CLASSES, TimmEncoder("test_resnet", img_size=(96, 160)))
+    vit = TimmEncoder("test_vit", img_size=(160, 160), stage=[0, 1])
+    with pytest.raises(ValueError, match="got 10 x 10, 10 x 10"):
+        UNet(CLASSES, vit)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"decoder_channels": (8,)}, "2 positive numbers for an encoder of 3 stages"),
+        ({"decoder_channels": (8, 0)}, "2 positive numbers"),
+        ({"block": "cbma"}, "there is no block named 'cbma'; did you mean cbam"),
+        ({"block": "gate", "block_kwargs": {"reductions": 3}}, "reductions"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=reason):
+        UNet(CLASSES, SmallEncoder((24, 40), channels=12), **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least two"):
+        UNet(("cat",), SmallEncoder((24, 40), channels=12))

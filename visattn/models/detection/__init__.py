@@ -1,1 +1,0 @@
-"""Object detection: DETR with anchor queries, deformable attention, denoising, two stages."""

@@ -1,1 +1,0 @@
-"""Recurrent attention model: glimpses chosen by a learned policy."""

@@ -1,1 +1,0 @@
-"""Models as safetensors files: configuration, shapes, weights."""
