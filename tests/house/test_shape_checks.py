@@ -10,7 +10,7 @@ from jaxtyping import Float, TypeCheckError, jaxtyped
 from shape_checks import around_shapes, checked
 from torch import Tensor
 
-from visattn.metrics.maps.grounding import attention_correctness
+from visattn.metrics.grounding import attention_correctness
 
 
 class Scaled:

@@ -8,10 +8,10 @@ import numpy as np
 
 from benchmarks.perturbation_speeds import removal_figure
 from benchmarks.transformer_speeds import Figure
-from visattn.metrics.captioning.bleu import ngram_counts
-from visattn.metrics.captioning.cider import (
+from visattn.metrics.ngrams import (
     cider_d_score,
     idf_table,
+    ngram_counts,
     weighted_cider_d,
     weighted_ngrams,
 )

@@ -26,7 +26,7 @@ from visattn.metrics.faithfulness import (
     road_scores,
 )
 from visattn.metrics.localization import LocalizationRule, is_constant_map, localization_scores
-from visattn.metrics.maps.sanity_checks import cascading_randomization, map_similarity
+from visattn.metrics.sanity_checks import cascading_randomization, map_similarity
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.model_info import ExplainedModel

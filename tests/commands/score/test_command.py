@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from visattn.cli import main
-from visattn.metrics.captioning import scores as caption_metrics
+from visattn.metrics import captions as caption_metrics
 
 Capsys = pytest.CaptureFixture[str]
 GOLDEN = json.loads(

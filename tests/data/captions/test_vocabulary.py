@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from visattn.data.captions.vocabulary import Vocabulary, split_words
-from visattn.metrics.captioning.ptb_tokenizer import ptb_tokenize
+from visattn.metrics.ptb_tokenizer import ptb_tokenize
 from visattn.results.kinds import END, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=5)

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from visattn.data.captions.vocabulary import split_words
 from visattn.data.phrases.phrases import match_phrases, phrases_to_input, read_phrases
 from visattn.geometry.affine import Box, Geometry
-from visattn.metrics.maps.grounding import box_coverage
+from visattn.metrics.grounding import box_coverage
 from visattn.results.captions import Phrase
 
 BOX = [0.0, 0.25, 0.5, 1.0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.metrics.maps.attention_stats import (
+from visattn.metrics.attention_stats import (
     attention_entropy,
     head_diversity,
     mean_attention_distance,

@@ -8,7 +8,7 @@ from torch import distributed
 
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.scenes.world import COLORS, SceneObject, World
-from visattn.metrics.captioning.scores import caption_scores
+from visattn.metrics.captions import caption_scores
 from visattn.training.captioning.metrics import (
     SCENE_CAPTION_METRICS,
     SCENE_MAP_METRICS,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.metrics.maps.grounding import paper_correctness
+from visattn.metrics.grounding import paper_correctness
 from visattn.results.captions import Phrase
 from visattn.training.captioning.metrics import PHRASE_METRICS, PhraseScores
 

@@ -14,7 +14,7 @@ from torch import nn
 from visattn.data.captions.batch import CaptionSample, collate_captions
 from visattn.data.captions.vocabulary import split_words
 from visattn.functional.captions import SampledCaptions
-from visattn.metrics.captioning.cider import idf_table, weighted_ngrams
+from visattn.metrics.ngrams import idf_table, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
 from visattn.results.kinds import END, START

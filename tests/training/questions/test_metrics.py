@@ -2,7 +2,7 @@
 
 import torch
 
-from visattn.metrics.maps.grounding import (
+from visattn.metrics.grounding import (
     attention_correctness,
     box_coverage,
     pointing_hit,

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from visattn.cli import main
 from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.questions.batch import QuestionBatch
-from visattn.metrics.maps.grounding import box_coverage
+from visattn.metrics.grounding import box_coverage
 from visattn.models.base import SmallEncoder
 from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
 from visattn.models.vqa.cross_attention import CrossAttentionVQA

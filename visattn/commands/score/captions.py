@@ -20,7 +20,7 @@ from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from visattn.data.captions.files import CaptionEntry
-    from visattn.metrics.captioning.scores import CaptionScores
+    from visattn.metrics.captions import CaptionScores
 
 _DESCRIPTION = """\
 Score the captions of a model against reference captions: BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as
@@ -82,7 +82,7 @@ def score(args: argparse.Namespace) -> int:
         ValueError: If a file has an unknown format, or the two files have different images.
         OSError: If `--out` cannot be written.
     """
-    from visattn.metrics.captioning.scores import caption_scores
+    from visattn.metrics.captions import caption_scores
 
     pairs, notes = _read_pairs(args)
     if args.out is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from visattn.commands.options.folders import encode_png
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.metrics.maps.attention_stats import LayerDiagnostics
+    from visattn.metrics.attention_stats import LayerDiagnostics
     from visattn.pipelines.evaluate_maps import MapEvaluator
     from visattn.recording.model_info import ExplainedModel
 
@@ -29,7 +29,7 @@ def diagnose(
     Raises:
         ValueError: If the attention of the model cannot be recorded.
     """
-    from visattn.metrics.maps.attention_stats import diagnose_layers
+    from visattn.metrics.attention_stats import diagnose_layers
     from visattn.viz.plots.attention_stats import plot_attention_stats
 
     inputs = (

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
-from visattn.metrics.captioning.writing_systems import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
+from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 _CLITIC = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # clitics that the Penn Treebank splits off

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.geometry.affine import Box
-from visattn.metrics.maps.grounding import (
+from visattn.metrics.grounding import (
     attention_correctness,
     box_coverage,
     box_target,

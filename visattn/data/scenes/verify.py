@@ -12,7 +12,7 @@ from torch import Tensor
 from visattn.data.scenes.grammar import PLACES, RELATIONS, relation_holds
 from visattn.data.scenes.render import object_boxes
 from visattn.data.scenes.world import COLORS, RADII, SHAPES, TEXTURES, SceneObject, World
-from visattn.metrics.maps.grounding import (
+from visattn.metrics.grounding import (
     attention_correctness,
     box_coverage,
     pointing_hit,

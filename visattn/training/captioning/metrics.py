@@ -15,7 +15,7 @@ from visattn.data.phrases.grounding import GroundingResult, score_phrases
 from visattn.data.scenes.grammar import is_visual_word
 from visattn.data.scenes.verify import score_caption
 from visattn.data.scenes.world import World
-from visattn.metrics.captioning.scores import CaptionScores, caption_scores
+from visattn.metrics.captions import CaptionScores, caption_scores
 from visattn.results.captions import Phrase
 from visattn.training.metrics import WeightedMean
 

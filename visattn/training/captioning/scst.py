@@ -17,11 +17,12 @@ from visattn.functional.reinforce import (
     leave_one_out_advantages,
     reinforce_loss,
 )
-from visattn.metrics.captioning.bleu import NgramCounts, ngram_counts
-from visattn.metrics.captioning.cider import (
+from visattn.metrics.ngrams import (
     IdfTable,
+    NgramCounts,
     WeightedNgrams,
     idf_table,
+    ngram_counts,
     weighted_cider_d,
     weighted_ngrams,
 )

@@ -9,12 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from visattn.data.regions.detection import DetectionSample
-from visattn.metrics.detection.average_precision import (
-    APResult,
-    DetectedBoxes,
-    TrueBoxes,
-    average_precision,
-)
+from visattn.metrics.detection import APResult, DetectedBoxes, TrueBoxes, average_precision
 from visattn.models.detr import PredictedObjects
 
 DETECTION_METRICS = ("AP", "AP50", "AP75", "AR100", "loss")

@@ -11,7 +11,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 from torch.optim import AdamW
 
 from visattn.data.regions.detection import DetectionBatch
-from visattn.metrics.detection.average_precision import AP_METRICS
+from visattn.metrics.detection import AP_METRICS
 from visattn.metrics.localization import peak_locations, pointing_game_hits
 from visattn.models.detr import DETR, BoxPrediction
 from visattn.pipelines.detector_attention import detector_attention

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torchmetrics import Metric
 
-from visattn.metrics.maps.grounding import (
+from visattn.metrics.grounding import (
     attention_correctness,
     box_coverage,
     pointing_hit,

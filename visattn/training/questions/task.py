@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from visattn.data.questions.batch import QuestionBatch
 from visattn.data.questions.erasure import Erased
 from visattn.functional.captions import attention_mass_loss
-from visattn.metrics.maps.grounding import box_coverage
+from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean

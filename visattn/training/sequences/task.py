@@ -12,7 +12,7 @@ from torch.optim import AdamW
 from torchmetrics.functional.text import edit_distance
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.metrics.maps.grounding import attention_correctness, box_coverage, pointing_hit
+from visattn.metrics.grounding import attention_correctness, box_coverage, pointing_hit
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.results.kinds import END, IGNORE_LABEL, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.data_module import InputSpec

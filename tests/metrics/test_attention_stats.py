@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.metrics.maps.attention_stats import diagnose_layers, layer_diagnostics
+from visattn.metrics.attention_stats import diagnose_layers, layer_diagnostics
 from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.metrics.maps.grounding import (
+from visattn.metrics.grounding import (
     attention_correctness,
     box_coverage,
     box_target,

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.metrics.captioning.bleu import ngram_counts
-from visattn.metrics.captioning.cider import cider_d
+from visattn.metrics.ngrams import cider_d, ngram_counts
 
 lines = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=11).map(" ".join)
 Sample = tuple[str, list[str]]

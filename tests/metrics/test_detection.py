@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from visattn.metrics.detection.average_precision import (
+from visattn.metrics.detection import (
     AP_METRICS,
     APResult,
     DetectedBoxes,
@@ -17,7 +17,7 @@ from visattn.metrics.detection.average_precision import (
     average_precision,
 )
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 SCRIPT = """
 import contextlib, io, json, sys

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from visattn.data.captions.vocabulary import Vocabulary
-from visattn.metrics.captioning.bleu import bleu_scores, ngram_counts
-from visattn.metrics.captioning.ptb_tokenizer import (
-    REMOVED,
-    ptb_tokenize,
-    simplify_characters,
-    token_spans,
-)
+from visattn.metrics.ngrams import bleu_scores, ngram_counts
+from visattn.metrics.ptb_tokenizer import REMOVED, ptb_tokenize, simplify_characters, token_spans
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())
 

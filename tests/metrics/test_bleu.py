@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.metrics.captioning.bleu import NgramCounts, bleu_scores, ngram_counts
+from visattn.metrics.ngrams import NgramCounts, bleu_scores, ngram_counts
 
 lines = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), max_size=11).map(" ".join)
 images = st.lists(st.tuples(lines, st.lists(lines, min_size=1, max_size=5)), min_size=1, max_size=5)

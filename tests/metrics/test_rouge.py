@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.metrics.captioning.rouge import lcs_length, rouge_l
+from visattn.metrics.ngrams import lcs_length, rouge_l
 
 words = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=13)
 lines = words.map(" ".join)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.metrics.maps.sanity_checks import (
+from visattn.metrics.sanity_checks import (
     cascading_module_groups,
     cascading_randomization,
     map_similarity,

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from visattn.metrics.captioning import scores as caption_metrics
-from visattn.metrics.captioning.java import JavaScore
-from visattn.metrics.captioning.scores import caption_scores, score_signature
+from visattn.metrics import captions as caption_metrics
+from visattn.metrics.captions import JavaScore, caption_scores, score_signature
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())["sets"]
 NAMES = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D"]

@@ -1,15 +1,74 @@
-"""Penn Treebank tokenizer of captions, equivalent to PTBTokenizer of Stanford CoreNLP.
-
-The lists of abbreviations were obtained by running the official tokenizer on every word of up to
-five letters, and on 157,000 English words.
-"""
+"""Character classes of regular expressions: marks of letters, and scripts without spaces."""
 
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from visattn.metrics.captioning.writing_systems import separate_unspaced
+# Scripts without spaces between words: Han, kana, bopomofo, Thai, Lao, Burmese, Khmer.
+UNSPACED_LETTERS = (
+    "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d\u3105-\u312f"
+    "\u0e01-\u0e30\u0e32\u0e33\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ebd\u0ec0-\u0ec6\u0edc-\u0edf"
+    "\u1000-\u102a\u103f\u1050-\u1055\u105a-\u105d\u1061\u1065\u1066\u106e-\u1070\u1075-\u1081\u108e"
+    "\u1780-\u17b3\u17d7"
+)
+
+
+"""Ranges for the inside of a character class; a letter of them, with its marks, is a token."""
+
+
+_VOWELS = "\u0e33\u0eb3"  # Thai and Lao am, which is drawn above the letter before it
+
+
+_STACKING = "\u1039\u17d2"  # write the next Burmese or Khmer letter below this one
+
+
+def _mark_ranges() -> Iterator[str]:
+    """Yield ranges of the characters that Unicode calls marks."""
+    first = -1
+    for code in range(0x300, 0x20000):
+        is_mark = unicodedata.category(chr(code)).startswith("M")
+        if is_mark and first < 0:
+            first = code
+        elif not is_mark and first >= 0:
+            yield f"{chr(first)}-{chr(code - 1)}"
+            first = -1
+
+
+MARKS = "".join(_mark_ranges())
+
+
+"""Ranges of combining marks: vowel signs and accents, which belong to the letter before them."""
+
+
+UNSPACED_TOKEN = (
+    rf"[{UNSPACED_LETTERS}](?:[{MARKS}{_VOWELS}]|(?<=[{_STACKING}])[{UNSPACED_LETTERS}])*"
+)
+
+
+"""Pattern of a letter of a script without spaces, with its marks and the letters below it."""
+
+
+_UNSPACED = re.compile(UNSPACED_TOKEN)
+
+
+_PUNCTUATION = dict.fromkeys(map(ord, "、。〈〉《》「」『』【】・！（），．：；？"), " ")  # noqa: RUF001
+
+
+def separate_unspaced(text: str) -> str:
+    """Return a text with spaces around each letter of scripts that have no spaces between words.
+
+    Their punctuation becomes spaces.
+
+    Example:
+        >>> separate_unspaced("两只狗, run。").split()
+        ['两', '只', '狗', ',', 'run']
+    """
+    if text.isascii():
+        return text
+    return _UNSPACED.sub(r" \g<0> ", text.translate(_PUNCTUATION))
+
 
 # Abbreviations that keep their period unless a letter follows directly: mr.x is a single token.
 TITLES = """
@@ -17,6 +76,7 @@ adj adm adv alex assoc asst attys atty ave brig capt cf cie cmdr col comdr cpl d
 elec ens ft gen gov govs hon insp invt jos lieut lt maj messrs mfg mlle mme mr mrs ms msgr mt mtg
 natl pfc ph pres prof profs pvt rep reps rev sen sens sfc sgt spc st ste supt supts treas vs wm
 """
+
 
 # Abbreviations that keep their period even before a single letter: jan.x is two tokens.
 ENDINGS = """
@@ -26,11 +86,14 @@ neb nev nov oct okla penn plc ppte pptes ppty pptys pte ptes pty ptys rd rt sep 
 tel tenn thu thurs tue tues univ va vt wed wis wisc wyo
 """
 
+
 # Abbreviations only if capitalized: "they wash." but "Seattle, Wash."
 CAPITALS = "ark az del ill la mass miss ore pa tex wash"
 
+
 # Abbreviations only before a number: "no. 5" but "she says no."
 COUNTERS = "art ca fig figs no nos op pp prop"
+
 
 # If capitalized, these words start a sentence, so a letter before them ends one: "on plan B. The".
 STARTERS = """
@@ -47,7 +110,11 @@ _SYMBOLS = (  # ranges of symbols that the official tokenizer recognizes, a subs
     (0x2153, 0x215E), (0x2190, 0x2BFF), (0x3001, 0x3002), (0x3012, 0x3012), (0x30FB, 0x30FB),
     (0xFF01, 0xFF65), (0xFFE0, 0xFFE1), (0xFFE5, 0xFFE6),
 )  # fmt: skip
+
+
 _LETTER_CATEGORIES = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"}
+
+
 _REPLACEMENTS = {
     "\x80": "$", "\x91": "«", "\x92": "’", "\x93": "“", "\x94": "”", "\x96": "–", "\x97": "–",
     "¤": "$", "«": "“", "»": "”", "\u2010": "¬", "\u2011": "¬", "–": "–", "—": "–", "―": "–",
@@ -99,31 +166,67 @@ def _alternatives(words: str) -> str:
 
 
 _L, _W = "[A-Za-zé]", "[A-Za-z0-9é]"
+
+
 _A = "['’]"  # the right curly quote is an apostrophe too
+
+
 _CLITIC = r"'(?i:[msd]|re|ve|ll)(?![A-Za-z])|’(?i:[msd]|re|ve|ll)"
+
+
 _NUMBER = r"(?:[0-9]*(?:[.:,][0-9]+)+|[0-9]+)"
+
+
 _PART = rf"(?:[dloDLO]{_A}{_W}{{2,}}|(?:[A-Za-z]\.){{2,}}|{_W}+)"
+
+
 _CAPITALIZED = _alternatives(f"{CAPITALS.title()} {CAPITALS.upper()}")
+
+
 _SENTENCE_START = "|".join(f"{word[0].upper()}(?i:{word[1:]})" for word in STARTERS.split())
+
+
 _FILE_TYPES = (
     "bat|bmp|c|class|cgi|cpp|dll|docx?|exe|gif|gz|html?|h|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|ppt|ps|"
     "py|sql|tar|txt|wav|x|xml|zip"
 )
+
+
 _NO_URL = r' "()<>{|}'
+
+
 _URL_END = rf"[^{_NO_URL}.!?,-]"
+
+
 _SITE_SIGN = "#%&*+~«’“”–…§"
 
+
 _HYPHENED = rf"(?:[A-Za-z0-9][A-Za-z0-9.,]*|{_PART})(?:-{_PART})+"  # t-shirt, non-U.S.
+
+
 _UNDERSCORED = rf"{_W}+(?:[_-]{_W}+)+"
+
+
 _JOINED = r"[A-Z]+(?:(?:&(?:amp;)?|\+)[A-Z]+)+"  # AT&T, but at & t
+
+
 _SLASHED = r"[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2}"
+
+
 _FILE = rf"[A-Za-z0-9][A-Za-z0-9.]*\.(?i:{_FILE_TYPES})(?=[ ,.;:!?]|$)"
+
+
 _MAIL = rf"[A-Za-z0-9][^{_NO_URL}@]{{,64}}@(?:[^{_NO_URL}.@]+\.)*[^{_NO_URL}.@]+"
+
+
 _SITE = (  # lengths are bounded, so that matching time is bounded
     rf"(?i:[a-zé{_SITE_SIGN}][a-z0-9é{_SITE_SIGN}]{{,63}}\.(?:[a-z0-9é{_SITE_SIGN}]{{1,63}}\.){{,9}}"
     rf"(?:com|net|org|edu)(?:/[^{_NO_URL}]+{_URL_END})?)"
 )
+
+
 _TWO_WORDS = rf"(?i:cannot|gonna|gotta|lemme|gimme|wanna)(?!{_W})"
+
 
 _WORDS = [  # tokens that start with a letter
     _TWO_WORDS,
@@ -153,6 +256,8 @@ _WORDS = [  # tokens that start with a letter
     _MAIL,
     _FILE,
 ]
+
+
 _NUMBERS = [  # tokens that start with a digit
     rf"{_W}+(?:¬{_W}+)*",
     rf"{_W}+(?:-{_W}+)*\.(?P<next>[,;:])",
@@ -166,6 +271,8 @@ _NUMBERS = [  # tokens that start with a digit
     _FILE,
     _MAIL,
 ]
+
+
 _APOSTROPHES = [
     _CLITIC,
     r"'[nN](?:['’]|(?= |$))|’[nN]['’]?",  # rock 'n' roll
@@ -173,6 +280,8 @@ _APOSTROPHES = [
     rf"{_A}(?i:em|till?|cause)",
     rf"{_A}(?:[2-9]0s|[0-9]{{2}}(?= |$))",  # '90s, '68
 ]
+
+
 _REST = [
     rf"[-+]{_NUMBER}|{_NUMBER}",
     r"\([0-9]{2,3}\) ?[0-9]{3,4}[- ]?[0-9]{3,5}",  # a telephone
@@ -243,6 +352,7 @@ def _character_kind(character: str) -> str:
 # The official list without four tokens that never occur: brackets become lower case and are kept.
 REMOVED = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
+
 _TOKEN_NAMES = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
     "–": "--", "…": "...", '"': "''", "«": "`", "’": "'", "“": "``", "”": "''",
@@ -251,8 +361,14 @@ _TOKEN_NAMES = {
     "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'", "&nbsp;": "",
     "&mdash;": "--", "&ndash;": "--",
 }  # fmt: skip
+
+
 _PARENTHESES = str.maketrans({"(": "-lrb-", ")": "-rrb-"})
+
+
 _CLITIC_TOKENS = re.compile("['’](?:[msd]|re|ve|ll)|n['’`\u2018\u201b]t")
+
+
 # Texts whose tokens may contain spaces, or depend on the next word: numbers (5 1/2, telephone
 # numbers, no. 5), tags, spaced periods.
 _SPANS_SPACES = re.compile(r"[0-9<]|\. \.|\b[A-Za-z]\. +[A-Z]")

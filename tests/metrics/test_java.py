@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from visattn.metrics.captioning.java import JavaScore, java_score
+from visattn.metrics.captions import JavaScore, java_score
 
 CAPTIONS = {"b": "a red ring", "a": "two rings"}
 REFERENCES = {"b": ["one ring"], "a": ["rings", "two rings"]}

@@ -1,1 +1,0 @@
-"""BLEU, ROUGE-L, CIDEr-D, METEOR and SPICE of captions."""

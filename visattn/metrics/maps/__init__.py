@@ -1,1 +1,0 @@
-"""Localization, faithfulness and sanity checks of attention maps."""
