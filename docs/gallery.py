@@ -25,7 +25,7 @@ import visattn as va
 from visattn.attribution import METHODS, Method
 from visattn.blocks import block_class, block_info, list_blocks
 from visattn.data import Scenes, WorldConfig, single_object_scenes
-from visattn.data.scenes.single_object import SingleObjectScenes
+from visattn.data.scenes.dataset import SingleObjectScenes
 from visattn.models import AttentionResNet, TextPromptClassifier, VisionTransformer
 from visattn.viz import colormap_lut
 

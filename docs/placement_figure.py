@@ -22,11 +22,7 @@ from PIL import Image, ImageDraw
 
 import visattn as va
 from visattn.data import Scenes
-from visattn.data.scenes.single_object import (
-    SINGLE_OBJECT,
-    SingleObjectScenes,
-    single_object_scenes,
-)
+from visattn.data.scenes.dataset import SINGLE_OBJECT, SingleObjectScenes, single_object_scenes
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.models import load_model
 from visattn.viz import colormap_lut

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from visattn.data.regions.readers import read_annotated_images
 from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import object_boxes
+from visattn.data.scenes.world import object_boxes
 from visattn.functional.boxes import box_iou
 from visattn.images.reader import read_image
 from visattn.models.saving.load import load

@@ -68,7 +68,7 @@ def scenes(count: int, split: Any, seed: int = 0) -> Any:
 
 def vocabulary() -> list[str]:
     """Return the special tokens and the words of the captions."""
-    from visattn.data.scenes.grammar import grammar_words
+    from visattn.data.scenes.language import grammar_words
 
     return [*SPECIAL, *grammar_words(scenes(1, "train").config)]
 
@@ -377,7 +377,7 @@ def _load(folder: Path) -> tuple[Any, str]:
 @torch.no_grad()
 def _evaluate(model: Any, kind: str, count: int, seed: int = 0) -> dict[str, float]:
     """Return the share of test scenes whose greedy caption is true, and that is grammatical."""
-    from visattn.data.scenes.verify import verify_caption
+    from visattn.data.scenes.language import verify_caption
 
     dataset, words = scenes(count, "test", seed), vocabulary()
     true = parsed = 0

@@ -18,11 +18,10 @@ from visattn.commands.records import ResultFolder
 from visattn.data.captions.files import read_caption_results, read_captions, read_split_file
 from visattn.data.classification.torchvision_sets import read_idx_shape
 from visattn.data.feature_cache import HEADER, FeatureHeader
-from visattn.data.phrases.phrases import read_phrases
+from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
-from visattn.data.shards.tar_stream import read_tar_samples
-from visattn.data.shards.webdataset import parse_streamed_sample
+from visattn.data.shards.streams import parse_streamed_sample, read_tar_samples
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.huggingface import (

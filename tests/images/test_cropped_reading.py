@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from visattn.data.images.augment import PerImageTransform, RandomResizedCrop, build_augmentation
+from visattn.data.augment.images import PerImageTransform, RandomResizedCrop, build_augmentation
 from visattn.images.reader import ImageError, read_image
 
 UNIFORMS = torch.rand(7, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.metrics.ngrams import bleu_scores, ngram_counts
 from visattn.metrics.ptb_tokenizer import REMOVED, ptb_tokenize, simplify_characters, token_spans
 

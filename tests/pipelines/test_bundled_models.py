@@ -8,8 +8,8 @@ import torch
 
 import visattn as va
 from visattn.cli import main
-from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
-from visattn.data.scenes.verify import verify_caption
+from visattn.data.scenes.dataset import SINGLE_OBJECT, single_object_scenes
+from visattn.data.scenes.language import verify_caption
 from visattn.data.scenes.world import WorldConfig
 from visattn.models import RecurrentAttentionModel, ShowAttendTell
 from visattn.models.saving.bundled import find_bundled_model, list_bundled_models

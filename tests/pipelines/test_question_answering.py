@@ -16,7 +16,7 @@ from tiny_vlms import build
 from torch import nn
 
 import visattn as va
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.pipelines.question_answering import MAX_WORDS, check_question
 from visattn.results.values import Answer

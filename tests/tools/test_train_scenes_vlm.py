@@ -62,7 +62,7 @@ def test_interrupted_run_continues_exactly_and_is_scored(
 
 
 def check_scores(tool: ModuleType, folder: Path) -> None:
-    from visattn.data.phrases.samples import scene_photos
+    from visattn.data.phrases import scene_photos
     from visattn.pipelines.words.methods import ReplayedWords
 
     model, processor, _ = load_word_model(folder)

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peak_memories import megabytes, printed_memory
-from visattn.data.captions.dataset import CaptionDataset
+from visattn.data.captions.dataset import CaptionDataset, CaptionedPhotos
 from visattn.data.captions.files import read_captions
-from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache import FeatureCache
-from visattn.data.shards.datasets import ShardedPhotos
-from visattn.data.shards.reader import ShardSamples
+from visattn.data.shards.reader import ShardedPhotos, ShardSamples
 from visattn.images.resize import ResizeSpec
 
 RESIZE = ResizeSpec((224, 224))

@@ -13,13 +13,12 @@ from PIL import Image
 from benchmarks.clocks import in_turn
 from benchmarks.data_memories import INDEX, RESIZE, SOURCES, data_memory, open_photos
 from benchmarks.transformer_speeds import Figure
-from visattn.data.captions.batch import collate_captions
+from visattn.data.captions.batch import Vocabulary, collate_captions
+from visattn.data.captions.dataset import CaptionedPhotos
 from visattn.data.captions.files import read_captions
-from visattn.data.captions.images import CaptionedPhotos
-from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.feature_cache import FeatureCache
+from visattn.data.loading.loader import StatefulDataLoader
 from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
 from visattn.data.shards.format import (
     ROW,
     ShardInfo,

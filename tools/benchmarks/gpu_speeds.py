@@ -32,7 +32,7 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.perturbation import rise
 from visattn.attribution.targets import ClassTarget
 from visattn.cli import main
-from visattn.data.images.augment import RandomResizedCrop
+from visattn.data.augment.images import RandomResizedCrop
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import create_vit
 from visattn.training.callbacks.ema import AveragedWeights

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from visattn.data.captions.batch import CaptionBatch, collate_captions
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import CaptionBatch, Vocabulary, collate_captions
 from visattn.data.scenes.dataset import Scenes
 from visattn.models.captioning.show_attend_tell import HardAttention, ShowAttendTell
 from visattn.models.saving.checkpoint import read_model

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from benchmarks.transformer_speeds import Figure
-from visattn.data.images.augment import PerImageTransform, RandomResizedCrop
+from visattn.data.augment.images import PerImageTransform, RandomResizedCrop
 from visattn.images.reader import read_image
 
 PARTS = {"small": ((375, 500), 40, 1.6), "large": ((3000, 4000), 2, 3.0)}

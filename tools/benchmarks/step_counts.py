@@ -12,8 +12,7 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.op_counts import OpCounter
-from visattn.data.captions.batch import CaptionSample, collate_captions
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import CaptionSample, Vocabulary, collate_captions
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell

@@ -203,7 +203,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
 def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
     """Report words that the model does not know, once, before images are read."""
-    from visattn.data.captions.vocabulary import Vocabulary
+    from visattn.data.captions.batch import Vocabulary
     from visattn.models.vqa.model import VQAModel
     from visattn.pipelines.question_answering import check_question
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.loading.cores import available_cores
+from visattn.data.loading.loader import available_cores
 from visattn.images.resize import ResizeSpec
 from visattn.io.atomic import atomic_write
 from visattn.io.messages import format_names

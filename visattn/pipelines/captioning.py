@@ -12,8 +12,7 @@ import torch
 from jaxtyping import UInt8
 from torch import nn
 
-from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import match_phrases, phrases_to_input
+from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of

@@ -13,7 +13,7 @@ from visattn.attribution.perturbation import variant_scorer
 from visattn.attribution.saliency import BASELINES
 from visattn.attribution.targets import ClassTarget, probabilities
 from visattn.data.regions.annotations import AnnotatedImage
-from visattn.data.regions.imagenet_to_coco import matching_classes
+from visattn.data.regions.readers import matching_classes
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.metrics.faithfulness import (

@@ -9,9 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import phrases_to_input
-from visattn.data.phrases.samples import PhrasedPhoto
+from visattn.data.phrases import PhrasedPhoto, normalize_maps, phrases_to_input, score_phrases
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.models.captioning.captioner import Captioner

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from visattn.data.captions.vocabulary import Vocabulary, split_words
+from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
 from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage, read_images

@@ -12,16 +12,17 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from visattn.data.loading.fallback import OnError, ReadFallback
+from visattn.data.loading.loader import (
+    OnError,
+    ReadFallback,
+    StatefulDataLoader,
+    default_num_workers,
+    loader_options,
+)
 from visattn.data.loading.samplers import (
     DistributedEvalSampler,
     EpochIndexSampler,
     LengthBucketBatchSampler,
-)
-from visattn.data.loading.stateful_loader import (
-    StatefulDataLoader,
-    default_num_workers,
-    loader_options,
 )
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names

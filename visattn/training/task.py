@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW
 
-from visattn.data.loading.stateful_loader import StatefulDataLoader
+from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.saving.config import model_config
 from visattn.models.saving.weight_files import check_weights_before_saving
 from visattn.training.callbacks.even_forwards import EvenForwards

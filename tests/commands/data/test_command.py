@@ -14,8 +14,7 @@ from visattn.commands.data import command
 from visattn.commands.data.command import build_parser
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.regions.readers import read_coco_images
-from visattn.data.scenes.dataset import Scenes, Split
-from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
+from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, Split, single_object_scenes
 from visattn.images.reader import find_images, read_image
 from visattn.io.written_files import RECORD
 from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule

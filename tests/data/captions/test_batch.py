@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.batch import CaptionSample, collate_captions
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import CaptionSample, Vocabulary, collate_captions
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END, PAD, START
 

@@ -7,12 +7,11 @@ import torch
 from caption_data import CaptionPaths, write_caption_data
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.captions.dataset import CaptionDataset, hflip_sample
+from visattn.data.captions.dataset import CaptionDataset, CaptionedPhotos, hflip_sample
 from visattn.data.captions.files import read_captions
-from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache import FeatureCache
-from visattn.data.loading.fallback import ReadFallback
-from visattn.data.phrases.phrases import read_phrases
+from visattn.data.loading.loader import ReadFallback
+from visattn.data.phrases import read_phrases
 from visattn.images.reader import ImageError
 from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder

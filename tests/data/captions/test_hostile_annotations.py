@@ -30,7 +30,7 @@ from annotation_zoo import (
 )
 from hypothesis import given, strategies as st
 
-from visattn.data.phrases import phrases
+from visattn.data import phrases
 
 TEXTS = [
     name

@@ -10,8 +10,8 @@ import torch
 from caption_data import CaptionPaths, write_caption_data
 from PIL import Image
 
+from visattn.data.captions.dataset import CaptionedPhotos, missing_photos
 from visattn.data.captions.files import CaptionEntry, read_captions, read_split_file, select_listed
-from visattn.data.captions.images import CaptionedPhotos, missing_photos
 from visattn.images.reader import ImageError, read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 

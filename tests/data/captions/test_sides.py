@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.sides import swap_sides
+from visattn.data.captions.dataset import swap_sides
 
 SWAPPED = {
     "A dog on the left.": "A dog on the right.",

@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.vocabulary import Vocabulary, split_words
+from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.metrics.ptb_tokenizer import ptb_tokenize
 from visattn.results.kinds import END, SPECIAL_TOKENS, START, UNKNOWN
 

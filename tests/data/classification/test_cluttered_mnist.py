@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from visattn.data.augment.images import Affine, RandomTranslate
 from visattn.data.classification.cluttered_mnist import (
     BlendMode,
     ClutteredMNIST,
     ClutterSpec,
     paste,
 )
-from visattn.data.images.augment import Affine, RandomTranslate
 
 BLEND_MODES: tuple[BlendMode, ...] = get_args(BlendMode)
 

@@ -7,13 +7,13 @@ import torch
 from classification_data import write_photo_folders
 from torch import Tensor
 
+from visattn.data.augment.images import RandomHorizontalFlip, build_augmentation
 from visattn.data.classification.datasets import (
     ImageFiles,
     InMemoryImages,
     LabeledBatch,
     list_labeled_files,
 )
-from visattn.data.images.augment import RandomHorizontalFlip, build_augmentation
 from visattn.images.reader import ImageError, read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from visattn.data.classification.cluttered_mnist import ClutterSpec
+from visattn.data.classification.cluttered_mnist import ClutterSpec, ink_boxes
 from visattn.data.classification.digit_sequences import DigitSequences, DigitSequenceSpec
-from visattn.data.classification.ink import ink_boxes
 from visattn.results.kinds import IGNORE_LABEL
 
 ROW = DigitSequenceSpec(canvas=ClutterSpec((13, 61)), max_digits=5, gap=(1, 3), scale=(0.7, 1.3))

@@ -12,8 +12,8 @@ import torch
 from feature_cache_data import VIEWS, Photos, assert_right, fresh, prepare, small_encoder
 from torch.utils.data import DataLoader, Dataset
 
+from visattn.data.captions.dataset import CaptionedPhotos
 from visattn.data.captions.files import read_captions
-from visattn.data.captions.images import CaptionedPhotos
 from visattn.data.feature_cache import (
     RECORDS,
     FeatureCache,

@@ -130,7 +130,7 @@ KILLED = """
 import os, signal, sys, torch
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.files import read_captions
-from visattn.data.captions.images import CaptionedPhotos
+from visattn.data.captions.dataset import CaptionedPhotos
 from visattn.data.feature_cache import FeatureCache
 from visattn.models.backbones.timm_encoder import TimmEncoder
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from visattn.data.loading.fallback import ReadFallback
+from visattn.data.loading.loader import ReadFallback
 from visattn.images.reader import ImageError
 
 

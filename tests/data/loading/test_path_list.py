@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, strategies as st
 
-from visattn.data.loading.path_list import PathList
+from visattn.data.loading.loader import PathList
 
 NAMES = st.text(st.characters(exclude_characters="/\0"), min_size=1).map(os.fsencode)
 

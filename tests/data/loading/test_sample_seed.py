@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 
 WORD = 2**64
 

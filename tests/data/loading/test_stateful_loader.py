@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from visattn.data.loading.loader import StatefulDataLoader
 from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
-from visattn.data.loading.stateful_loader import StatefulDataLoader
 
 
 class Read(list[int]):

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.data.questions.batch import (
     Question,
     QuestionSample,

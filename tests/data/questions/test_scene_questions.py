@@ -6,23 +6,20 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.data.questions.erasure import erase_objects
-from visattn.data.questions.scene_grammar import (
+from visattn.data.questions.scenes import (
     Description,
     SceneQuery,
+    SceneQuestions,
+    erase_objects,
     parse_scene_question,
     scene_answers,
+    scene_question,
     scene_question_words,
+    scene_sample,
     solve_scene_question,
 )
-from visattn.data.questions.scene_questions import (
-    SceneQuestions,
-    scene_question,
-    scene_sample,
-)
 from visattn.data.regions.masks import mask_boxes
-from visattn.data.scenes.render import object_masks
-from visattn.data.scenes.world import HELD_OUT, SceneObject, World, WorldConfig
+from visattn.data.scenes.world import HELD_OUT, SceneObject, World, WorldConfig, object_masks
 
 COUNT = 250
 PLURALS = {"crosses": "cross", **{f"{s}s": s for s in ("circle", "square", "triangle", "ring")}}

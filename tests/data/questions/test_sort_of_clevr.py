@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.data.questions.batch import Question, collate_questions
 from visattn.data.questions.sort_of_clevr import (
     SORT_OF_CLEVR_COLORS,
+    SORT_OF_CLEVR_GROUPS,
+    SortOfClevr,
     SortOfClevrLayout,
     draw_layouts,
     layout_boxes,
     layout_facts,
     sample_layouts,
-)
-from visattn.data.questions.sort_of_clevr_questions import (
-    SORT_OF_CLEVR_GROUPS,
-    SortOfClevr,
     sort_of_clevr_texts,
 )
 

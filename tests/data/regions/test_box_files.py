@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.data.regions.box_files import category_name, coco_boxes
+from visattn.data.regions.coco_instances import category_name, coco_boxes
 from visattn.data.regions.readers import read_coco_images
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap

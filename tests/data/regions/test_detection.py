@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.augment.joint import JointTransforms
 from visattn.data.regions import annotations
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.detection import AnnotatedObjects, SceneObjects, collate_detections

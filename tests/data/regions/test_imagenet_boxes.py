@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from visattn.data.regions.imagenet_boxes import read_imagenet_boxes
-from visattn.data.regions.readers import read_annotated_images
+from visattn.data.regions.readers import read_annotated_images, read_imagenet_boxes
 
 ZEBRA, TENCH = "n02391049", "n01440764"
 BOXES = {"val_1": [(ZEBRA, (1, 0, 4, 2)), (ZEBRA, (5, 3, 8, 6))], "val_2": [(TENCH, (0, 1, 3, 5))]}

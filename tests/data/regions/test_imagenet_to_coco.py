@@ -5,7 +5,7 @@ import re
 import pytest
 from timm.data.imagenet_info import ImageNetInfo
 
-from visattn.data.regions.imagenet_to_coco import IMAGENET_CATEGORIES, matching_classes
+from visattn.data.regions.readers import IMAGENET_CATEGORIES, matching_classes
 
 NAMES = """\
 airplane: airliner, warplane

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from segmentation_data import write_instances, write_mask_folder
 
-from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.augment.joint import JointTransforms
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,

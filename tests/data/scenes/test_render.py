@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import (
+from visattn.data.scenes.world import (
+    COLORS,
+    SHAPES,
     SIGNED_DISTANCES,
+    TEXTURES,
+    SceneObject,
+    World,
     draw_world,
     object_boxes,
     object_masks,
 )
-from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, SceneObject, World
 
 GRAY = ((120.0, 120.0, 120.0), (120.0, 120.0, 120.0))
 

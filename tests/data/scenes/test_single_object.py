@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.render import draw_world, object_boxes, object_masks
-from visattn.data.scenes.single_object import (
+from visattn.data.scenes.dataset import (
     SINGLE_OBJECT,
+    Scenes,
     single_object_scenes,
     single_object_world,
 )
-from visattn.data.scenes.world import SHAPES
+from visattn.data.scenes.world import SHAPES, draw_world, object_boxes, object_masks
 
 SCENES = Scenes(97, size=37, seed=3, config=SINGLE_OBJECT)
 

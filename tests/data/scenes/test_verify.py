@@ -8,15 +8,17 @@ import pytest
 import torch
 from hypothesis import assume, given, strategies as st
 
-from visattn.data.scenes.grammar import (
+from visattn.data.scenes.language import (
     CONVERSE,
     PLACES,
     RELATIONS,
     describe_world,
     grammar_words,
+    parse_claim,
     relation_holds,
+    score_caption,
+    verify_caption,
 )
-from visattn.data.scenes.verify import parse_claim, score_caption, verify_caption
 from visattn.data.scenes.world import COLORS, SHAPES, SceneObject, World, WorldConfig, sample_world
 
 SEEDS = st.integers(0, 10**9)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from visattn.data.shards import tar_stream
-from visattn.data.shards.tar_stream import read_tar_samples
-from visattn.data.shards.webdataset import parse_streamed_sample
+from visattn.data.shards import streams as tar_stream
+from visattn.data.shards.streams import parse_streamed_sample, read_tar_samples
 
 
 def tar(*members: tuple[str, bytes]) -> bytes:

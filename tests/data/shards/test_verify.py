@@ -11,8 +11,7 @@ from hypothesis import given, settings, strategies as st
 from shard_data import noise_plan, write_class_shards
 
 from visattn.data.shards.format import file_sha256
-from visattn.data.shards.verify import check_shards, find_shard_faults
-from visattn.data.shards.writer import write_shards
+from visattn.data.shards.writer import check_shards, find_shard_faults, write_shards
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,7 @@ from shard_data import caption_shard_plan, noise_plan, write_class_shards
 
 from visattn.data.shards.format import ROW, ShardInfo
 from visattn.data.shards.sources import folder_plan
-from visattn.data.shards.verify import check_shards
-from visattn.data.shards.writer import shuffled_order, write_shards
+from visattn.data.shards.writer import check_shards, shuffled_order, write_shards
 from visattn.images.reader import ImageError
 
 ALONE = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -10,7 +10,7 @@ from torch import Tensor
 from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 
 import visattn
-from visattn.data.phrases.phrases import phrases_to_input
+from visattn.data.phrases import phrases_to_input
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
 from visattn.results.captions import Phrase

@@ -7,8 +7,7 @@ import torch
 from lightning import Trainer
 from torch import Tensor
 
-from visattn.data.captions.batch import CaptionBatch, CaptionSample, collate_captions
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import CaptionBatch, CaptionSample, Vocabulary, collate_captions
 from visattn.functional.reinforce import categorical_log_prob
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell

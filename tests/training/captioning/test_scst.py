@@ -11,8 +11,7 @@ from caption_data import write_caption_data
 from lightning import Callback, Trainer
 from torch import nn
 
-from visattn.data.captions.batch import CaptionSample, collate_captions
-from visattn.data.captions.vocabulary import split_words
+from visattn.data.captions.batch import CaptionSample, collate_captions, split_words
 from visattn.functional.captions import SampledCaptions
 from visattn.metrics.ngrams import idf_table, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
@@ -75,7 +74,7 @@ def samples_of(task: SCSTTask, *captions: str) -> SampledCaptions:
 
 
 def batch_of(task: SCSTTask, *names: str) -> Any:
-    from visattn.data.captions.vocabulary import Vocabulary
+    from visattn.data.captions.batch import Vocabulary
 
     random = torch.Generator().manual_seed(3)
     samples = [

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.single_object import SINGLE_OBJECT, single_object_scenes
+from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, single_object_scenes
 from visattn.results.kinds import Split
 from visattn.training.data.scenes import SingleObjectDataModule
 

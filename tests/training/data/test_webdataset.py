@@ -21,7 +21,7 @@ from caption_data import CaptionPaths, write_caption_data
 from classification_data import write_photo_folders
 from shard_data import write_caption_shards, write_class_shards
 
-from visattn.data.shards.webdataset import check_url, import_webdataset, parse_streamed_sample
+from visattn.data.shards.streams import check_url, import_webdataset, parse_streamed_sample
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.resnet import AttentionResNet

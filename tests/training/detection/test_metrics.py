@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.data.images.joint_transforms import RegionSample
+from visattn.data.augment.joint import RegionSample
 from visattn.data.regions.detection import DetectionSample
 from visattn.geometry.affine import Geometry
 from visattn.models.detr import PredictedObjects

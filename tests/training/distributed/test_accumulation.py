@@ -9,8 +9,7 @@ from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from visattn.data.captions.batch import CaptionBatch, CaptionSample, collate_captions
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import CaptionBatch, CaptionSample, Vocabulary, collate_captions
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.training.captioning.task import CaptioningTask

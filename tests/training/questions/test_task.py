@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.cli import main
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.data.questions.batch import QuestionBatch
 from visattn.metrics.grounding import box_coverage
 from visattn.models.base import SmallEncoder

@@ -236,7 +236,7 @@ def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, t
     """Return the phrases of the input images by file name, of all their captions."""
     if file is None:
         return {}
-    from visattn.data.phrases.phrases import read_phrases
+    from visattn.data.phrases import read_phrases
 
     phrases = read_phrases(file)
     matches = {name: phrases[name] for name in {path.name for path in paths} & phrases.keys()}

@@ -250,9 +250,9 @@ def _write_scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
 
 
 def _write_shapes(args: argparse.Namespace) -> str:
-    from visattn.data.scenes.dataset import Scenes
-    from visattn.data.scenes.single_object import (
+    from visattn.data.scenes.dataset import (
         SINGLE_OBJECT,
+        Scenes,
         single_object_scenes,
         single_object_world,
     )
@@ -272,7 +272,7 @@ def _write_shapes(args: argparse.Namespace) -> str:
 
 def _object_records(world: "World", size: int) -> list[dict[str, Any]]:
     """Return the attributes of each object, and the box of its pixels."""
-    from visattn.data.scenes.render import object_boxes
+    from visattn.data.scenes.world import object_boxes
 
     return [
         {

@@ -89,8 +89,12 @@ def run_shards(args: argparse.Namespace) -> int:
         OSError: If a file is missing, or the folder cannot be written.
     """
     from visattn.data.shards.format import ShardInfo
-    from visattn.data.shards.verify import check_shards, compare_with_sources
-    from visattn.data.shards.writer import shard_files, write_shards
+    from visattn.data.shards.writer import (
+        check_shards,
+        compare_with_sources,
+        shard_files,
+        write_shards,
+    )
 
     source = next((name for name in _SOURCES if getattr(args, name)), None)
     if args.check or source:

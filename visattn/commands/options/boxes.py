@@ -139,7 +139,7 @@ class BoxFile:
         """
         if self.path is None or self._overwrite or not os.path.lexists(self.path):
             return
-        from visattn.data.regions.box_files import DESCRIPTION
+        from visattn.data.regions.coco_instances import DESCRIPTION
 
         try:
             known = read_json(self.path)["info"]["description"] == DESCRIPTION
@@ -161,7 +161,7 @@ class BoxFile:
         if self.path is None:
             return
         self.check()
-        from visattn.data.regions.box_files import coco_boxes
+        from visattn.data.regions.coco_instances import coco_boxes
 
         named = (
             (Path(os.path.relpath(image.absolute(), self._folder)).as_posix(), boxes)

@@ -31,7 +31,7 @@ from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from visattn.data.phrases.samples import PhrasedPhoto
+    from visattn.data.phrases import PhrasedPhoto
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.evaluate_words import WordModel
 
@@ -262,7 +262,7 @@ def _word_model(args: argparse.Namespace) -> "tuple[WordModel, str]":
 
 def _photos(args: argparse.Namespace) -> "Iterator[PhrasedPhoto]":
     """Yield the photos of DATA."""
-    from visattn.data.phrases.samples import annotated_photos, coco_photos, scene_photos
+    from visattn.data.phrases import annotated_photos, coco_photos, scene_photos
 
     kind, _, name = args.data.partition(":")
     if kind == "scenes" and name:

@@ -1,17 +1,216 @@
-"""Samples and batches of captioned images."""
+"""Caption vocabulary and word tokenizer."""
 
-from collections.abc import Sequence
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from visattn.data.captions.vocabulary import Vocabulary
 from visattn.data.scenes.world import World
 from visattn.functional.captions import WordPacking, pack_words
+from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
 from visattn.results.captions import Phrase
-from visattn.results.kinds import PAD, SPECIAL_TOKENS, UNKNOWN
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
+
+_CLITIC = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # clitics that the Penn Treebank splits off
+
+
+_CLITIC_PATTERN = re.compile(_CLITIC)
+
+
+_LETTER = rf"(?![{UNSPACED_LETTERS}])\w"
+
+
+# Vowel signs and accents belong to the word, and so do joiners between its letters.
+_LETTERS = rf"{_LETTER}(?:[{MARKS}]|[\u200c\u200d]+(?=\w)|{_LETTER})*"
+
+
+def _word_pattern(letters: str, *others: str) -> re.Pattern[str]:
+    """Return the pattern of words, of which the first one that fits applies."""
+    return re.compile(
+        "|".join(
+            [
+                *others,
+                r"(?:[^\W\d_]\.){2,}(?!\w)",  # u.s.
+                _CLITIC,
+                r"\d+(?:[.,:]\d+)+(?!\w)",  # 1,000 and 9:30
+                rf"{letters}(?:['./-]{letters})*",  # dog, o'clock, t-shirt, 3/4
+                "[#&$%]",
+            ]
+        )
+    )
+
+
+_WORD = _word_pattern(_LETTERS, UNSPACED_TOKEN)
+
+
+_ASCII_WORD = _word_pattern(r"\w+")  # the same for ASCII, twice as fast
+
+
+def split_words(caption: str) -> list[str]:
+    """Return the words of a caption, lower-cased, without punctuation.
+
+    Clitics such as 's and n't are separate words, as in the Penn Treebank, so that the words
+    joined by spaces get the same scores as the caption itself. Emoji and brackets are dropped.
+    Letters keep their marks, such as the vowel signs of Hindi. In scripts without spaces between
+    words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) each letter with its marks is a word.
+
+    Law:
+        Joining by spaces and splitting again gives the same words.
+
+    Example:
+        >>> split_words("A dog's ball, well-worn.")
+        ['a', 'dog', "'s", 'ball', 'well-worn']
+        >>> split_words("एक कुत्ता, 一只狗")
+        ['एक', 'कुत्ता', '一', '只', '狗']
+    """
+    text = unicodedata.normalize("NFC", caption.lower().replace("’", "'"))
+    words = _ASCII_WORD if text.isascii() else _WORD
+    return words.findall(_CLITIC_PATTERN.sub(r" \g<0>", text))
+
+
+class Vocabulary:
+    """A fixed list of words; the first four are pad, start, end and unknown.
+
+    Args:
+        words: Every word once, `SPECIAL_TOKENS` first.
+        counts: Frequency of each word in the training captions, if known.
+
+    Raises:
+        ValueError: If the special tokens do not come first, or a word occurs twice.
+
+    Example:
+        >>> vocabulary = Vocabulary.from_captions(["a red ring", "a blue ring"])
+        >>> vocabulary.encode("a green ring")
+        [1, 4, 3, 5, 2]
+        >>> vocabulary.decode([4, 5])
+        'a ring'
+    """
+
+    def __init__(self, words: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
+        if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+            raise ValueError(
+                f"a vocabulary must start with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
+                "Vocabulary.from_captions builds one"
+            )
+        self.words = tuple(words)
+        self.counts = dict(counts or {})
+        self._index = {word: index for index, word in enumerate(self.words)}
+        if len(self._index) < len(self.words):
+            duplicates = [word for word, count in Counter(words).items() if count > 1]
+            raise ValueError(f"words must be unique, got duplicates: {duplicates[:5]}")
+
+    @classmethod
+    def from_captions(
+        cls, captions: Iterable[str], *, min_word_freq: int = 1, max_words: int | None = None
+    ) -> Self:
+        """Build a vocabulary from captions: most frequent word first, ties in alphabetical order.
+
+        Args:
+            captions: Captions of the training split only.
+            min_word_freq: Less frequent words become unknown.
+            max_words: Maximum number of words, special tokens not counted.
+
+        Raises:
+            ValueError: If a limit is below 1, or leaves no word.
+        """
+        counts = Counter(word for caption in captions for word in split_words(caption))
+        return cls.from_counts(counts, min_word_freq=min_word_freq, max_words=max_words)
+
+    @classmethod
+    def from_counts(
+        cls, counts: Mapping[str, int], *, min_word_freq: int = 1, max_words: int | None = None
+    ) -> Self:
+        """Build a vocabulary from word counts: most frequent word first.
+
+        Raises:
+            ValueError: If a limit is below 1, or leaves no word.
+
+        Example:
+            >>> Vocabulary.from_counts({"ring": 1, "a": 2}).decode([4, 5])
+            'a ring'
+        """
+        if min_word_freq < 1 or (max_words is not None and max_words < 1):
+            raise ValueError(
+                f"min_count and max_words must be at least 1, got {min_word_freq} and {max_words}"
+            )
+        kept = [word for word, count in counts.items() if count >= min_word_freq]
+        if counts and not kept:
+            word, count = max(counts.items(), key=lambda pair: pair[1])
+            raise ValueError(
+                f"no word occurs {min_word_freq} times in the captions; the most frequent, "
+                f"{word!r}, occurs {count} times; lower min_word_freq"
+            )
+        kept = sorted(kept, key=lambda word: (-counts[word], word))[:max_words]
+        return cls((*SPECIAL_TOKENS, *kept), {word: counts[word] for word in kept})
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def hash(self) -> str:
+        """Hash of the words and their order, 16 hexadecimal digits."""
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
+
+    def unknown_fraction(self, captions: Iterable[str]) -> float:
+        """Return the fraction of the words of captions that is unknown; 0 without words.
+
+        Example:
+            >>> Vocabulary.from_captions(["a red ring"]).unknown_fraction(["a red ring", "a blue"])
+            0.2
+        """
+        words = [word for caption in captions for word in split_words(caption)]
+        return sum(word not in self._index for word in words) / max(1, len(words))
+
+    def encode(self, caption: str) -> list[int]:
+        """Return the token ids of a caption, start and end included."""
+        words = (self._index.get(word, UNKNOWN) for word in split_words(caption))
+        return [START, *words, END]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the words of token ids, joined by spaces, without pad, start and end."""
+        return " ".join(self.words[token] for token in tokens if token not in (PAD, START, END))
+
+
+class WordCounts(NamedTuple):
+    """Lengths of captions in words."""
+
+    captions: int
+    words: int
+    longest: int
+    """Words of the longest caption."""
+    too_long: int
+    """Captions with more words than the limit."""
+    single: int
+    """Captions of one word of more than ten characters: their words may not be separated."""
+    empty: int
+    """Captions without a word."""
+
+
+def count_words(captions: Iterable[str], max_words: int) -> WordCounts:
+    """Count the words of captions.
+
+    Args:
+        captions: Any captions.
+        max_words: Captions with more words are counted as too long.
+
+    Example:
+        >>> count_words(["a red ring", "a", "!"], 2)
+        WordCounts(captions=3, words=4, longest=3, too_long=1, single=0, empty=1)
+    """
+    total = longest = too_long = single = empty = number = 0
+    for caption in captions:
+        words = split_words(caption)
+        number, total, longest = number + 1, total + len(words), max(longest, len(words))
+        too_long += len(words) > max_words
+        single += len(words) == 1 and len(words[0]) > 10
+        empty += not words
+    return WordCounts(number, total, longest, too_long, single, empty)
 
 
 class CaptionSample(NamedTuple):

@@ -1,18 +1,261 @@
-"""Caption dataset: photos or cached features, with captions, phrases and horizontal flips."""
+"""Left and right in texts about a mirrored image."""
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from jaxtyping import UInt8
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.captions.batch import CaptionSample
-from visattn.data.captions.images import CaptionedImages
-from visattn.data.captions.sides import swap_sides
-from visattn.data.captions.vocabulary import split_words
+from visattn.data.captions.batch import CaptionSample, split_words
+from visattn.data.captions.files import CaptionEntry
 from visattn.data.feature_cache import FeatureCache
-from visattn.data.loading.fallback import ReadFallback
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.phrases.phrases import phrases_to_input
+from visattn.data.loading.loader import ReadFallback
+from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
+from visattn.data.phrases import phrases_to_input
+from visattn.geometry.affine import Geometry
+from visattn.images.reader import LoadedImage, PathLike, read_image, read_size
+from visattn.images.resize import ResizeSpec, resize_geometry, resize_to_input
+from visattn.io.safe_paths import SafeDirectory
 from visattn.results.captions import Phrase
+
+_PAIRS = (
+    ("left", "right"),
+    ("leftmost", "rightmost"),
+    ("leftward", "rightward"),
+    ("leftwards", "rightwards"),
+    ("lefthand", "righthand"),
+)
+
+
+_OPPOSITES = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1])}
+
+
+_SIDE = re.compile(
+    rf"(?<!\w)(?:{'|'.join(sorted(_OPPOSITES, key=len)[::-1])})(?!\w)", re.IGNORECASE
+)
+
+
+# What stands beside a word that names a side, whatever else does.
+_BEFORE_SIDE = re.compile(
+    r"(?:\b(?:the|on|to|at|from|towards?|his|her|its|their|your|my|our|whose|far|near|upper|lower|top|"
+    r"bottom|front|back|rear|center|middle|mid|hard|(?:left|right)(?:\s*/\s*|\s+(?:and|or|to)\s+))|'s)"
+    r"\W*$",
+    re.IGNORECASE,
+)
+
+
+_BEFORE_LEFT = re.compile(  # "walks left", whereas "walks right behind" may mean "closely"
+    r"\b(?:fac|turn|look|lean|point|head|mov|veer|walk|go|bank|gaz|glanc|swerv|tilt|jump|run|step|slid|"
+    r"div|fly|flies|kick|swing)\w*\W+$",
+    re.IGNORECASE,
+)
+
+
+_AFTER_SIDE = re.compile(r"(?:\W*-|\W+(?:of|side|hand|handed|most|corner|edge)\b)", re.IGNORECASE)
+
+
+_AFTER_CORRECT = re.compile(  # a right angle, the right time
+    r"\W+(?:angles?|angled|triangles?|time|place|moment|amount|size|answer|choice|now|away)\b",
+    re.IGNORECASE,
+)
+
+
+# What stands beside left for "remaining" or "went away", and beside right for "exactly".
+_BEFORE_OTHER = {
+    "left": re.compile(
+        r"\b(?:is|are|was|were|be|been|being|has|have|had|having|gets?|getting|got|just|already|"
+        r"nothing|anything|none|he|she|it|they|we|you|who|which|"
+        r"(?:no|any|few|little|only|enough|much|slices?|pieces?|bites?)(?:\s+[\w']+){0,3})\s+$",
+        re.IGNORECASE,
+    ),
+    "right": re.compile(r"\b(?:all|just|quite|is|are|was|were|be|not)\s+$", re.IGNORECASE),
+}
+
+
+_AFTER_OTHER = {
+    "left": re.compile(
+        r"\s+(?:behind|over|overs|alone|open|out|outside|inside|unattended|untouched|uneaten|empty|"
+        r"abandoned|overnight|for|standing|hanging|lying|parked|after|in|on|by|with)\b",
+        re.IGNORECASE,
+    ),
+    "right": re.compile(
+        r"\s+(?:next|by|beside|behind|before|after|above|below|under|underneath|beneath|over|in|into|"
+        r"on|onto|at|up|down|out|off|through|there|here|where|when|as|near|against|along|alongside|"
+        r"across|around|between|inside|outside|past|beyond|atop|back|towards?)\b",
+        re.IGNORECASE,
+    ),
+}
+
+
+def swap_sides(text: str) -> str:
+    """Return a text about the mirrored image: left and right change places, all else stays.
+
+    Case and punctuation stay. So do words that name no side, as far as the words beside them show:
+    "left" for remaining or gone, as in "no seats left", and "right" for exactly or correct, as in
+    "right next to" and "a right angle".
+
+    Example:
+        >>> swap_sides("A left-hand drive, Left. No seats left, right behind it.")
+        'A right-hand drive, Right. No seats left, right behind it.'
+    """
+    return _SIDE.sub(lambda match: _opposite(match) if _is_side(match) else match[0], text)
+
+
+def _is_side(match: re.Match[str]) -> bool:
+    """Return whether a word names a side."""
+    word, text = match[0].lower(), match.string
+    if word not in _BEFORE_OTHER:
+        return True
+    before, end = text[max(0, match.start() - 60) : match.start()], match.end()
+    if word == "right" and _AFTER_CORRECT.match(text, end):
+        return False
+    if _BEFORE_SIDE.search(before) or _AFTER_SIDE.match(text, end):
+        return True
+    if word == "left" and _BEFORE_LEFT.search(before):
+        return True
+    return not (_BEFORE_OTHER[word].search(before) or _AFTER_OTHER[word].match(text, end))
+
+
+def _opposite(match: re.Match[str]) -> str:
+    word = match[0]
+    opposite = _OPPOSITES[word.lower()]
+    return (
+        opposite.upper() if word.isupper() else opposite.title() if word[0].isupper() else opposite
+    )
+
+
+class CaptionedImages(Dataset[CaptionSample]):
+    """Images, each with all of its captions, from any storage.
+
+    Args:
+        entries: Captions of each image.
+        resize: Resizing to the network's input.
+    """
+
+    def __init__(self, entries: Sequence[CaptionEntry], resize: ResizeSpec) -> None:
+        self.entries, self.resize = entries, resize
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> CaptionSample:
+        entry = self._entry(index)
+        pixels, _ = self.load_input(index)
+        return CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
+
+    def load_input(self, index: int) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
+        """Return the network's input for an image, and its geometry.
+
+        Raises:
+            ImageError: If the image cannot be read; the message names its location.
+        """
+        return resize_to_input(self.load_image(index), self.resize)
+
+    @abstractmethod
+    def load_image(self, index: int) -> LoadedImage:
+        """Return an image at its own size."""
+
+    @abstractmethod
+    def geometry(self, index: int) -> Geometry:
+        """Return the geometry of an image; only its header is read."""
+
+    def _entry(self, index: int) -> CaptionEntry:
+        if not 0 <= index < len(self.entries):
+            raise IndexError(f"index must lie in [0, {len(self.entries)}), got {index}")
+        return self.entries[index]
+
+
+class CaptionedPhotos(CaptionedImages):
+    """Photos in a folder, each with all of its captions.
+
+    Args:
+        entries: As `read_captions` and `select_listed` return them.
+        folder: Folder that the files of the entries are relative to.
+        resize: Resizing to the network's input.
+
+    Raises:
+        FileNotFoundError: If the folder, or any photo in it, is missing or empty.
+        ValueError: If the path of a photo, or a link, leads outside of the folder.
+
+    Example:
+        >>> from PIL import Image
+        >>> folder = getfixture("tmp_path")
+        >>> Image.new("RGB", (7, 5)).save(folder / "a.png")
+        >>> entries = [CaptionEntry("a", "a.png", ("A dark room .",))]
+        >>> photos = CaptionedPhotos(entries, folder, ResizeSpec((3, 3)))
+        >>> photos[0].image.shape, photos[0].captions
+        (torch.Size([3, 3, 3]), ('A dark room .',))
+    """
+
+    def __init__(
+        self, entries: Sequence[CaptionEntry], folder: PathLike, resize: ResizeSpec
+    ) -> None:
+        super().__init__(tuple(entries), resize)
+        self.folder = Path(folder)
+        if missing := missing_photos(entries, folder):
+            examples = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            raise FileNotFoundError(
+                f"{len(missing):,} of {len(entries):,} photos are missing or empty in "
+                f"{folder}: {examples}{_folder_hint(self.folder, missing[0])}"
+            )
+
+    def load_image(self, index: int) -> LoadedImage:
+        """Return a photo at its own size.
+
+        Raises:
+            ImageError: If it cannot be read; the message names its file.
+        """
+        return read_image(self.folder / self._entry(index).file)
+
+    def geometry(self, index: int) -> Geometry:
+        """Return the geometry of a photo; only the header of its file is read.
+
+        Raises:
+            ImageError: If it cannot be read; the message names the file.
+        """
+        size, orientation = read_size(self.folder / self._entry(index).file)
+        return resize_geometry(size, self.resize, orientation)
+
+
+def missing_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> list[str]:
+    """Return the files that are missing in the folder or empty; no photo is decoded.
+
+    Raises:
+        FileNotFoundError: If the folder itself is missing.
+        ValueError: If the path of a file, or a link, leads outside of the folder.
+
+    Example:
+        >>> missing_photos([CaptionEntry("a", "a.png", ("A cat .",))], getfixture("tmp_path"))
+        ['a.png']
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; give the folder of the photos")
+    directory = SafeDirectory(folder)
+    return [entry.file for entry in entries if not _is_nonempty(directory.path(entry.file))]
+
+
+def _is_nonempty(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _folder_hint(folder: Path, file: str) -> str:
+    """Return a hint if the photo is in a subfolder or a sibling of this folder."""
+    parents = [path for path in (folder, folder.absolute().parent) if os.access(path, os.R_OK)]
+    candidates = [
+        Path(candidate)
+        for parent in parents
+        for candidate in sorted(os.scandir(parent), key=lambda candidate: candidate.name)
+        if candidate.is_dir() and os.access(candidate, os.X_OK)
+    ]
+    match = next((path for path in candidates if _is_nonempty(path / file)), None)
+    if match is None:
+        return "; add them, or remove their captions"
+    return f"; {match} contains the first one: is it the folder?"
+
 
 Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]
 
@@ -34,7 +277,7 @@ class CaptionDataset(Dataset[CaptionSample]):
     Example:
         >>> from PIL import Image
         >>> from visattn.data.captions.files import CaptionEntry
-        >>> from visattn.data.captions.images import CaptionedPhotos
+        >>> from visattn.data.captions.dataset import CaptionedPhotos
         >>> from visattn.images.resize import ResizeSpec
         >>> folder = getfixture("tmp_path")
         >>> Image.new("RGB", (7, 5)).save(folder / "a.png")

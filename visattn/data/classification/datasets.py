@@ -12,10 +12,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.images.augment import Augmentation, RandomResizedCrop
-from visattn.data.loading.fallback import ReadFallback
-from visattn.data.loading.path_list import PathList
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.data.augment.images import Augmentation, RandomResizedCrop
+from visattn.data.loading.loader import PathList, ReadFallback
+from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.images.reader import LoadedImage, find_images, read_rgb
 from visattn.images.resize import ResizeSpec, resize_rgb
 from visattn.io.messages import format_names
@@ -150,7 +149,7 @@ class WithUniforms(Dataset[UntransformedBatch]):
         seed: Seed of the random numbers.
 
     Example:
-        >>> from visattn.data.images.augment import RandomHorizontalFlip
+        >>> from visattn.data.augment.images import RandomHorizontalFlip
         >>> dark = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
         >>> batch = WithUniforms(dark, [RandomHorizontalFlip()], seed=0)[[6, 2]]
         >>> batch.uniforms.shape, batch.transform([RandomHorizontalFlip()]).images.shape

@@ -10,11 +10,16 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.classification.cluttered_mnist import ClutterSpec, crop_patches, paste
+from visattn.data.augment.images import Augmentation
+from visattn.data.classification.cluttered_mnist import (
+    ClutterSpec,
+    crop_patches,
+    ink_boxes,
+    paste,
+    resize_weights,
+)
 from visattn.data.classification.datasets import augment_images
-from visattn.data.classification.ink import ink_boxes, resize_weights
-from visattn.data.images.augment import Augmentation
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.results.kinds import IGNORE_LABEL
 
 DigitLayout = Literal["row", "scattered"]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.results.kinds import PAD
 
 _BLANK = 127  # value of the pixels of an image that shows nothing: gray

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch.utils.data import Dataset
 
-from visattn.data.captions.vocabulary import split_words
-from visattn.data.loading.fallback import ReadFallback
+from visattn.data.captions.batch import split_words
+from visattn.data.loading.loader import ReadFallback
 from visattn.data.questions.batch import Question, QuestionSample
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input

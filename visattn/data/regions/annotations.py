@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.data.images.joint_transforms import RegionSample, sample_nearest
+from visattn.data.augment.joint import RegionSample, sample_nearest
 from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
 from visattn.geometry.affine import Box
 from visattn.images.reader import LoadedImage, read_image

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.images.joint_transforms import JointTransforms, RegionSample
-from visattn.data.loading.sample_seed import mix_seed
+from visattn.data.augment.joint import JointTransforms, RegionSample
+from visattn.data.loading.samplers import mix_seed
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center

@@ -1,19 +1,287 @@
-"""Readers of images with annotated objects: COCO instances, or a folder of masks."""
+"""Mapping from COCO categories to ImageNet-1k classes."""
 
+import csv
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.coco_instances import read_instance_file
-from visattn.data.regions.imagenet_boxes import read_imagenet_boxes
+from visattn.geometry.affine import Box
 from visattn.images.reader import ImageError, find_images, read_header, read_size
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
+from visattn.io.safe_text import (
+    decode_utf8,
+    element_text,
+    parse_xml,
+    read_bytes_bounded,
+    short_repr,
+)
+
+_RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
+    "airplane": (404, 895),
+    "apple": (948,),
+    "backpack": (414,),
+    "banana": (954,),
+    "bear": ((294, 297),),
+    "bed": (564,),
+    "bench": (703,),
+    "bicycle": (444, 671),
+    "bird": ((7, 24), (80, 100), (127, 146)),
+    "boat": (472, 484, 554, 576, 625, 780, 814, 871, 914),
+    "bottle": (440, 720, 737, 898, 907),
+    "bowl": (659, 809),
+    "broccoli": (937,),
+    "bus": (654, 779, 874),
+    "car": (407, 436, 468, 511, 609, 627, 656, 661, 751, 817),
+    "cat": ((281, 285),),
+    "cell phone": (487,),
+    "chair": (423, 559, 765),
+    "clock": (409, 530, 892),
+    "couch": (831,),
+    "cow": ((345, 347),),
+    "cup": (504, 968),
+    "dining table": (532,),
+    "dog": ((151, 268),),
+    "elephant": (101, 385, 386),
+    "hair drier": (589,),
+    "handbag": (748,),
+    "horse": (339,),
+    "hot dog": (934,),
+    "keyboard": (508, 878),
+    "laptop": (620, 681),
+    "microwave": (651,),
+    "motorcycle": (665, 670),
+    "mouse": (673,),
+    "orange": (950,),
+    "parking meter": (704,),
+    "pizza": (963,),
+    "potted plant": (738,),
+    "refrigerator": (760,),
+    "remote": (761,),
+    "sheep": (348, 349),
+    "sink": (896,),
+    "skis": (795,),
+    "sports ball": ((429, 430), 522, 574, 722, 768, 805, 852, 890),
+    "spoon": (910,),
+    "teddy bear": (850,),
+    "tennis racket": (752,),
+    "tie": (451, 457, 906),
+    "toaster": (859,),
+    "toilet": (861,),
+    "traffic light": (920,),
+    "train": (466, 547, 705, 820),
+    "truck": (555, 569, 675, 717, 864, 867),
+    "tv": (664, 782, 851),
+    "umbrella": (879,),
+    "vase": (883,),
+    "wine glass": (572,),
+    "zebra": (340,),
+}
+
+
+"""Class indices, or first and last index of a range, in the standard order of ImageNet-1k.
+
+Categories without an ImageNet class, such as person, are missing; so are classes that mean much
+more: ImageNet's street signs are rarely stop signs."""
+
+
+IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
+    category: tuple(
+        number
+        for part in parts
+        for number in ([part] if isinstance(part, int) else range(part[0], part[1] + 1))
+    )
+    for category, parts in _RANGES.items()
+}
+
+
+"""Class indices of each category."""
+
+
+def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple[int, ...]:
+    """Return the indices of a model's classes that match a category, or an empty tuple.
+
+    A class matches if its name, or one of its comma-separated names, is that of the category. A
+    model with 1000 classes is assumed to have those of ImageNet, whose names may also be WordNet
+    ids, such as n02391049.
+
+    Args:
+        category: Category name in the dataset.
+        classes: Class names of the model; empty if unknown.
+        count: Number of classes.
+
+    Example:
+        >>> matching_classes("zebra", (), 1000), matching_classes("Ring", ("bar", "ring"), 2)
+        ((340,), (1,))
+        >>> matching_classes("person", (), 1000), matching_classes("n02391049", (), 1000)
+        ((), (340,))
+    """
+    category = category.casefold()
+    if count == 1000 and category in IMAGENET_CATEGORIES:
+        return IMAGENET_CATEGORIES[category]
+    if count == 1000 and category in _imagenet_indices():
+        return (_imagenet_indices()[category],)
+    names_of_classes = ({part.strip().casefold() for part in name.split(",")} for name in classes)
+    return tuple(index for index, names in enumerate(names_of_classes) if category in names)
+
+
+@cache
+def _imagenet_indices() -> dict[str, int]:
+    """Return the class index of each WordNet id of ImageNet-1k."""
+    from timm.data.imagenet_info import ImageNetInfo  # slow to import
+
+    return {name: index for index, name in enumerate(ImageNetInfo().label_names())}
+
+
+_COLUMNS = ["ImageId", "PredictionString"]
+
+
+_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to counting from 1
+
+
+_MAX_COORDINATE = 1e6
+
+
+def read_imagenet_boxes(
+    source: str | os.PathLike[str], images: str | os.PathLike[str] | None = None
+) -> list[AnnotatedImage]:
+    r"""Read images with the boxes of their objects, whose categories are WordNet ids.
+
+    The region of an object is its box: there are no masks.
+
+    Args:
+        source: A folder with an XML file per image, searched recursively (`Annotations`), or a CSV
+            file with the columns `ImageId` and `PredictionString`, in which each object is a
+            category, left, top, right and bottom (`LOC_val_solution.csv`).
+        images: Folder of the images, searched recursively; an image has the name of its XML file or
+            its `ImageId`. By default `Data` instead of `Annotations` in the path of the folder, or
+            `ILSVRC/Data/CLS-LOC/val` beside the CSV file.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or an image is not in it.
+        ValueError: If a file is invalid; the message names it.
+
+    Example:
+        >>> from PIL import Image
+        >>> folder = getfixture("tmp_path")
+        >>> Image.new("RGB", (4, 3)).save(folder / "a.png")
+        >>> lines = "ImageId,PredictionString\na,n02391049 1 0 4 2 n02391049 0 0 1 1 \n"
+        >>> _ = (folder / "boxes.csv").write_text(lines)
+        >>> [image] = read_imagenet_boxes(folder / "boxes.csv", folder)
+        >>> image.categories, [annotation.box for annotation in image.objects]
+        (('n02391049',), [(1.0, 0.0, 4.0, 2.0), (0.0, 0.0, 1.0, 1.0)])
+
+    Source:
+        Russakovsky et al. 2015, arXiv:1409.0575 (ILSVRC), the files of its localization task. Their
+        coordinates are used as they are, 0 at the left border of the image.
+    """
+    path = Path(source)
+    folder = Path(images) if images is not None else _default_folder(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder of images at {folder}; name it")
+    files: dict[str, Path] = {}
+    for file in find_images(folder):
+        if (other := files.setdefault(file.stem, file)) != file:
+            raise ValueError(f"{other} and {file} have the same name: whose boxes are meant?")
+    entries = _read_csv(path, files) if path.is_file() else _read_folder(path)
+    annotated: list[AnnotatedImage] = []
+    missing: list[str] = []
+    for origin, name, size, objects in entries:
+        if name not in files:
+            missing.append(name)
+        elif objects:
+            annotations = tuple(AnnotatedObject(category, None, box) for category, box in objects)
+            _check_boxes(origin, size, [box for _, box in objects])
+            relative = files[name].relative_to(folder).as_posix()
+            annotated.append(AnnotatedImage(relative, files[name], size, annotations))
+    if missing:
+        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
+    if not annotated:
+        raise ValueError(f"{path} has no objects on any image")
+    return sorted(annotated, key=lambda image: image.name)
+
+
+_Objects = list[tuple[str, Box]]
+
+
+_Entry = tuple[str, str, tuple[int, int], _Objects]  # origin, name, size, objects
+
+
+def _default_folder(source: Path) -> Path:
+    if source.is_file():
+        return source.parent / "ILSVRC" / "Data" / "CLS-LOC" / "val"
+    parts = ["Data" if part == "Annotations" else part for part in source.parts]
+    return Path(*parts)
+
+
+def _read_folder(folder: Path) -> Iterable[_Entry]:
+    for file in sorted(folder.rglob("*.xml")):
+        try:
+            root = parse_xml(read_bytes_bounded(file))
+            width, height = (
+                int(element_text(root, f"size/{side}")) for side in ("width", "height")
+            )
+            objects: _Objects = []
+            for element in root.findall("object"):
+                sides = [
+                    element_text(element, f"bndbox/{side}")
+                    for side in ("xmin", "ymin", "xmax", "ymax")
+                ]
+                objects.append((element_text(element, "name"), _parse_box(sides)))
+        except ValueError as error:
+            raise ValueError(f"{file} holds no boxes as ImageNet's: {error}") from None
+        yield str(file), file.stem, (height, width), objects
+
+
+def _read_csv(file: Path, images: dict[str, Path]) -> Iterable[_Entry]:
+    try:
+        rows = csv.reader(decode_utf8(read_bytes_bounded(file)).splitlines(), strict=True)
+        if (header := next(rows, [])) != _COLUMNS:
+            raise ValueError(f"its columns must be {' and '.join(_COLUMNS)}, got {header[:3]}")
+        for row in rows:
+            if len(row) != len(_COLUMNS):
+                raise ValueError(f"line {rows.line_num} must have two columns, got {row[:3]}")
+            name, words = row[0], row[1].split()
+            objects: _Objects = [
+                (words[start], _parse_box(words[start + 1 : start + 5]))
+                for start in range(0, len(words), 5)
+            ]
+            size = read_size(images[name])[0] if name in images else (0, 0)
+            yield f"{file}, line {rows.line_num}", name, size, objects
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{file} holds no boxes as ImageNet's: {error}") from None
+
+
+def _parse_box(sides: Sequence[str]) -> Box:
+    try:
+        left, top, right, bottom = map(float, sides)
+    except ValueError:
+        raise ValueError(f"a box must be four numbers, got {short_repr(list(sides))}") from None
+    return left, top, right, bottom
+
+
+def _check_boxes(origin: str, size: tuple[int, int], boxes: Sequence[Box]) -> None:
+    height, width = size
+    for left, top, right, bottom in boxes:
+        inside = (
+            0 <= left < right <= width + _TOLERANCE and 0 <= top < bottom <= height + _TOLERANCE
+        )
+        if not (inside and math.isfinite(right + bottom) and max(size) < _MAX_COORDINATE):
+            raise ValueError(
+                f"{origin}: a box must be left, top, right, bottom inside of an image of {width} x "
+                f"{height} pixels, got {left:g}, {top:g}, {right:g}, {bottom:g}"
+            )
+
 
 PathLike = str | os.PathLike[str]
+
+
 _SIZE_THREADS = 8  # that wait for headers of photos
 
 
@@ -277,4 +545,6 @@ READERS = (
         ),
     ),
 )
+
+
 """The formats of annotations; the first that fits reads."""

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.images.joint_transforms import JointTransforms, sample_nearest
-from visattn.data.loading.fallback import ReadFallback
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
+from visattn.data.augment.joint import JointTransforms, sample_nearest
+from visattn.data.loading.loader import ReadFallback
+from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.scenes.dataset import Scenes
 from visattn.images.reader import (

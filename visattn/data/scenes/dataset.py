@@ -1,18 +1,18 @@
 """Scenes: a deterministic synthetic caption dataset, rendered on access."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.scenes.grammar import SceneCaption, describe_world
-from visattn.data.scenes.render import draw_world, object_masks
-from visattn.data.scenes.world import World, WorldConfig, sample_world
+from visattn.data.scenes.language import SceneCaption, describe_world
+from visattn.data.scenes.world import World, WorldConfig, draw_world, object_masks, sample_world
 from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.results.kinds import Split
 
@@ -122,3 +122,65 @@ class SingleCaptionScenes(Dataset[CaptionSample]):
         """Return the number of words of a caption, without rendering its scene."""
         scene, caption = divmod(index, 5)
         return len(self.scenes.captions(scene)[caption].words)
+
+
+SINGLE_OBJECT = WorldConfig(num_objects=(2, 2))
+
+
+"""Config of the worlds that are reduced to one object; two is the minimum of a world."""
+
+
+@dataclass(frozen=True)
+class SingleObjectScenes:
+    """Rendered scenes with one object each.
+
+    Args:
+        images: RGB images.
+        shapes: Index of each object's shape in the shapes of the config.
+        centers: Center of each object: x and y, from -1 to 1 across the image.
+    """
+
+    images: UInt8[Tensor, "n 3 y x"]
+    shapes: Int[Tensor, " n"]
+    centers: Float[Tensor, "n 2"]
+
+
+def single_object_world(scenes: Scenes, index: int) -> World:
+    """Return a scene reduced to one of its objects, chosen at random.
+
+    Args:
+        scenes: The scenes.
+        index: Index of the scene.
+
+    Raises:
+        IndexError: If there is no such scene.
+
+    Example:
+        >>> [obj.shape for obj in single_object_world(Scenes(3), 1).objects]
+        ['triangle']
+    """
+    world = scenes.world(index)
+    stream = (scenes.seed, get_args(Split).index(scenes.split), index, 1)
+    chosen = int(np.random.default_rng(stream).integers(len(world.objects)))
+    return replace(world, objects=(world.objects[chosen],))
+
+
+def single_object_scenes(scenes: Scenes) -> SingleObjectScenes:
+    """Render all scenes with a single object each.
+
+    Args:
+        scenes: The scenes.
+
+    Example:
+        >>> single = single_object_scenes(Scenes(5, size=16))
+        >>> tuple(single.images.shape), len(single.shapes)
+        ((5, 3, 16, 16), 5)
+    """
+    worlds = [single_object_world(scenes, index) for index in range(len(scenes))]
+    images = np.stack([draw_world(world, scenes.size) for world in worlds])
+    objects = [world.objects[0] for world in worlds]
+    return SingleObjectScenes(
+        torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
+        torch.tensor([scenes.config.shapes.index(obj.shape) for obj in objects]),
+        2 * torch.tensor([(obj.x, obj.y) for obj in objects]) - 1,
+    )

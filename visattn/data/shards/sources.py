@@ -13,9 +13,9 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 from torch import Tensor
 
+from visattn.data.captions.batch import split_words
+from visattn.data.captions.dataset import missing_photos
 from visattn.data.captions.files import CaptionEntry, check_disjoint_splits
-from visattn.data.captions.images import missing_photos
-from visattn.data.captions.vocabulary import split_words
 from visattn.data.classification.datasets import find_classes, list_labeled_files
 from visattn.data.shards.format import ShardKind
 from visattn.images.formats import image_formats

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.data.phrases.grounding import normalize_maps, score_phrases
-from visattn.data.phrases.phrases import match_phrases, phrases_to_input
+from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.pipelines.words.controls import select_indices
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.recorded_pass import forward_logits

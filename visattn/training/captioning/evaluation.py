@@ -10,8 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.phrases.grounding import phrases_to_cells
-from visattn.data.phrases.phrases import match_phrases
+from visattn.data.phrases import match_phrases, phrases_to_cells
 from visattn.functional.captions import caption_loss
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.models.saving.config import build_model, model_config

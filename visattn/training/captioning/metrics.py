@@ -11,9 +11,8 @@ from torchmetrics.classification import BinaryAUROC
 from torchmetrics.utilities import dim_zero_cat
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.phrases.grounding import GroundingResult, score_phrases
-from visattn.data.scenes.grammar import is_visual_word
-from visattn.data.scenes.verify import score_caption
+from visattn.data.phrases import GroundingResult, score_phrases
+from visattn.data.scenes.language import is_visual_word, score_caption
 from visattn.data.scenes.world import World
 from visattn.metrics.captions import CaptionScores, caption_scores
 from visattn.results.captions import Phrase

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.data.captions.batch import CaptionBatch
-from visattn.data.captions.vocabulary import split_words
+from visattn.data.captions.batch import CaptionBatch, split_words
 from visattn.functional.captions import SampledCaptions, sample_captions, sample_categorical
 from visattn.functional.reinforce import (
     categorical_log_prob,

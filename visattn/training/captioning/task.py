@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.phrases.grounding import (
-    SupervisedPart,
-    phrases_to_cells,
-    supervised_words,
-)
+from visattn.data.phrases import SupervisedPart, phrases_to_cells, supervised_words
 from visattn.functional.captions import (
     AttentionLoss,
     Reduction,

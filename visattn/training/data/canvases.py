@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from typing import Any
 
+from visattn.data.augment.images import AugmentationSpec, build_augmentation
 from visattn.data.classification.torchvision_sets import TorchvisionSplits
-from visattn.data.images.augment import AugmentationSpec, build_augmentation
 from visattn.results.kinds import Split
 from visattn.training.data_module import DataModule
 

@@ -11,19 +11,23 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import ConcatDataset
 
-from visattn.data.captions.batch import CaptionBatch, collate_captions
-from visattn.data.captions.dataset import CaptionDataset
+from visattn.data.captions.batch import (
+    CaptionBatch,
+    Vocabulary,
+    WordCounts,
+    collate_captions,
+    count_words,
+)
+from visattn.data.captions.dataset import CaptionDataset, CaptionedImages, CaptionedPhotos
 from visattn.data.captions.files import (
     CaptionEntry,
     SplitPaths,
     check_unique_ids,
     read_caption_splits,
 )
-from visattn.data.captions.images import CaptionedImages, CaptionedPhotos
-from visattn.data.captions.vocabulary import Vocabulary, WordCounts, count_words
 from visattn.data.feature_cache import FeatureCache, Photos
-from visattn.data.loading.fallback import OnError
-from visattn.data.phrases.phrases import read_phrases
+from visattn.data.loading.loader import OnError
+from visattn.data.phrases import read_phrases
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.base import ImageEncoder
 from visattn.results.kinds import CaptionFormat, Split

@@ -8,14 +8,13 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from visattn.data.augment.images import AugmentationSpec, build_augmentation, build_batch_transform
 from visattn.data.classification.datasets import (
     ImageFiles,
     LabeledImages,
     UntransformedBatch,
     WithUniforms,
 )
-from visattn.data.images.augment import AugmentationSpec, build_augmentation
-from visattn.data.images.batch_augment import build_batch_transform
 from visattn.images.reader import LoadedImage
 from visattn.results.kinds import Split
 from visattn.training.data_module import DataModule

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.augment.joint import JointTransforms
 from visattn.results.kinds import Split
 from visattn.training.data_module import DataModule
 

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from visattn.data.images.augment import AugmentationSpec
-from visattn.data.images.joint_transforms import JointTransforms
+from visattn.data.augment.images import AugmentationSpec
+from visattn.data.augment.joint import JointTransforms
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.detection import (
     AnnotatedObjects,

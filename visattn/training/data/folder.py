@@ -13,8 +13,7 @@ from visattn.data.classification.datasets import (
     find_classes,
     list_labeled_files,
 )
-from visattn.data.loading.fallback import OnError
-from visattn.data.loading.path_list import PathList
+from visattn.data.loading.loader import OnError, PathList
 from visattn.images.resize import ResizeMode
 from visattn.results.kinds import Split
 from visattn.training.data.classification import ClassificationDataModule

@@ -7,16 +7,18 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from visattn.data.captions.vocabulary import Vocabulary, split_words
+from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
-from visattn.data.questions.erasure import Erased, erase_objects
-from visattn.data.questions.scene_grammar import (
+from visattn.data.questions.scenes import (
+    MAX_COUNT,
     SCENE_QUESTION_GROUPS,
+    Erased,
+    SceneQuestions,
+    erase_objects,
     scene_answers,
     scene_question_words,
 )
-from visattn.data.questions.scene_questions import MAX_COUNT, SceneQuestions
-from visattn.data.questions.sort_of_clevr_questions import (
+from visattn.data.questions.sort_of_clevr import (
     SORT_OF_CLEVR_GROUPS,
     SortOfClevr,
     sort_of_clevr_texts,

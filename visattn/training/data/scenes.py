@@ -6,16 +6,16 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.data.captions.batch import CaptionBatch, collate_captions
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import CaptionBatch, Vocabulary, collate_captions
 from visattn.data.classification.datasets import InMemoryImages, LabeledImages
-from visattn.data.scenes.dataset import Scenes, SingleCaptionScenes
-from visattn.data.scenes.grammar import grammar_words
-from visattn.data.scenes.single_object import (
+from visattn.data.scenes.dataset import (
     SINGLE_OBJECT,
+    Scenes,
+    SingleCaptionScenes,
     SingleObjectScenes,
     single_object_scenes,
 )
+from visattn.data.scenes.language import grammar_words
 from visattn.results.kinds import SPECIAL_TOKENS, Split
 from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.data.drawn_scenes import DrawnScenesDataModule

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from visattn.data.images.augment import AugmentationSpec
-from visattn.data.images.joint_transforms import JointTransforms
-from visattn.data.loading.fallback import OnError
+from visattn.data.augment.images import AugmentationSpec
+from visattn.data.augment.joint import JointTransforms
+from visattn.data.loading.loader import OnError
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.coco_instances import read_category_names
 from visattn.data.regions.readers import check_photo_sizes, read_coco_images

@@ -6,18 +6,18 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset
 
-from visattn.data.captions.vocabulary import Vocabulary
+from visattn.data.captions.batch import Vocabulary
 from visattn.data.classification.datasets import LabeledImages
 from visattn.data.feature_cache import Photos
-from visattn.data.loading.fallback import OnError
-from visattn.data.shards.datasets import (
+from visattn.data.loading.loader import OnError
+from visattn.data.shards.format import MAX_INFO_BYTES, WORD_COUNTS, ShardInfo, ShardKind
+from visattn.data.shards.reader import (
     ShardedPhotos,
     ShardedTensors,
     ShardEntries,
     ShardImages,
+    ShardSamples,
 )
-from visattn.data.shards.format import MAX_INFO_BYTES, WORD_COUNTS, ShardInfo, ShardKind
-from visattn.data.shards.reader import ShardSamples
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.safe_text import read_json_object

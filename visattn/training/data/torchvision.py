@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import torch
 
+from visattn.data.augment.images import Affine, Augmentation
 from visattn.data.classification.datasets import InMemoryImages, LabeledImages
 from visattn.data.classification.torchvision_sets import TorchvisionSplits
-from visattn.data.images.augment import Affine, Augmentation
 from visattn.results.kinds import Split
 from visattn.training.data.classification import ClassificationDataModule
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from visattn.data.captions.vocabulary import Vocabulary
-from visattn.data.loading.fallback import OnError
+from visattn.data.captions.batch import Vocabulary
+from visattn.data.loading.loader import OnError
 from visattn.data.questions.batch import QuestionSample
 from visattn.data.questions.vqa_files import (
     QuestionPhoto,

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
+from visattn.data.augment.images import Augmentation, AugmentationSpec
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.captions.dataset import hflip_sample
 from visattn.data.classification.datasets import ImageFiles, LabeledBatch
-from visattn.data.images.augment import Augmentation, AugmentationSpec
-from visattn.data.loading.sample_seed import mix_seed, per_sample_uniforms
-from visattn.data.shards.datasets import caption_entry
+from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.data.shards.format import shard_name
-from visattn.data.shards.reader import ShardSamples, decode_image
-from visattn.data.shards.webdataset import SampleStream, StreamedSample, StreamLoader, check_url
+from visattn.data.shards.reader import ShardSamples, caption_entry, decode_image
+from visattn.data.shards.streams import SampleStream, StreamedSample, StreamLoader, check_url
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.results.kinds import Split
 from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from lightning import LightningModule
 from torch import Tensor
 
-from visattn.data.loading.sample_seed import mix_seed
+from visattn.data.loading.samplers import mix_seed
 
 _SAMPLE_STREAM = 2**32  # in place of the rank, so that these numbers differ from those of dropout
 

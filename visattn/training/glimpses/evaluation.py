@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.data.loading.sample_seed import per_sample_uniforms
+from visattn.data.loading.samplers import per_sample_uniforms
 from visattn.functional.reinforce import gaussian_log_prob
 from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.models.glimpses.retina import object_scanpaths, raster_scanpaths

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from visattn.data.questions.batch import QuestionBatch
-from visattn.data.questions.erasure import Erased
+from visattn.data.questions.scenes import Erased
 from visattn.functional.captions import attention_mass_loss
 from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from visattn.data.phrases.samples import annotated_photos, coco_photos, scene_photos
+from visattn.data.phrases import annotated_photos, coco_photos, scene_photos
 from visattn.data.regions.masks import mask_boxes
 from visattn.data.scenes.dataset import Scenes
 

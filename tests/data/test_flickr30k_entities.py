@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from visattn.data.phrases.flickr30k_entities import (
-    parse_entity_sentence,
-    read_flickr30k_entities,
-)
+from visattn.data.phrases import parse_entity_sentence, read_flickr30k_entities
 
 SENTENCES = """\
 [/EN#11/people Two dogs] chase [/EN#12/other a red ball] across [/EN#13/scene the wide lawn] .

@@ -1,15 +1,149 @@
-"""Data loader that resumes exactly: its state is the epoch and the number of batches done."""
+"""Number of cores that this process may use."""
 
+import os
 import signal
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from os import fsdecode, fsencode
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from visattn.data.loading.cores import available_cores
-from visattn.data.loading.samplers import EpochIndexSampler, LengthBucketBatchSampler
+from visattn.data.loading.samplers import (
+    EpochIndexSampler,
+    LengthBucketBatchSampler,
+    mix_seed,
+    per_sample_uniforms,
+)
+from visattn.images.reader import ImageError
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, which a container may limit.
+
+    Example:
+        >>> available_cores() >= 1
+        True
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+class PathList(Sequence[Path]):
+    """An immutable list of paths that takes the bytes of their names and 8 more for each.
+
+    A `Path` takes about 400 bytes, and a worker process copies each one that it touches, since
+    reading an object changes its reference count. Arrays are shared with workers.
+
+    Args:
+        paths: The paths.
+
+    Example:
+        >>> files = PathList([Path("a/1.png"), Path("b/2.png"), Path("b/3.png")])
+        >>> files[1].as_posix(), len(files), [path.name for path in files[::2]]
+        ('b/2.png', 3, ['1.png', '3.png'])
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        names = [fsencode(path) for path in paths]
+        self._ends = np.array([0, *accumulate(map(len, names))], np.int64)
+        self._bytes = np.frombuffer(b"".join(names), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Path: ...
+    @overload
+    def __getitem__(self, index: slice) -> "PathList": ...
+    def __getitem__(self, index: int | slice) -> "Path | PathList":
+        """Return a path, or a list of some."""
+        if isinstance(index, slice):
+            return PathList(self[each] for each in range(*index.indices(len(self))))
+        position = range(len(self))[index]  # negative ones count from the end
+        start, end = self._ends[position : position + 2]
+        return Path(fsdecode(self._bytes[start:end].tobytes()))
+
+
+OnError = Literal["raise", "substitute"]
+
+
+Sample = TypeVar("Sample")
+
+
+_MAX_ATTEMPTS = 32
+
+
+_SEED_STREAM = 2  # separates these random numbers from others with the same seed
+
+
+class ReadFallback:
+    """Replaces each sample whose image cannot be read, and records the unreadable ones.
+
+    The replacement depends on the seed and on the index of the sample: not on the epoch, the
+    worker process, or what was read before. All worker processes share one record.
+
+    Args:
+        num_samples: Size of the dataset.
+        seed: Seed of the choice of replacements.
+
+    Example:
+        >>> def load(index):
+        ...     if index == 1:
+        ...         raise ImageError("b.jpg: truncated")
+        ...     return "abc"[index]
+        >>> fallback = ReadFallback(3)
+        >>> fallback.read(0, load), fallback.read(1, load) in ("a", "c")
+        ('a', True)
+        >>> fallback.unreadable
+        [1]
+    """
+
+    def __init__(self, num_samples: int, *, seed: int = 0) -> None:
+        self.num_samples, self.seed = num_samples, seed
+        self._unreadable = torch.zeros(num_samples, dtype=torch.uint8).share_memory_()
+
+    def read(self, index: int, load: Callable[[int], Sample]) -> Sample:
+        """Return the sample that `load` returns, or a replacement if its image is unreadable.
+
+        Raises:
+            ImageError: If no replacement can be read either.
+        """
+        try:
+            return load(index)
+        except ImageError as error:
+            self._unreadable[index] = 1
+            return self._load_replacement(index, load, error)
+
+    @property
+    def unreadable(self) -> list[int]:
+        """Indices of the samples that could not be read so far."""
+        return self._unreadable.nonzero().flatten().tolist()
+
+    def candidates(self, index: int) -> Iterator[int]:
+        """Yield the indices of the replacements of a sample, in the order of preference."""
+        uniforms = per_sample_uniforms(mix_seed(self.seed, _SEED_STREAM), [index], _MAX_ATTEMPTS)
+        for uniform in uniforms[0].tolist():
+            other = int(uniform * (self.num_samples - 1))
+            yield other + (other >= index)  # never the sample itself
+
+    def _load_replacement(
+        self, index: int, load: Callable[[int], Sample], first_error: ImageError
+    ) -> Sample:
+        for other in self.candidates(index) if self.num_samples > 1 else ():
+            try:
+                return load(other)
+            except ImageError:
+                self._unreadable[other] = 1
+        raise ImageError(
+            f"{first_error}; none of the {min(_MAX_ATTEMPTS, self.num_samples - 1)} images that "
+            "could replace it can be read either"
+        ) from first_error
+
 
 _FEW_SAMPLES, _MAX_WORKERS = 1000, 16
 

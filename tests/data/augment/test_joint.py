@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.data.images.joint_transforms import JointTransforms, RegionSample
+from visattn.data.augment.joint import JointTransforms, RegionSample
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeSpec

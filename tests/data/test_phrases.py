@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.vocabulary import split_words
-from visattn.data.phrases.phrases import match_phrases, phrases_to_input, read_phrases
+from visattn.data.captions.batch import split_words
+from visattn.data.phrases import match_phrases, phrases_to_input, read_phrases
 from visattn.geometry.affine import Box, Geometry
 from visattn.metrics.grounding import box_coverage
 from visattn.results.captions import Phrase

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.data.phrases.grounding import score_phrases, supervised_words
+from visattn.data.phrases import score_phrases, supervised_words
 from visattn.geometry.affine import Box
 from visattn.results.captions import Phrase
 

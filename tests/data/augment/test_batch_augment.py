@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
+from visattn.data.augment.images import (
+    RandAugment,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomTranslate,
+    build_batch_transform,
+)
 from visattn.data.classification.datasets import InMemoryImages, WithUniforms
-from visattn.data.images.augment import RandomHorizontalFlip, RandomTranslate
-from visattn.data.images.batch_augment import RandAugment, RandomErasing, build_batch_transform
 
 COUNT = 1999
 

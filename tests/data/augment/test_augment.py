@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional import rotate
 
-from visattn.data.images.augment import (
+from visattn.data.augment.images import (
     Affine,
     PerImageTransform,
     RandomHorizontalFlip,

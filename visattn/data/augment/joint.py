@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from visattn.data.images.augment import AugmentationSpec
+from visattn.data.augment.images import AugmentationSpec
 from visattn.data.regions.masks import mask_boxes
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage

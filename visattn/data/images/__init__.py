@@ -1,1 +1,0 @@
-"""Reading, checking, resizing and augmenting images."""

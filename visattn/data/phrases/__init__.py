@@ -1,1 +1,0 @@
-"""Phrases of captions and their boxes."""
