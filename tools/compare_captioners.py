@@ -100,7 +100,7 @@ def _image(args: argparse.Namespace) -> "Input":
     import torch
 
     from visattn.images import read_image
-    from visattn.viz.maps.resize import resize_image
+    from visattn.viz.heatmap import resize_image
 
     if not args.words:
         raise ValueError("--image needs the caption: add --words WORD...")
@@ -185,9 +185,8 @@ def word_rows(
         words: The caption.
         boxes: Box of the object that each word names, in pixels of a tile, or None.
     """
-    from visattn.viz.layout.text import load_font, wrap_text
-    from visattn.viz.maps.heatmap import overlay
-    from visattn.viz.maps.resize import resize_image, resize_map
+    from visattn.viz.heatmap import overlay, resize_image, resize_map
+    from visattn.viz.text import load_font, wrap_text
 
     aspect = math.sqrt(image.shape[1] / image.shape[0])
     height, width = round(TILE / aspect), round(TILE * aspect)

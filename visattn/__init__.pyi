@@ -63,7 +63,7 @@ from .recording.recorder import (
 from .results.attention_map import (
     AttentionMap as AttentionMap,
 )
-from .viz.maps.placed import (
+from .viz.maps import (
     overlay as overlay,
 )
 

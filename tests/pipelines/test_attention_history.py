@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
 from visattn.pipelines import attention_history
 from visattn.pipelines.attention_history import AttentionHistory
-from visattn.viz.html.history_page import HistoryRow, history_page
+from visattn.viz.html.index_page import HistoryRow, history_page
 
 
 class Corner(nn.Module):

@@ -14,7 +14,7 @@ from visattn.attribution.regions import mask_to_runs
 from visattn.geometry.placement import GridPlacement
 from visattn.metrics import thing_scores
 from visattn.results.info import MapInfo, Thing
-from visattn.viz.maps.placed import draw_target
+from visattn.viz.maps import draw_target
 
 BOX = (120, 40, 144, 64)  # on a photo of 120 x 200
 

@@ -17,7 +17,7 @@ from visattn.models.detr import DETR
 from visattn.pipelines.detection import detect
 from visattn.pipelines.detector_attention import detector_attention
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.detection.panel import detection_figure, detection_overlay
+from visattn.viz.detections import detection_figure, detection_overlay
 
 SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
 

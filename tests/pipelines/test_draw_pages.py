@@ -17,8 +17,7 @@ from visattn.images.resize import ResizeSpec, resize_geometry
 from visattn.pipelines.captioning import ground_phrases
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, Phrase
-from visattn.viz.captions.animation import caption_gif
-from visattn.viz.captions.figure import caption_figure
+from visattn.viz.captions import caption_figure, caption_gif
 from visattn.viz.html.caption_page import caption_html
 
 WORDS = ("a", "red", "dog")

@@ -20,7 +20,7 @@ from tests.helpers.image_text_models import (
 )
 from visattn.cli import main
 from visattn.pipelines.explain_queries import explain_queries, load_detector
-from visattn.viz.detection.panel import detection_figure
+from visattn.viz.detections import detection_figure
 
 Capsys = pytest.CaptureFixture[str]
 RESIZE: dict[str, Any] = {"size": {"shortest_edge": 96, "longest_edge": 160}}

@@ -19,8 +19,8 @@ from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers
 from visattn.recording.model_info import ExplainedModel, ModelInfo, ReadRows
 from visattn.recording.recorder import record
+from visattn.viz.heads import all_heads_figure
 from visattn.viz.html.explorer_page import explorer_html
-from visattn.viz.maps.heads import all_heads_figure
 
 PHOTO = LoadedImage(
     np.random.default_rng(3).integers(0, 256, (50, 90, 3), dtype=np.uint8), 1, "a.jpg"

@@ -28,8 +28,8 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.viz.captions.figure import caption_figure
-from visattn.viz.maps.placed import overlay
+from visattn.viz.captions import caption_figure
+from visattn.viz.maps import overlay
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghijk")
 

@@ -15,7 +15,7 @@ from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import photo_labels, place_segmentations, segment
 from visattn.results.values import Segmentation
-from visattn.viz.maps.segmentation import segmentation_figure
+from visattn.viz.segmentation import segmentation_figure
 
 BLOCK = (60, 20, 100, 70)  # left, top, right, bottom
 

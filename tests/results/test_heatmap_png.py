@@ -8,7 +8,7 @@ from PIL import Image
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap, heatmap_png
-from visattn.viz.maps.colormap import colormap_lut
+from visattn.viz.heatmap import colormap_lut
 
 
 def pixels(content: bytes | None) -> np.ndarray:

@@ -16,7 +16,7 @@ from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import START
-from visattn.viz.maps.resize import resize_image
+from visattn.viz.heatmap import resize_image
 
 SCENE = 2
 

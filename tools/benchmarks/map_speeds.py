@@ -21,7 +21,7 @@ from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.maps.heatmap import overlay
+from visattn.viz.heatmap import overlay
 
 PARTS = ("gradcam", "channels", "rows", "extraction", "overlay", "perturbation")
 CNN, IMAGES, SIDE = "resnet50", 16, 224

@@ -200,7 +200,7 @@ class DetectionJob(ModelJob["Detections"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "Detections") -> Iterable[Part]:
         """Return the objects and their maps, and the figures of boxes and queries."""
-        from visattn.viz.detection.panel import detection_figure, detection_overlay
+        from visattn.viz.detections import detection_figure, detection_overlay
 
         record = {"image": image.name, **result.to_dict()}
         if self.out is None:

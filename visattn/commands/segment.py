@@ -118,7 +118,7 @@ class SegmentationJob(ModelJob["Segmentation"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "Segmentation") -> Iterable[Part]:
         """Return shares and geometry, and mask, overlay and figure."""
-        from visattn.viz.maps.segmentation import draw_labels, segmentation_figure
+        from visattn.viz.segmentation import draw_labels, segmentation_figure
 
         record = {"image": image.name, **result.summary()}
         if self.out is None:

@@ -5,7 +5,7 @@ import lazy_loader
 from visattn.results.display import show
 
 show |= {
-    "Caption": "visattn.viz.html.notebook_caption:notebook_caption",
+    "Caption": "visattn.viz.html.notebook:notebook_caption",
     "ScanPath": "visattn.viz.scanpaths.panel:notebook_scanpath",
 }
 

@@ -22,11 +22,11 @@ from visattn.metrics.faithfulness import spearman_correlation
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
-from visattn.viz.captions.figure import caption_figure
+from visattn.viz.captions import caption_figure
+from visattn.viz.heatmap import resize_image
 from visattn.viz.html.document import image_data_url, jpeg_data_url
-from visattn.viz.html.history_page import HistoryRow, history_page
-from visattn.viz.maps.placed import overlay
-from visattn.viz.maps.resize import resize_image
+from visattn.viz.html.index_page import HistoryRow, history_page
+from visattn.viz.maps import overlay
 
 _PAGE, _TABLE = "index.html", "maps.csv"
 _LONGEST, _WORDS_WIDTH, _QUALITY = 320, 900, 85  # pixels of a map, of a panel of words; JPEG

@@ -28,12 +28,10 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale, map_scale
-from visattn.viz.layout.grid import compute_tile_grid, create_titled_page
-from visattn.viz.layout.text import format_time, load_font, wrap_text
-from visattn.viz.maps.legend import BACKGROUND, MUTED, SMALL, TEXT
-from visattn.viz.maps.options import DrawOptions
-from visattn.viz.maps.resize import resize_image
+from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.scanpaths.path import draw_scan_path
+from visattn.viz.text import format_time, load_font, wrap_text
+from visattn.viz.tiles import BACKGROUND, MUTED, SMALL, TEXT, compute_tile_grid, create_titled_page
 
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale

@@ -1,14 +1,15 @@
-from .captions.figure import (
+from .captions import (
     caption_figure as caption_figure,
 )
-from .captions.head_tables import (
-    head_overview_figure as head_overview_figure,
-)
-from .captions.text_matrix import (
-    text_attention_figure as text_attention_figure,
-)
-from .detection.panel import (
+from .detections import (
     detection_figure as detection_figure,
+)
+from .heads import (
+    all_heads_figure as all_heads_figure,
+)
+from .heatmap import (
+    DrawOptions as DrawOptions,
+    colormap_lut as colormap_lut,
 )
 from .html.caption_page import (
     caption_html as caption_html,
@@ -16,23 +17,9 @@ from .html.caption_page import (
 from .html.explorer_page import (
     explorer_html as explorer_html,
 )
-from .maps.colormap import (
-    colormap_lut as colormap_lut,
-)
-from .maps.comparison import (
+from .maps import (
     comparison_figure as comparison_figure,
-)
-from .maps.heads import (
-    all_heads_figure as all_heads_figure,
-)
-from .maps.options import (
-    DrawOptions as DrawOptions,
-)
-from .maps.placed import (
     overlay as overlay,
-)
-from .maps.segmentation import (
-    segmentation_figure as segmentation_figure,
 )
 from .scanpaths.animation import (
     glimpse_animation as glimpse_animation,
@@ -40,4 +27,11 @@ from .scanpaths.animation import (
 )
 from .scanpaths.panel import (
     glimpse_panel as glimpse_panel,
+)
+from .segmentation import (
+    segmentation_figure as segmentation_figure,
+)
+from .text_attention import (
+    head_overview_figure as head_overview_figure,
+    text_attention_figure as text_attention_figure,
 )

@@ -20,10 +20,9 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.records import read_saved_maps
-from visattn.viz.captions.alignment import alignment_figure
-from visattn.viz.captions.animation import caption_gif
-from visattn.viz.captions.figure import caption_figure
-from visattn.viz.captions.images import drawn_images
+from visattn.viz.alignment import alignment_figure
+from visattn.viz.caption_images import drawn_images
+from visattn.viz.captions import caption_figure, caption_gif
 from visattn.viz.html.caption_page import caption_html
 
 pytest.importorskip("transformers")

@@ -21,7 +21,7 @@ from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines import inputs
 from visattn.pipelines.explainer import methods_for
-from visattn.viz.maps.heatmap import overlay
+from visattn.viz.heatmap import overlay
 
 Capsys = pytest.CaptureFixture[str]
 CLASSES = ("ant", "bee", "cat")

@@ -14,7 +14,7 @@ from PIL import Image
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.maps.heatmap import overlay
+from visattn.viz.heatmap import overlay
 
 
 def arguments(photo: Path, maps: Path, out: Path, *options: str) -> list[str]:

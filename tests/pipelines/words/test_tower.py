@@ -15,7 +15,7 @@ from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.tower import tower_maps, tower_placement
-from visattn.viz.captions.figure import caption_figure
+from visattn.viz.captions import caption_figure
 
 LAST = {
     "llava": "model.vision_tower.encoder.layers.1",

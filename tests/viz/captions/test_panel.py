@@ -10,12 +10,10 @@ from caption_results import caption_of
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.captions.figure import caption_figure
-from visattn.viz.layout.grid import MARGIN, compute_tile_grid
-from visattn.viz.layout.text import load_font
-from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import ACCENT, BACKGROUND
-from visattn.viz.maps.resize import resize_image, resize_map
+from visattn.viz.captions import caption_figure
+from visattn.viz.heatmap import overlay, resize_image, resize_map
+from visattn.viz.text import load_font
+from visattn.viz.tiles import ACCENT, BACKGROUND, MARGIN, compute_tile_grid
 
 RNG = np.random.default_rng(2)
 

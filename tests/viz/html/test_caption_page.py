@@ -13,8 +13,8 @@ from caption_results import caption_of
 from PIL import Image
 
 from visattn.results.captions import Caption, GroundedPhrase
+from visattn.viz.heatmap import colormap_lut
 from visattn.viz.html.caption_page import caption_html
-from visattn.viz.maps.colormap import colormap_lut
 
 WORDS = ("a", "dog")
 MAPS = np.random.default_rng(1).random((2, 3, 5))

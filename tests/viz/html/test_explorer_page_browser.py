@@ -16,8 +16,8 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale
+from visattn.viz.heatmap import overlay
 from visattn.viz.html.explorer_page import explorer_html, quantize_weights
-from visattn.viz.maps.heatmap import overlay
 
 RNG = np.random.default_rng(3)
 GRID, SIZE = (3, 5), (96, 160)

@@ -15,12 +15,11 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.results.captions import Caption
 from visattn.results.cards import Card
-from visattn.viz.captions.animation import caption_gif
-from visattn.viz.captions.figure import caption_figure
+from visattn.viz.captions import caption_figure, caption_gif
 from visattn.viz.html.caption_page import caption_html
 from visattn.viz.html.explorer_page import explorer_html
 from visattn.viz.html.index_page import index_page, thumbnail
-from visattn.viz.layout.text import load_font, wrap_text
+from visattn.viz.text import load_font, wrap_text
 
 RNG = np.random.default_rng(5)
 IMAGE = np.zeros((30, 40, 3), np.uint8)

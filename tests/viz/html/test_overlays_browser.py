@@ -17,9 +17,9 @@ from visattn.pipelines.captioning import ResizeMode, caption
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.viz.heatmap import Style, overlay
 from visattn.viz.html.caption_page import caption_html
-from visattn.viz.maps.heatmap import Style, overlay
-from visattn.viz.maps.placed import overlay as draw
+from visattn.viz.maps import overlay as draw
 
 WORDS = ("a", "red", "dog")
 TOLERANCE = 2  # of 255

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from visattn.viz.layout.grid import MARGIN, compute_tile_grid
-from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import BACKGROUND
-from visattn.viz.maps.resize import resize_image, resize_map
+from visattn.viz.heatmap import overlay, resize_image, resize_map
 from visattn.viz.scanpaths.coverage import coverage_panel
+from visattn.viz.tiles import BACKGROUND, MARGIN, compute_tile_grid
 
 RNG = np.random.default_rng(1)
 

@@ -12,8 +12,6 @@ from PIL import Image, ImageSequence
 from scanpath_data import CLASSES, miniature_scan, photo_of
 
 from visattn.results.values import ScanPath, format_percent
-from visattn.viz.layout.grid import MARGIN
-from visattn.viz.maps.legend import ACCENT, BACKGROUND
 from visattn.viz.scanpaths.animation import (
     FIRST_DURATION,
     GLIMPSE_DURATION,
@@ -21,10 +19,9 @@ from visattn.viz.scanpaths.animation import (
     glimpse_animation,
     glimpse_wall,
 )
-from visattn.viz.scanpaths.canvas import draw_patch, glimpse_mosaic, place_image
-from visattn.viz.scanpaths.panel import glimpse_panel, glimpse_strip
-from visattn.viz.scanpaths.path import draw_scan_path
-from visattn.viz.scanpaths.probabilities import class_colors
+from visattn.viz.scanpaths.panel import class_colors, glimpse_panel, glimpse_strip
+from visattn.viz.scanpaths.path import draw_patch, draw_scan_path, glimpse_mosaic, place_image
+from visattn.viz.tiles import ACCENT, BACKGROUND, MARGIN
 
 SHAPES = [(40, 60), (60, 40), (1, 1), (5, 400), (400, 5), (28, 28), (480, 640)]
 

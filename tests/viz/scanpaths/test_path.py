@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from visattn.viz.maps.colormap import colormap_lut
+from visattn.viz.heatmap import colormap_lut
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
 
 GRAY = np.full((60, 90, 3), 200, np.uint8)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from visattn.viz.maps.legend import BACKGROUND, TEXT
-from visattn.viz.scanpaths.probabilities import class_colors, plot_probabilities, top_classes
+from visattn.viz.scanpaths.panel import class_colors, plot_probabilities, top_classes
+from visattn.viz.tiles import BACKGROUND, TEXT
 
 TWO = np.array([[0.5, 0.5], [0.1, 0.9], [1.0, 0.0]])
 

@@ -108,9 +108,8 @@ class CaptionJob(Job["Caption"]):
     ) -> "Iterator[tuple[str, bytes | Path]]":
         """Yield endings and contents of the files of an image."""
         from visattn.results.records import npz_bytes
-        from visattn.viz.captions.alignment import alignment_figure
-        from visattn.viz.captions.animation import caption_gif
-        from visattn.viz.captions.figure import caption_figure, statistics_figures
+        from visattn.viz.alignment import alignment_figure
+        from visattn.viz.captions import caption_figure, caption_gif, statistics_figures
         from visattn.viz.html.caption_page import caption_html
 
         images = _images(image)
@@ -259,7 +258,7 @@ def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.
     """Return the photos with the mean map of all words; of many frames a few."""
     import numpy as np
 
-    from visattn.viz.maps.placed import overlay
+    from visattn.viz.maps import overlay
 
     top = None if len(images) == 1 else caption.display_range()[1]
     drawn: list[np.ndarray] = []

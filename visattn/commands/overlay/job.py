@@ -56,7 +56,7 @@ def overlay_images(args: argparse.Namespace) -> int:
         ValueError: If the model does not support the options, or a file would overwrite an image.
         OSError: If the folder cannot be written.
     """
-    from visattn.viz.maps.colormap import colormap_lut
+    from visattn.viz.heatmap import colormap_lut
 
     colormap_lut(args.colormap)  # refuses an unknown name before maps are computed
     if args.dry_run:
@@ -272,7 +272,7 @@ class OverlayJob(Job[ImageMaps]):
         boxes: "MapBoxes | None",
     ) -> "dict[str, np.ndarray]":
         """Return the images of a map by the names of `--save`."""
-        from visattn.viz.maps.placed import outline_boxes, render_map
+        from visattn.viz.maps import outline_boxes, render_map
 
         drawn = render_map(
             image,
@@ -290,9 +290,9 @@ class OverlayJob(Job[ImageMaps]):
         self, name: str, image: "LoadedImage", result: ImageMaps, scales: "Sequence[MapScale]"
     ) -> dict[str, bytes]:
         """Return the files of an image that show several maps."""
+        from visattn.viz.heads import all_heads_figure
         from visattn.viz.html.explorer_page import explorer_html
-        from visattn.viz.maps.comparison import comparison_figure
-        from visattn.viz.maps.heads import all_heads_figure
+        from visattn.viz.maps import comparison_figure
 
         args, explained, maps = self.args, self.runner.explained, result.maps
         drawing = {"colormap": args.colormap, "opacity": args.opacity}
@@ -572,7 +572,7 @@ def index_text(maps: "Sequence[AttentionMap]") -> str:
     Args:
         maps: One map per method.
     """
-    from visattn.viz.maps.comparison import method_title, target_line
+    from visattn.viz.maps import method_title, target_line
 
     titles = [method_title(each) for each in maps if not each.info.empty]
     failures = [

@@ -126,8 +126,8 @@ def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:
 def _overlay(
     image: "LoadedImage", maps: "AttentionMap", index: int, args: argparse.Namespace
 ) -> "np.ndarray":
-    from visattn.viz.maps.heatmap import overlay
-    from visattn.viz.maps.placed import outline_boxes
+    from visattn.viz.heatmap import overlay
+    from visattn.viz.maps import outline_boxes
 
     drawn = overlay(
         image.pixels,
@@ -145,7 +145,7 @@ def _panel(
     image: "LoadedImage", maps: "AttentionMap", saved: "SavedMaps", args: argparse.Namespace
 ) -> "np.ndarray":
     from visattn.results.captions import Caption
-    from visattn.viz.captions.figure import caption_figure
+    from visattn.viz.captions import caption_figure
 
     per_map = args.normalize == "image" and args.vmax is None
     top = 1.0 if per_map else _full_color_value(maps, args)

@@ -90,7 +90,7 @@ def overlay_videos(args: argparse.Namespace) -> int:
         OSError: If the folder cannot be written.
     """
     from visattn.models.backbones.pretrained import names_video_model
-    from visattn.viz.maps.colormap import colormap_lut
+    from visattn.viz.heatmap import colormap_lut
 
     sources = video_sources(args)
     colormap_lut(args.colormap)

@@ -30,7 +30,7 @@ def diagnose(
         ValueError: If the attention of the model cannot be recorded.
     """
     from visattn.metrics.attention_stats import diagnose_layers
-    from visattn.viz.plots.attention_stats import plot_attention_stats
+    from visattn.viz.attention_stats import plot_attention_stats
 
     inputs = (
         evaluator.explainer.prepare(images[start : start + batch_size]).inputs

@@ -21,7 +21,7 @@ from visattn.models.unet import UNet
 from visattn.training.data_module import DataModule
 from visattn.training.segmentation.panels import batch_panels
 from visattn.training.task import Task
-from visattn.viz.maps.crops import crop_panel
+from visattn.viz.tiles import crop_panel
 
 
 class ImageLogger(Callback, ABC):

@@ -13,8 +13,8 @@ from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale
-from visattn.viz.maps.comparison import comparison_figure
-from visattn.viz.maps.marks import draw_frame
+from visattn.viz.maps import comparison_figure
+from visattn.viz.marks import draw_frame
 
 _MIN_SIDE = 320  # of the drawn image in pixels
 _WIDTH = 1000

@@ -7,7 +7,7 @@ from visattn.data.regions.segmentation import SegmentationBatch
 from visattn.geometry.affine import Geometry
 from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import place_segmentations
-from visattn.viz.maps.segmentation import segmentation_figure
+from visattn.viz.segmentation import segmentation_figure
 
 
 def batch_panels(

@@ -14,11 +14,16 @@ from visattn.geometry.affine import Box
 from visattn.images.reader import ImageLike
 from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
-from visattn.viz.captions.figure import statistics_figures
-from visattn.viz.captions.images import DrawnImage, drawn_images
-from visattn.viz.html.document import escape_text, image_data_url
-from visattn.viz.html.photo_page import PageOptions, PageParts, photo_page
-from visattn.viz.html.safe_text import sanitize_text
+from visattn.viz.caption_images import DrawnImage, drawn_images
+from visattn.viz.captions import statistics_figures
+from visattn.viz.html.document import (
+    PageOptions,
+    PageParts,
+    escape_text,
+    image_data_url,
+    photo_page,
+)
+from visattn.viz.text import sanitize_text
 
 _WORD, _CAPTION = 60, 1_000  # characters
 _STRONGEST = 6  # words of the text that the page names for each word

@@ -15,11 +15,11 @@ from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
-from visattn.viz.html.photo_page import PageOptions, PageParts, page_geometry, photo_page
-from visattn.viz.html.safe_text import sanitize_text
-from visattn.viz.maps.colormap import colormap_lut
-from visattn.viz.maps.comparison import method_title, target_line
-from visattn.viz.maps.heads import key_geometry
+from visattn.viz.heads import key_geometry
+from visattn.viz.heatmap import colormap_lut
+from visattn.viz.html.document import PageOptions, PageParts, page_geometry, photo_page
+from visattn.viz.maps import method_title, target_line
+from visattn.viz.text import sanitize_text
 
 _NAME, _TITLE = 60, 200  # characters
 _STYLES = ("paper.css", "viewer.css", "explorer.css")

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.results.cards import Card
+from visattn.viz.heatmap import resize_image
 from visattn.viz.html.document import (
     escape_text,
     file_url,
@@ -15,12 +16,15 @@ from visattn.viz.html.document import (
     path_url,
     render_page,
 )
-from visattn.viz.html.safe_text import sanitize_text
-from visattn.viz.maps.legend import TRACK
-from visattn.viz.maps.resize import resize_image
+from visattn.viz.text import sanitize_text
+from visattn.viz.tiles import TRACK
 
 _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
+
+
 _CARD_ASPECT, _WIDE = 4 / 3, 1.2  # of index.css; of photos
+
+
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 
@@ -247,3 +251,58 @@ def _natural_sort_key(name: str) -> list[tuple[int, str]]:
         (len(part.lstrip("0")) if part.isdecimal() else 0, part.casefold())
         for part in re.split(r"(\d+)", name)
     ]
+
+
+class HistoryRow(NamedTuple):
+    """An image and its maps over the steps of a training."""
+
+    name: str
+    image: str
+    """The image, as a data URL."""
+    maps: Sequence[str]
+    """Its map after each of the steps, as data URLs; "" for a missing one."""
+    notes: Sequence[str]
+    """Text below each map: the class and its score, or why there is no map."""
+
+
+def history_page(
+    rows: Sequence[HistoryRow], steps: Sequence[int], *, num_steps: int, method: str
+) -> str:
+    """Return a page with a row for each image and a column for each logged step.
+
+    Args:
+        rows: The images.
+        steps: Steps of the maps, in order.
+        num_steps: Number of logged steps, of which `steps` may be a selection.
+        method: Name of the method.
+
+    Example:
+        >>> row = HistoryRow("cat", "data:,", ["data:,", ""], ["cat 0.9", "not logged"])
+        >>> page = history_page([row], [0, 500], num_steps=2, method="gradcam")
+        >>> page.count("<img"), "step 500" in page
+        (2, True)
+    """
+    chosen = f"{len(steps)} of {num_steps}" if len(steps) < num_steps else f"{num_steps}"
+    head = "".join(f'<th scope="col">step {step:,}</th>' for step in steps)
+    return render_page(
+        "history.html",
+        styles=["paper.css", "history.css"],
+        scripts=[],
+        data={},
+        texts={
+            "title": f"Attention during training: {method}",
+            "count": f"{chosen} logged steps. Each map has its own color scale.",
+        },
+        markup={"head": head, "rows": "\n".join(map(_row, rows))},
+    )
+
+
+def _row(row: HistoryRow) -> str:
+    cells = "".join(map(_cell, row.maps, row.notes))
+    name = escape_text(row.name)
+    return f'<tr><th scope="row"><img src="{escape_text(row.image)}" alt="">{name}</th>{cells}</tr>'
+
+
+def _cell(url: str, note: str) -> str:
+    image = f'<img src="{escape_text(url)}" alt="" loading="lazy">' if url else ""
+    return f"<td>{image}<p>{escape_text(note)}</p></td>"

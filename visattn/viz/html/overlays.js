@@ -1,7 +1,7 @@
 "use strict";
 
 // The same steps, in the same order and with the same rounding, as AttentionMap.resize_to_image and
-// visattn/viz/maps/heatmap.py: a test compares the pixels.
+// visattn/viz/heatmap.py: a test compares the pixels.
 
 const QUIET = { heat: [0.7, 0.82], light: [0.85, 0.4] }; // share of gray; share of light left
 

@@ -12,8 +12,8 @@ from visattn.images.reader import ImageLike, read_image
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.values import Answer
 from visattn.viz.html.caption_page import relative_boxes
-from visattn.viz.html.photo_page import PageOptions, PageParts, photo_page
-from visattn.viz.html.safe_text import sanitize_text
+from visattn.viz.html.document import PageOptions, PageParts, photo_page
+from visattn.viz.text import sanitize_text
 
 _WORD, _TEXT = 60, 1_000  # characters
 _STYLES = ("paper.css", "viewer.css", "question.css")

@@ -8,12 +8,19 @@ from PIL import Image, ImageDraw
 
 from visattn.images.reader import ImageLike
 from visattn.results.values import ReadLabel, ScanPath, format_percent, label_text
-from visattn.viz.layout.gif import encode_gif
-from visattn.viz.layout.text import load_font, truncate_text
-from visattn.viz.maps.legend import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
-from visattn.viz.scanpaths.canvas import ImagePlacement, glimpse_mosaic, place_image
-from visattn.viz.scanpaths.path import draw_scan_path, glimpse_colors, is_wide, read_scan
-from visattn.viz.scanpaths.probabilities import class_colors, top_classes
+from visattn.viz.gif import encode_gif
+from visattn.viz.scanpaths.panel import class_colors, top_classes
+from visattn.viz.scanpaths.path import (
+    ImagePlacement,
+    draw_scan_path,
+    glimpse_colors,
+    glimpse_mosaic,
+    is_wide,
+    place_image,
+    read_scan,
+)
+from visattn.viz.text import load_font, truncate_text
+from visattn.viz.tiles import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
 
 FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12

@@ -9,13 +9,27 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from visattn.results.values import ScanPath
-from visattn.viz.layout.grid import GAP, MARGIN, TileGrid, compute_tile_grid
-from visattn.viz.layout.text import load_font, truncate_text
-from visattn.viz.maps.heatmap import overlay
-from visattn.viz.maps.legend import BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, Legend
-from visattn.viz.maps.resize import resize_image, resize_map
-from visattn.viz.scanpaths.canvas import patch_to_rgb, place_image
-from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
+from visattn.viz.heatmap import overlay, resize_image, resize_map
+from visattn.viz.scanpaths.path import (
+    draw_number_marker,
+    draw_scan_path,
+    glimpse_colors,
+    patch_to_rgb,
+    place_image,
+)
+from visattn.viz.text import load_font, truncate_text
+from visattn.viz.tiles import (
+    BACKGROUND,
+    GAP,
+    LEGEND_HEIGHT,
+    MARGIN,
+    MUTED,
+    SMALL,
+    TEXT,
+    Legend,
+    TileGrid,
+    compute_tile_grid,
+)
 
 _TITLE_SIZE, _CAPTION_HEIGHT, _WIDTH = 25, 34, 1200
 

@@ -1,1 +1,0 @@
-"""Panels and animations of captions."""

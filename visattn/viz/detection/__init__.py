@@ -1,1 +1,0 @@
-"""Figures of detections: boxes, and what each query attended to."""

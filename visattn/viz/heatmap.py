@@ -1,0 +1,417 @@
+"""Lookup tables of colormaps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, Self
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image, ImageFilter
+
+from visattn.io.messages import did_you_mean
+from visattn.viz.marks import draw_range_contours
+
+
+@cache
+def colormap_lut(name: str = "magma") -> UInt8[np.ndarray, "256 3"]:
+    """Return the 256 colors of a matplotlib colormap, from the lowest value to the highest.
+
+    Args:
+        name: Name of the colormap. `magma`, `inferno`, `viridis` and `cividis` are perceptually
+            uniform and readable in grayscale and by color-blind viewers.
+
+    Returns:
+        RGB, read-only.
+
+    Raises:
+        ValueError: If matplotlib has no such colormap.
+
+    Example:
+        >>> colormap_lut("gray")[[0, 128, 255], 0]
+        array([  0, 128, 255], dtype=uint8)
+    """
+    from matplotlib import colormaps
+
+    if name not in colormaps:
+        raise ValueError(f"unknown colormap {name!r}; {did_you_mean(name, colormaps)}")
+    lut = colormaps[name](np.linspace(0.0, 1.0, 256), bytes=True)[:, :3].copy()
+    lut.flags.writeable = False
+    return lut
+
+
+@cache
+def overlay_palette(name: str) -> bytes:
+    """Return a colormap without its lowest fifth, stretched to 256 levels.
+
+    The lowest fifth of most colormaps is nearly black and would look like shadow on a photo.
+
+    Args:
+        name: See `colormap_lut`.
+
+    Returns:
+        Red, green and blue of 256 levels, interleaved, as `PIL.Image.putpalette` takes them.
+
+    Example:
+        >>> list(overlay_palette("gray")[:3])
+        [51, 51, 51]
+    """
+    return colormap_lut(name)[np.linspace(51, 255, 256).round().astype(int)].tobytes()
+
+
+@cache
+def negative_palette(name: str) -> bytes:
+    """Return the overlay palette with red and blue swapped, for negative values.
+
+    Args:
+        name: See `colormap_lut`.
+
+    Example:
+        >>> list(negative_palette("magma")[-3:]) == list(overlay_palette("magma")[-3:])[::-1]
+        True
+    """
+    lut = np.frombuffer(overlay_palette(name), np.uint8).reshape(256, 3)
+    return lut[:, ::-1].tobytes()
+
+
+def resize_image(
+    image: UInt8[np.ndarray, "y x 3"], size: tuple[int, int]
+) -> UInt8[np.ndarray, "y2 x2 3"]:
+    """Return an image at another size.
+
+    Lanczos resampling; nearest neighbor where the image is enlarged three times or more.
+
+    Args:
+        image: RGB.
+        size: Height and width.
+
+    Example:
+        >>> resize_image(np.zeros((480, 640, 3), dtype=np.uint8), (120, 160)).shape
+        (120, 160, 3)
+    """
+    height, width = size
+    if (height, width) == image.shape[:2]:
+        return image
+    if min(height / image.shape[0], width / image.shape[1]) >= 3:
+        return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.NEAREST))
+    lanczos = Image.Resampling.LANCZOS
+    return np.array(Image.fromarray(image).resize((width, height), lanczos, reducing_gap=3.0))
+
+
+def resize_map(
+    values: Float[np.ndarray, "y x"], size: tuple[int, int]
+) -> Float[np.ndarray, "y2 x2"]:
+    """Return a map at another size: bilinear over finite values; NaN stays NaN.
+
+    Args:
+        values: The map; NaN outside the model's input.
+        size: Height and width.
+
+    Example:
+        >>> resize_map(np.array([[1.0, 3.0, np.nan, np.nan]]), (1, 2))
+        array([[ 2., nan]], dtype=float32)
+    """
+    if values.shape == size:
+        return values
+    height, width = size
+    valid = ~np.isnan(values)
+    masked = Image.fromarray(np.where(valid, values, 0).astype(np.float32))
+    total = masked.resize((width, height), Image.Resampling.BILINEAR)
+    mask = Image.fromarray(valid.astype(np.float32))
+    weight = np.asarray(mask.resize((width, height), Image.Resampling.BILINEAR))
+    kept = weight >= 0.5
+    return np.where(kept, np.asarray(total) / np.where(kept, weight, 1), np.float32(np.nan))
+
+
+Style = Literal["heat", "light", "blur", "contour"]
+
+
+STYLES: tuple[Style, ...] = ("heat", "light", "blur", "contour")
+
+
+# How the image is dimmed where there is no attention: desaturation, remaining brightness.
+_DIMMING = {"heat": (0.7, 0.82), "light": (0.85, 0.4), "blur": (0.25, 0.8)}
+
+
+_NAN_LUT = [round(0.38 * level) + 14 for level in range(256)]
+
+
+_HATCH_LUT = [level + 40 for level in _NAN_LUT]
+
+
+_BLUR_RATIO = 24  # shorter side of the image / blur radius
+
+
+_BAND_PIXELS = 1 << 18  # pixels that are drawn at once, so that they fit into the CPU cache
+
+
+def overlay(
+    image: UInt8[np.ndarray, "y x 3"],
+    values: Float[np.ndarray, "y x"],
+    *,
+    vmin: float = 0.0,
+    vmax: float = 1.0,
+    colormap: str = "magma",
+    opacity: float = 0.7,
+    style: Style = "heat",
+    signed: bool = False,
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return the image with an attention map drawn on it.
+
+    Where attention is low, the image is dimmed and almost gray. With `heat` and `light`, each
+    output pixel depends only on its image pixel, its value, and `vmin` and `vmax`: overlays with
+    the same range can be compared.
+
+    Args:
+        image: RGB.
+        values: One per pixel of the image, as `AttentionMap.resize_to_image` returns them. NaN
+            marks pixels outside the model's input, which are dark and hatched.
+        vmin: Value at the lower end of the colormap; lower values are clipped.
+        vmax: Value at the upper end of the colormap; higher values are clipped.
+        colormap: Colormap of `heat` and `contour`, see `colormap_lut`; its lowest fifth is not
+            used.
+        opacity: Opacity of `heat` at `vmax`, between 0 and 1.
+        style: `heat` blends a heat map with the image; `light` shows the image at its original
+            brightness where attention is high; `blur` blurs it where attention is low; `contour`
+            draws lines at 25, 50 and 75 % of the value range.
+        signed: Whether the map has negative values. Their magnitude is shown like that of positive
+            ones; `heat` and `contour` use the negative palette for them.
+
+    Raises:
+        ValueError: If the sizes differ, `vmin` is not below `vmax`, or the opacity, the style or
+            the colormap is invalid.
+
+    Example:
+        >>> image = np.full((1, 2, 3), 200, dtype=np.uint8)
+        >>> overlay(image, np.array([[0.0, 1.0]]), style="light")[0, :, 0]
+        array([ 80, 200], dtype=uint8)
+    """
+    if image.shape[:2] != values.shape:
+        raise ValueError(
+            f"values must be one per pixel of the image, {image.shape[:2]}, "
+            f"got {values.shape}; "
+            "use AttentionMap.resize_to_image(size)"
+        )
+    _check_options(vmin, vmax, opacity, style)
+    palettes = (overlay_palette(colormap), negative_palette(colormap))[: 1 + signed]
+    if style == "contour":
+        background = foreground = draw_range_contours(image, values, vmin, vmax, palettes)
+        alpha = _alpha_lut(0.0)
+    else:
+        background = _blur_image(image) if style == "blur" else image
+        foreground = None if style == "heat" else image
+        alpha = _alpha_lut(opacity if style == "heat" else 1.0)
+    output = np.empty_like(image)
+    height, width = values.shape
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        band = slice(top, min(top + rows, height))
+        levels = Image.fromarray(quantize_levels(values[band], vmin, vmax, signed=signed))
+        if foreground is None:
+            colored = _apply_palettes(levels, palettes, values[band])
+        else:
+            colored = Image.fromarray(foreground[band])
+        dimmed = _dim_image(Image.fromarray(background[band]), style)
+        blended = Image.composite(colored, dimmed, levels.point(alpha))
+        is_nan = np.isnan(values[band])
+        if is_nan.any():
+            hatched = _hatch_image(Image.fromarray(image[band]), is_nan, top, min(height, width))
+            blended.paste(hatched, mask=Image.fromarray(is_nan))
+        output[band] = blended
+    return output
+
+
+def map_to_rgba(
+    values: Float[np.ndarray, "y x"],
+    *,
+    vmin: float = 0.0,
+    vmax: float = 1.0,
+    colormap: str = "magma",
+    opacity: float = 1.0,
+    signed: bool = False,
+) -> UInt8[np.ndarray, "y x 4"]:
+    """Return a map as an RGBA image that is transparent where attention is low.
+
+    Composited on an image, it looks like `overlay` with `heat`, without dimming. Pixels with NaN
+    are transparent.
+
+    Args:
+        values: See `overlay`.
+        vmin: See `overlay`.
+        vmax: See `overlay`.
+        colormap: See `overlay`.
+        opacity: Opacity at `vmax`, between 0 and 1.
+        signed: See `overlay`.
+
+    Returns:
+        RGB and alpha, not premultiplied.
+
+    Example:
+        >>> map_to_rgba(np.array([[0.0, 1.0, np.nan]]))[0, :, 3]
+        array([  0, 255,   0], dtype=uint8)
+    """
+    _check_options(vmin, vmax, opacity, "heat")
+    levels = Image.fromarray(quantize_levels(values, vmin, vmax, signed=signed))
+    palettes = (overlay_palette(colormap), negative_palette(colormap))[: 1 + signed]
+    output = _apply_palettes(levels, palettes, values)
+    alpha = np.array(levels.point(_alpha_lut(opacity)))
+    alpha[np.isnan(values)] = 0
+    output.putalpha(Image.fromarray(alpha))
+    return np.array(output)
+
+
+def _check_options(vmin: float, vmax: float, opacity: float, style: str) -> None:
+    if not vmin < vmax:
+        raise ValueError(f"vmin must be below vmax, got {vmin} and {vmax}")
+    if not 0 <= opacity <= 1:
+        raise ValueError(f"opacity must be between 0 and 1, got {opacity}")
+    if style not in STYLES:
+        raise ValueError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
+
+
+def quantize_levels(
+    values: Float[np.ndarray, "y x"], vmin: float, vmax: float, *, signed: bool = False
+) -> UInt8[np.ndarray, "y x"]:
+    """Return values quantized to 256 levels; values outside the range are clipped.
+
+    Args:
+        values: NaN becomes 0.
+        vmin: Value of level 0.
+        vmax: Value of level 255.
+        signed: Whether to quantize magnitudes.
+
+    Example:
+        >>> quantize_levels(np.array([[-1.0, 0.0, 0.5]]), 0.0, 1.0, signed=True)
+        array([[255,   0, 128]], dtype=uint8)
+    """
+    levels = np.abs(values) if signed else values
+    levels = (levels.astype(np.float32) - np.float32(vmin)) * np.float32(255 / (vmax - vmin))
+    levels += np.float32(0.5)
+    np.fmax(levels, 0, out=levels)  # NaN becomes 0
+    return np.fmin(levels, 255, out=levels).astype(np.uint8)
+
+
+def _apply_palettes(
+    levels: Image.Image, palettes: Sequence[bytes], values: Float[np.ndarray, "y x"]
+) -> Image.Image:
+    """Return levels in the colors of the first palette; of negative values in those of a second."""
+    output, *negatives = (levels.copy() for _ in palettes)
+    output.putpalette(palettes[0])
+    output = output.convert("RGB")
+    for negative, palette in zip(negatives, palettes[1:], strict=True):
+        negative.putpalette(palette)
+        output.paste(negative.convert("RGB"), mask=Image.fromarray(values < 0))
+    return output
+
+
+@cache
+def _alpha_lut(opacity: float) -> list[int]:
+    """Return the alpha of each level: concave, so that low attention is visible."""
+    return [round(255 * opacity * (level / 255) ** 0.75) for level in range(256)]
+
+
+def _dim_image(photo: Image.Image, style: Style) -> Image.Image:
+    """Return the image desaturated and darkened."""
+    if style not in _DIMMING:
+        return photo
+    desaturation, brightness = _DIMMING[style]
+    gray = photo.convert("L").convert("RGB")
+    return Image.blend(photo, gray, desaturation).point(_brightness_lut(brightness))
+
+
+@cache
+def _brightness_lut(brightness: float) -> list[int]:
+    """Return the lookup table that scales red, green and blue."""
+    return [round(brightness * level) for level in range(256)] * 3
+
+
+def _blur_image(image: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "y x 3"]:
+    """Return the image with Gaussian blur; a large image is downsampled first, which is faster."""
+    photo = Image.fromarray(image)
+    radius = min(photo.size) / _BLUR_RATIO
+    factor = max(1, int(radius / 4))
+    small = photo.reduce(factor).filter(ImageFilter.GaussianBlur(radius / factor))
+    return np.array(small.resize(photo.size, Image.Resampling.BILINEAR))
+
+
+def _hatch_image(
+    photo: Image.Image, is_nan: Bool[np.ndarray, "y x"], top: int, shorter_side: int
+) -> Image.Image:
+    """Return rows of an image, dark and gray, with diagonal hatching where the map is NaN.
+
+    Args:
+        photo: Rows of the image.
+        is_nan: Whether the map is NaN, for these rows.
+        top: Index of the first row.
+        shorter_side: Shorter side of the whole image.
+    """
+    height, width = is_nan.shape
+    spacing = max(6, round(shorter_side / 26))
+    on_line = (top + np.arange(width + height)) % spacing < max(1, spacing // 8)
+    hatching = np.lib.stride_tricks.sliding_window_view(on_line, width)[:height]
+    gray = photo.convert("L")
+    output = gray.point(_NAN_LUT)
+    output.paste(gray.point(_HATCH_LUT), mask=Image.fromarray(hatching & is_nan))
+    return output.convert("RGB")
+
+
+@dataclass(frozen=True)
+class DrawOptions:
+    """Options of all figures of maps.
+
+    Args:
+        colormap: Colormap, see `colormap_lut`.
+        opacity: Opacity at `vmax`, between 0 and 1.
+        style: `heat`, `light`, `blur` or `contour`, see `visattn.viz.heatmap.overlay`.
+        vmin: Value at the lower end of the colormap.
+        vmax: Value at the upper end of the colormap; None for that of the result.
+        smooth: Whether to interpolate between cells; None for what suits the result.
+        width: Width of the figure in pixels.
+
+    Example:
+        >>> DrawOptions(vmax=2.0).draw(np.zeros((1, 2, 3), np.uint8), np.ones((1, 2))).shape
+        (1, 2, 3)
+    """
+
+    colormap: str = "magma"
+    opacity: float = 0.7
+    style: Style = "heat"
+    vmin: float = 0.0
+    vmax: float | None = None
+    smooth: bool | None = None
+    width: int = 1200
+
+    def draw(
+        self,
+        image: UInt8[np.ndarray, "y x 3"],
+        values: Float[np.ndarray, "y x"],
+        *,
+        signed: bool = False,
+    ) -> UInt8[np.ndarray, "y x 3"]:
+        """Return the image with a map drawn on it, by `overlay`.
+
+        Args:
+            image: RGB.
+            values: One per pixel of the image.
+            signed: Whether negative values are drawn in the negative palette.
+        """
+        return overlay(
+            image,
+            values,
+            vmin=self.vmin,
+            vmax=1.0 if self.vmax is None else self.vmax,
+            colormap=self.colormap,
+            opacity=self.opacity,
+            style=self.style,
+            signed=signed,
+        )
+
+    def otherwise(self, **defaults: Any) -> Self:
+        """Return the options, with values for those that are None.
+
+        Example:
+            >>> DrawOptions(vmax=2.0).otherwise(vmax=1.0, smooth=False).vmax
+            2.0
+        """
+        missing = {key: each for key, each in defaults.items() if getattr(self, key) is None}
+        return replace(self, **missing)

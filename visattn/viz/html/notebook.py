@@ -1,0 +1,73 @@
+"""A caption as HTML for notebooks: hovering a word shows its map; no scripts."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from visattn.results.captions import Caption
+from visattn.viz.heatmap import overlay
+from visattn.viz.html.document import escape_text, image_data_url
+
+_STYLE = (
+    "#{id}{{font:16px/1.6 Georgia,serif;max-width:640px}}"
+    "#{id} div{{position:relative;width:max-content;max-width:100%}}"
+    "#{id} img{{display:block;max-width:100%;border-radius:6px}}"
+    "#{id} div img+img{{position:absolute;inset:0;visibility:hidden}}"
+    "#{id} span{{padding:0 .15em;border-radius:3px;cursor:default}}"
+    "#{id} span:hover,#{id} span:focus{{background:#f2849e66}}"
+)
+
+
+def caption_element(
+    image: UInt8[np.ndarray, "y x 3"],
+    words: Sequence[str],
+    maps: Float[np.ndarray, "t y x"],
+    *,
+    vmax: float,
+) -> str:
+    """Return a caption as an HTML element; its map appears while the mouse is over a word.
+
+    Args:
+        image: RGB, as large as it is shown.
+        words: Words of the caption.
+        maps: The map of each word, on the pixels of the image; NaN outside of the input.
+        vmax: Value at the upper end of the color scale.
+
+    Example:
+        >>> photo = np.zeros((4, 6, 3), np.uint8)
+        >>> html = caption_element(photo, ["dog"], np.ones((1, 4, 6)), vmax=1)
+        >>> html.count("<img"), "<script" in html
+        (2, False)
+    """
+    name = "va" + hashlib.sha256(image.tobytes() + " ".join(words).encode()).hexdigest()[:12]
+    shown = [image, *(overlay(image, values, vmax=vmax) for values in maps)]
+    images = "".join(
+        f'<img class="m{index}" src="{image_data_url(pixels, longest=640, quality=80)[0]}" alt="">'
+        for index, pixels in enumerate(shown)
+    )
+    spans = " ".join(
+        f'<span class="w{index}" tabindex="0">{escape_text(word)}</span>'
+        for index, word in enumerate(words, 1)
+    )
+    rules = "".join(
+        f"#{name}:has(.w{index}:hover) .m{index},#{name}:has(.w{index}:focus) .m{index}"
+        "{visibility:visible!important}"
+        for index in range(1, len(words) + 1)
+    )
+    style = _STYLE.format(id=name)
+    return f'<div id="{name}"><style>{style}{rules}</style><div>{images}</div><p>{spans}</p></div>'
+
+
+def notebook_caption(caption: Caption) -> str | None:
+    """Return the photo and the words for notebooks; hovering a word shows its map.
+
+    Args:
+        caption: A caption; without its photo or without words nothing is shown.
+    """
+    if caption.thumbnail is None or not caption.words:
+        return None
+    maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
+    top = caption.display_range()[1]
+    return caption_element(caption.thumbnail, caption.words, maps.numpy(), vmax=top)

@@ -1,1 +1,0 @@
-"""Grids, text and GIF files."""

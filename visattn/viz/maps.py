@@ -1,0 +1,377 @@
+"""Maps on their photo: overlays, layers, and what a map explains."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8, UInt16
+from PIL import Image
+
+from visattn.attribution.methods import METHODS
+from visattn.attribution.regions import mask_from_runs
+from visattn.geometry.affine import Geometry
+from visattn.images.reader import ImageLike, read_image
+from visattn.io.argument_checks import checked_arguments
+from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.map_boxes import MapBoxes
+from visattn.results.scale import MapScale, map_scale
+from visattn.viz.heatmap import DrawOptions, map_to_rgba, resize_image, resize_map
+from visattn.viz.marks import draw_contours, draw_cross, draw_frame, draw_region
+from visattn.viz.tiles import (
+    LEGEND_HEIGHT,
+    Legend,
+    Tile,
+    compute_tile_grid,
+    empty_tile,
+    size_text,
+    tile_figure,
+)
+
+MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
+
+
+@checked_arguments(outline=(0, 1))
+def overlay(
+    image: ImageLike,
+    attention_map: AttentionMap | MapValues,
+    *,
+    geometry: Geometry | None = None,
+    outline: float | None = None,
+    **options: Any,
+) -> Image.Image:
+    """Return the image overlaid with an attention map, at the size of the image.
+
+    Args:
+        image: The original image.
+        attention_map: One placed map; or an array, tensor or nested list `[y, x]` on any grid,
+            which covers the whole image unless a geometry is passed. Negative values make it
+            signed.
+        geometry: Geometry of an array: its grid covers the input of the network.
+        outline: Draw a contour at this share of `vmax`; None draws none.
+        options: Fields of `DrawOptions`. By default `vmin` and `vmax` are those of
+            `visattn.results.map_scale`; for words of one caption, use one `vmax` for all.
+
+    Raises:
+        ValueError: If the map has no geometry, belongs to an image of another size, or consists
+            of several maps (index it first), or an array is not `[y, x]` and finite.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> blank = np.full((30, 40, 3), 200, np.uint8)
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> overlay(blank, spot).size, overlay(blank, [[0.0, 1.0], [0.5, 0.0]]).size
+        ((40, 30), (40, 30))
+    """
+    original = read_image(image)
+    if not isinstance(attention_map, AttentionMap):
+        covered = geometry or Geometry.identity(original.size)
+        attention_map = _map_from_array(attention_map, covered)
+    elif geometry is not None:
+        attention_map = attention_map.with_geometry(geometry)
+    values = attention_map.values
+    if values.ndim != 2:
+        raise ValueError(
+            f"overlay draws one map, got shape {tuple(values.shape)}; select one: maps[0]"
+        )
+    if attention_map.geometry and attention_map.geometry.image_size != original.size:
+        raise ValueError(
+            f"the map lies on an image of {attention_map.geometry.image_size} (height, width), "
+            f"but {original.name} has {original.size}; pass the original image"
+        )
+    scale = map_scale([attention_map])
+    if options.get("vmax") is None:
+        options = {"vmin": scale.vmin, **options, "vmax": scale.vmax}
+    drawing = DrawOptions(**options)
+    placed = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
+    drawn = drawing.draw(original.pixels, placed, signed=scale.signed)
+    if outline is not None:
+        drawn = draw_contours(drawn, placed, [outline * options["vmax"]], [(255, 255, 255)])
+    return Image.fromarray(draw_target(drawn, attention_map))
+
+
+def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
+    """Return an array as an attention map."""
+    if isinstance(values, torch.Tensor):
+        array = values.detach().cpu()
+    else:
+        try:
+            array = torch.from_numpy(np.array(values, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"a map must be an array of numbers [y, x]: {error}") from error
+    array = array.to(torch.float32)
+    if array.ndim != 2 or not array.numel() or not bool(array.isfinite().all()):
+        raise ValueError(
+            f"a map must be an array [y, x] of finite numbers, got shape {list(array.shape)}"
+            + (" with NaN or infinity" if array.ndim == 2 and array.numel() else "")
+        )
+    return AttentionMap.from_array(array, geometry)
+
+
+@dataclass(frozen=True, eq=False)
+class RenderedMap:
+    """A map at the size of its image, as three images.
+
+    Args:
+        overlay: The map over the image.
+        rgba: The map alone, transparent where its value is low or the network did not see.
+        gray: Values from `vmin` (0) to `vmax` (65535), for a signed map from `-vmax`; 0 where the
+            network did not see.
+    """
+
+    overlay: UInt8[np.ndarray, "y x 3"]
+    rgba: UInt8[np.ndarray, "y x 4"]
+    gray: UInt16[np.ndarray, "y x"]
+
+
+def render_map(
+    image: ImageLike,
+    attention_map: AttentionMap,
+    scale: MapScale,
+    **options: Any,
+) -> RenderedMap:
+    """Return a map at the size of its image, as three images.
+
+    Args:
+        image: The original image.
+        attention_map: One map, placed on it.
+        scale: Its color scale, from `map_scale`.
+        options: Fields of `DrawOptions`, such as `style` and `colormap`.
+
+    Raises:
+        ValueError: If the map lies on an image of another size, or has no geometry.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> rendered = render_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot]))
+        >>> rendered.gray.shape, rendered.gray.max()
+        ((30, 40), np.uint16(65535))
+    """
+    pixels = read_image(image).pixels
+    drawing = DrawOptions(**options, vmin=scale.vmin, vmax=scale.vmax)
+    values = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
+    blended = drawing.draw(pixels, values, signed=scale.signed)
+    rgba = map_to_rgba(values, vmin=scale.vmin, vmax=scale.vmax, colormap=drawing.colormap,
+                       signed=scale.signed)  # fmt: skip
+    return RenderedMap(draw_target(blended, attention_map), rgba, _to_uint16(values, scale))
+
+
+def draw_target(
+    image: UInt8[np.ndarray, "y x 3"], attention_map: AttentionMap
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return an image with what a map explains: a pixel as a cross, a region or a box as a line.
+
+    Args:
+        image: RGB, at the size of the original image.
+        attention_map: A map of `visattn.explain`; of a class, nothing is drawn.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> from visattn.results.info import MapInfo, Thing
+        >>> info = MapInfo(thing=Thing("box", box=(5, 5, 25, 25)))
+        >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), info)
+        >>> draw_target(np.zeros((30, 40, 3), np.uint8), box).max()
+        np.uint8(255)
+    """
+    thing = attention_map.info.thing
+    if thing is None:
+        return image
+    if thing.point is not None:
+        return draw_cross(image, *thing.point)
+    if thing.box is not None:
+        return draw_frame(image, thing.box)
+    if thing.grid is not None and attention_map.geometry is not None:
+        mask = mask_from_runs(thing.grid, thing.runs).float()
+        # the region is one of the input, wherever the cells of the map lie
+        placed = AttentionMap(mask, "region", "gradient", attention_map.geometry.from_edges())
+        return draw_region(image, placed.resize_to_image().numpy() > 0.5)
+    return image
+
+
+def outline_boxes(
+    image: UInt8[np.ndarray, "y x 3"], boxes: MapBoxes | None
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return an image with the outlines of boxes of maps; as it is without.
+
+    Args:
+        image: RGB, at the size of the original image.
+        boxes: Boxes, from `AttentionMap.boxes`.
+
+    Example:
+        >>> from visattn.results.map_boxes import MapBox
+        >>> boxes = MapBoxes((MapBox((5.0, 5.0, 25.0, 25.0), 1.0, 1.0),), 0.5, True, (30, 40))
+        >>> int(outline_boxes(np.zeros((30, 40, 3), np.uint8), boxes)[5, 15, 0])
+        255
+    """
+    for each in boxes or ():
+        image = draw_frame(image, each.box)
+    return image
+
+
+def _to_uint16(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]:
+    lowest = -scale.vmax if scale.signed else scale.vmin
+    levels = (values - lowest) * (65535 / (scale.vmax - lowest))
+    return np.rint(np.clip(np.nan_to_num(levels), 0, 65535)).astype(np.uint16)
+
+
+def comparison_figure(
+    image: ImageLike,
+    maps: Sequence[AttentionMap],
+    *,
+    scales: Sequence[MapScale] | None = None,
+    title: str | None = None,
+    subtitle: str = "",
+    **options: Any,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """Return a figure of the image and the overlay of each method, side by side.
+
+    Methods measure different quantities, so each has its own value range, printed below its tile.
+
+    Args:
+        image: The original image.
+        maps: One map per method, placed on the image, as `visattn.explain` returns them.
+        scales: One color scale per map; by default that of `map_scale`.
+        title: Title; by default the explained class with its probability or score.
+        subtitle: Subtitle.
+        options: Fields of `DrawOptions`, such as `width` and `colormap`.
+
+    Raises:
+        ValueError: If there is no map, or one lies on an image of another size.
+
+    Example:
+        >>> from visattn.geometry import Geometry
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> comparison_figure(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
+        600
+    """
+    original, drawing = read_image(image), DrawOptions(**options)
+    if not maps:
+        raise ValueError("a comparison needs at least one map, got none")
+    scales = scales or [map_scale([each]) for each in maps]
+    grid = compute_tile_grid(original.size, len(maps) + 1, drawing.width)
+    small = resize_image(draw_target(original.pixels, maps[0]), grid.tile_size)
+    values = [_values(each, grid.tile_size, drawing) for each in maps]
+    tiles = [_method_tile(*each, small, drawing) for each in zip(maps, scales, values, strict=True)]
+    return tile_figure(
+        [Tile(small, "Image", size_text(original.pixels)), *tiles],
+        grid,
+        title=next(filter(None, map(target_line, maps)), "Attention") if title is None else title,
+        subtitle=subtitle,
+        legends=_legends(values, scales, drawing),
+        width=drawing.width,
+    )
+
+
+def _values(
+    attention_map: AttentionMap, size: tuple[int, int], drawing: DrawOptions
+) -> np.ndarray | None:
+    """Return a map at the size of a tile; None if it is empty."""
+    if attention_map.info.empty or empty_map_reason(attention_map.values):
+        return None
+    fine, smooth = _supersampled_size(attention_map, size), drawing.smooth is not False
+    return resize_map(attention_map.resize_to_image(fine, smooth=smooth).numpy(), size)
+
+
+def _method_tile(
+    attention_map: AttentionMap,
+    scale: MapScale,
+    values: np.ndarray | None,
+    photo: UInt8[np.ndarray, "y x 3"],
+    drawing: DrawOptions,
+) -> Tile:
+    name = method_title(attention_map)
+    if values is None:
+        reason = attention_map.info.empty or empty_map_reason(attention_map.values)
+        return Tile(empty_tile((photo.shape[0], photo.shape[1]), reason), name, "no map")
+    cosine, note = _known(attention_map.info.cosine), scale.text
+    if cosine is not None:
+        note = f"{_cosine_text(cosine)}; {note}"
+    return Tile(_draw(drawing, scale)(photo, values), name, note.replace("-", "\N{MINUS SIGN}"))
+
+
+def _draw(drawing: DrawOptions, scale: MapScale) -> partial[np.ndarray]:
+    limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
+    return partial(limits.draw, signed=scale.signed)
+
+
+def _legends(
+    values: Sequence[np.ndarray | None], scales: Sequence[MapScale], drawing: DrawOptions
+) -> list[Legend]:
+    """Return the legend of plain maps, and of signed ones if there are any."""
+    has_nan = any(each is not None and bool(np.isnan(each).any()) for each in values)
+    plain, signed = (_draw(drawing, MapScale("image", 0.0, 1.0, sign)) for sign in (False, True))
+    label = "range of values below each image"
+    legends = [Legend(plain, (0.0, 1.0), label, has_nan=has_nan, end_labels=("min", "max"))]
+    drawn = zip(values, scales, strict=True)
+    if any(scale.signed and each is not None for each, scale in drawn):
+        ends = ("negative", "positive")
+        more = Legend(signed, (-1.0, 1.0), "signed maps", end_labels=ends,
+                      height=LEGEND_HEIGHT + 8)  # fmt: skip
+        legends = [replace(legends[0], height=LEGEND_HEIGHT - 8), more]
+    return legends
+
+
+def target_line(attention_map: AttentionMap) -> str:
+    """Return the explained class of a map with its probability or score.
+
+    Example:
+        >>> from visattn.results.info import MapInfo
+        >>> info = MapInfo(class_name="tench", target=0, score=7.25)
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
+        'tench, score 7.2'
+        >>> info = replace(info, probability=0.913)
+        >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
+        'tench, 91 %'
+    """
+    info = attention_map.info
+    name, score, probability = info.target_name, _known(info.score), _known(info.probability)
+    if not name:
+        return ""
+    if (cosine := _known(info.cosine)) is not None:
+        return f"{name}, {_cosine_text(cosine)}"
+    if probability is not None:
+        percent = f"{100 * probability:.0f} %" if probability >= 0.01 else "below 1 %"
+        return f"{name}, {percent}"
+    if score is None:
+        return name
+    number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
+    return f"{name}, score {number}"
+
+
+def method_title(attention_map: AttentionMap) -> str:
+    """Return the title of the method that computed a map.
+
+    Example:
+        >>> from visattn.results.info import MapInfo
+        >>> info = MapInfo("gradcam")
+        >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", info=info))
+        'Grad-CAM'
+    """
+    name = attention_map.info.method or attention_map.site
+    return attention_map.info.title or (METHODS[name].title if name in METHODS else name)
+
+
+def _known(value: float | Sequence[float | None] | None) -> float | None:
+    """Return a finite number; None for what figures leave out."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _cosine_text(cosine: float) -> str:
+    return f"cosine {cosine:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:
+    """Return a size at which every cell of the map has a pixel; it is then averaged to the tile."""
+    geometry = attention_map.geometry
+    if geometry is None:
+        return tile
+    (rows, columns), (height, width) = attention_map.values.shape, geometry.input_size
+    (xx, xy, _), (yx, yy, _), _ = geometry.matrix
+    image_height, image_width = geometry.image_size
+    cells_y = image_height / (abs(yy or yx) * (height / rows if yy else width / columns))
+    cells_x = image_width / (abs(xx or xy) * (width / columns if xx else height / rows))
+    return max(tile[0], round(cells_y)), max(tile[1], round(cells_x))

@@ -1,1 +1,0 @@
-"""Heat maps, contours, legends and comparisons."""
