@@ -17,6 +17,7 @@ import timm
 import torch
 from safetensors.torch import load_file
 
+from visattn.commands.score.evaluate_maps import build_queries
 from visattn.data.regions.readers import read_annotated_images
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.world import object_boxes
@@ -24,7 +25,6 @@ from visattn.functional.boxes import box_iou
 from visattn.images.reader import read_image
 from visattn.models.saving.load import load
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.evaluate_maps import build_queries
 from visattn.pipelines.explainer import Explainer
 from visattn.results.attention_map import AttentionMap
 

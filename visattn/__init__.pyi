@@ -40,6 +40,9 @@ from .models.saving.load import (
     save as save,
     save_blocks as save_blocks,
 )
+from .pipelines.answering import (
+    ask as ask,
+)
 from .pipelines.captioning import (
     caption as caption,
 )
@@ -50,9 +53,6 @@ from .pipelines.explainer import (
     Explainer as Explainer,
     explain as explain,
     methods_for as methods_for,
-)
-from .pipelines.question_answering import (
-    ask as ask,
 )
 from .pipelines.segmentation import (
     segment as segment,

@@ -17,9 +17,8 @@ from transformers.models.idefics2.image_processing_idefics2 import (
 )
 from vlm_runs import photo
 
-from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import GeneratedText, PhotoProcessor
 
 Size = tuple[int, int]
 VISION: dict[str, Any] = {**SMALL, "num_hidden_layers": 1, "vision_use_head": False}

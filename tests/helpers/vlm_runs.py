@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
 VLMS = [

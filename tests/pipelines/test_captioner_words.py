@@ -18,8 +18,13 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.pipelines.captioner_words import CaptionerWords, captioner_run, word_log_probs
-from visattn.pipelines.explain_words import WORD_METHODS, explain_words
+from visattn.pipelines.caption_words import (
+    WORD_METHODS,
+    CaptionerWords,
+    captioner_run,
+    explain_words,
+    word_log_probs,
+)
 from visattn.pipelines.word_source import word_grids
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 

@@ -14,8 +14,7 @@ from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.base import ImageEncoder
 from visattn.models.detr import DETR
-from visattn.pipelines.detection import detect
-from visattn.pipelines.detector_attention import detector_attention
+from visattn.pipelines.detection import detect, detector_attention
 from visattn.results.attention_map import AttentionMap
 from visattn.viz.detections import detection_figure, detection_overlay
 

@@ -19,7 +19,7 @@ from tests.helpers.image_text_models import (
     tiny_tokenizer,
 )
 from visattn.cli import main
-from visattn.pipelines.explain_queries import explain_queries, load_detector
+from visattn.pipelines.detection import explain_queries, load_detector
 from visattn.viz.detections import detection_figure
 
 Capsys = pytest.CaptureFixture[str]

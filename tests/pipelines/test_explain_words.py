@@ -12,8 +12,7 @@ from visattn.attribution.words import word_attributions
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.pipelines.captioner_words import captioner_run
-from visattn.pipelines.explain_words import WORD_METHODS
+from visattn.pipelines.caption_words import WORD_METHODS, captioner_run
 from visattn.pipelines.explainer import explain
 from visattn.results.kinds import SPECIAL_TOKENS, START
 

@@ -18,7 +18,7 @@ from torch import nn
 import visattn as va
 from visattn.data.captions.batch import Vocabulary
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.pipelines.question_answering import MAX_WORDS, check_question
+from visattn.pipelines.answering import MAX_WORDS, check_question
 from visattn.results.values import Answer
 
 SIZE = (48, 72)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tool_modules import tool_module
 
-from visattn.pipelines.evaluate_words import WordModel, evaluate_words, mean_word_scores
-from visattn.pipelines.words.loading import load_word_model
+from visattn.commands.score.evaluate_words import WordModel, evaluate_words, mean_word_scores
+from visattn.pipelines.words.language_model import load_word_model
 
 TINY = ["--num-scenes", "6", "--batch-size", "2", "--checkpoint-every", "1"]
 

@@ -143,7 +143,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a model of transformers that answers questions, and its processor."""
-        from visattn.pipelines.words.loading import load_word_model
+        from visattn.pipelines.words.language_model import load_word_model
 
         model, processor, notes = load_word_model(directory, answers=True)
         for note in notes:
@@ -156,7 +156,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
     def infer(self, images: "Sequence[LoadedImage]") -> "list[list[Answer]]":
         """Return the answers to all questions about images."""
-        from visattn.pipelines.question_answering import ask
+        from visattn.pipelines.answering import ask
 
         args = self.args
         options = {} if self.processor is None else {"processor": self.processor}
@@ -205,7 +205,7 @@ def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
     """Report words that the model does not know, once, before images are read."""
     from visattn.data.captions.batch import Vocabulary
     from visattn.models.vqa.model import VQAModel
-    from visattn.pipelines.question_answering import check_question
+    from visattn.pipelines.answering import check_question
 
     if isinstance(model, VQAModel):
         for question in questions:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from torch import nn
 
     from visattn.images.reader import LoadedImage
-    from visattn.pipelines.explain_queries import Queries
+    from visattn.pipelines.detection import Queries
     from visattn.results.values import Detections
 
 _NO_MODEL = """\
@@ -161,7 +161,7 @@ class DetectionJob(ModelJob["Detections"]):
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a detector of transformers and its processor."""
-        from visattn.pipelines.explain_queries import load_detector
+        from visattn.pipelines.detection import load_detector
 
         return load_detector(directory)
 
@@ -180,8 +180,7 @@ class DetectionJob(ModelJob["Detections"]):
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Detections]":
         """Return the objects in images."""
-        from visattn.pipelines.detection import detect
-        from visattn.pipelines.explain_queries import explain_queries
+        from visattn.pipelines.detection import detect, explain_queries
 
         args = self.args
         if self.processor is not None:

@@ -135,7 +135,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _draw_videos(args: argparse.Namespace) -> int:
     """Draw the scan paths of the frames of videos; return the exit code."""
-    from visattn.pipelines.video_frames import FrameGlimpses
+    from visattn.pipelines.video import FrameGlimpses
 
     sources = video_sources(args)
     options = ("policy", "seed", "resize_mode")

@@ -1,3 +1,6 @@
+from .answering import (
+    ask as ask,
+)
 from .attention_history import (
     AttentionHistory as AttentionHistory,
 )
@@ -6,8 +9,6 @@ from .captioning import (
 )
 from .detection import (
     detect as detect,
-)
-from .explain_queries import (
     explain_queries as explain_queries,
 )
 from .explainer import (
@@ -17,9 +18,6 @@ from .explainer import (
 )
 from .layer_attention import (
     record_layers as record_layers,
-)
-from .question_answering import (
-    ask as ask,
 )
 from .scanpath import (
     glimpses as glimpses,

@@ -1,4 +1,4 @@
-"""Attribution maps of any model on any images: `Explainer`, and `explain` for one method."""
+"""Maps of models that give several per image: words of captioners, glimpses of glimpse models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +19,17 @@ from visattn.models.backbones.huggingface import is_image_processor
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioning.captioner import Captioner
-from visattn.pipelines.attribution_maps import compute_maps, require_values, stack_texts
-from visattn.pipelines.dense import (
+from visattn.models.glimpses.glimpse_model import GlimpseModel
+from visattn.pipelines.attribution_maps import (
+    compute_maps,
     describe_at_size,
+    require_values,
+    stack_texts,
     whole_image_preprocessing,
     with_bottleneck,
     with_operations,
 )
+from visattn.pipelines.caption_words import WORD_METHODS
 from visattn.pipelines.inputs import (
     PreparedImages,
     followed_transform,
@@ -34,11 +38,50 @@ from visattn.pipelines.inputs import (
     transform_images,
     with_colors,
 )
-from visattn.pipelines.sequence_maps import SEQUENCE_METHODS, sequence_maps, sequence_methods
+from visattn.pipelines.scanpath import glimpses
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel
-from visattn.results.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.info import MapInfo
+
+SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
+
+
+"""Names of the methods with several maps per image."""
+
+
+def sequence_methods(model: nn.Module) -> list[str]:
+    """Return the methods of a captioner or of a glimpse model; none for others."""
+    if isinstance(model, Captioner):
+        return list(WORD_METHODS)
+    return ["glimpses"] if isinstance(model, GlimpseModel) else []
+
+
+def sequence_maps(
+    model: nn.Module,
+    images: list[ImageLike],
+    method: str,
+    options: Mapping[str, Any],
+    method_args: Mapping[str, Any],
+) -> list[AttentionMap]:
+    """Return the maps `[t, y, x]` of each image, one of the `sequence_methods` of the model.
+
+    Args:
+        model: Captioner or glimpse model.
+        images: Images.
+        method: Name of the method.
+        options: `batch_size`, and `resize_mode` if there is one.
+        method_args: Arguments of the method.
+    """
+    if isinstance(model, Captioner):
+        maps = WORD_METHODS[method](model, images, **options, **method_args)
+    else:
+        maps = [scan.maps for scan in glimpses(model, images, **options, **method_args)]
+    common = MapInfo(method, dict(method_args), written=("options", "signed", "empty"))
+    return [
+        replace(m, info=m.info | replace(common, empty=empty_map_reason(m.values))) for m in maps
+    ]
 
 
 class Explainer:

@@ -1,4 +1,4 @@
-"""Attention maps on video: an MP4 with overlays on one color scale, and a contact sheet."""
+"""Shots of a video: where the frames change at once, and maps that are smoothed within them."""
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
+from torch import nn
 
+from visattn.images.reader import ImageLike
+from visattn.images.resize import ResizeMode
 from visattn.images.video import (
     VideoError,
     VideoFrame,
@@ -23,19 +27,233 @@ from visattn.images.video import (
 )
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_replace
-from visattn.pipelines.video_shots import ExplainedFrame, find_shots, smooth_maps
+from visattn.pipelines.captioning import caption
+from visattn.pipelines.scanpath import Policy, glimpses
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale, map_scale
+from visattn.results.values import ScanPath
 from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.scanpaths.path import draw_scan_path
 from visattn.viz.text import format_time, load_font, wrap_text
 from visattn.viz.tiles import BACKGROUND, MUTED, SMALL, TEXT, compute_tile_grid, create_titled_page
 
+_THUMBNAIL = 32  # pixels of the gray images that are compared
+
+
+_MAX_SHIFT = 8  # a quarter of the frame
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedFrame:
+    """A frame of a video with its map."""
+
+    frame: VideoFrame
+    map: AttentionMap
+    starts_shot: bool
+    """Whether the frame differs so much from the one before that a new shot begins."""
+
+
+def find_shots(
+    frames: Iterable[tuple[VideoFrame, AttentionMap]], threshold: float
+) -> Iterator[ExplainedFrame]:
+    """Yield frames with whether they begin a shot: their `frame_difference` is above a threshold.
+
+    Example:
+        >>> import torch
+        >>> levels = [np.full((4, 4, 3), level, np.uint8) for level in (20, 25, 200)]
+        >>> a_map = AttentionMap(torch.ones(1, 1), "layer", "gradient")
+        >>> frames = [(VideoFrame(i, 0.0, pixels), a_map) for i, pixels in enumerate(levels)]
+        >>> [frame.starts_shot for frame in find_shots(frames, 0.2)]
+        [True, False, True]
+    """
+    before: Float[np.ndarray, "32 32"] | None = None
+    for frame, attention_map in frames:
+        gray = gray_thumbnail(frame.pixels)
+        is_cut = before is None or frame_difference(before, gray) > threshold
+        before = gray
+        yield ExplainedFrame(frame, attention_map, is_cut)
+
+
+def gray_thumbnail(pixels: UInt8[np.ndarray, "y x 3"]) -> Float[np.ndarray, "32 32"]:
+    """Return a frame as 32 x 32 gray levels in [0, 1]."""
+    gray = Image.fromarray(pixels).convert("L")
+    small = gray.resize((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BOX)
+    return np.asarray(small, np.float32) / 255
+
+
+def frame_difference(
+    before: Float[np.ndarray, "32 32"], after: Float[np.ndarray, "32 32"]
+) -> float:
+    """Return the mean absolute difference of two frames, aligned as a pan of the camera moves them.
+
+    It is the lowest over all shifts by up to a quarter of the frame, of the part that both show.
+
+    Args:
+        before: A frame as `gray_thumbnail` gives it.
+        after: The next frame.
+
+    Example:
+        >>> frame = np.linspace(0, 1, 32, dtype=np.float32) ** 2 * np.ones((32, 1), np.float32)
+        >>> panned = np.roll(frame, 5, axis=1)
+        >>> round(frame_difference(frame, panned), 3), round(frame_difference(frame, 1 - frame), 1)
+        (0.0, 0.5)
+    """
+    shifts = range(-_MAX_SHIFT, _MAX_SHIFT + 1)
+    return min(
+        _shifted_difference(before, after, down, right) for down in shifts for right in shifts
+    )
+
+
+def _shifted_difference(
+    before: Float[np.ndarray, "32 32"], after: Float[np.ndarray, "32 32"], down: int, right: int
+) -> float:
+    rows, columns = _overlap(down), _overlap(right)
+    rows_before, columns_before = _overlap(-down), _overlap(-right)
+    return float(np.abs(after[rows, columns] - before[rows_before, columns_before]).mean())
+
+
+def _overlap(shift: int) -> slice:
+    return slice(max(0, shift), _THUMBNAIL + min(0, shift))
+
+
+def smooth_maps(frames: Iterable[ExplainedFrame], weight: float) -> Iterator[ExplainedFrame]:
+    """Yield frames with exponential moving averages of their maps, which start with each shot.
+
+    Example:
+        >>> import torch
+        >>> maps = [AttentionMap(torch.full((1, 1), v), "x", "gate") for v in (0.0, 1.0, 8.0)]
+        >>> pixels = VideoFrame(0, 0.0, np.zeros((4, 4, 3), np.uint8))
+        >>> frames = [ExplainedFrame(pixels, m, i != 1) for i, m in enumerate(maps)]
+        >>> [float(frame.map.values) for frame in smooth_maps(frames, 0.5)]
+        [0.0, 0.5, 8.0]
+    """
+    average = None
+    for each in frames:
+        values = each.map.values
+        if weight and average is not None and not each.starts_shot:
+            values = weight * average + (1 - weight) * values
+        average = values
+        yield replace(each, map=replace(each.map, values=values)) if weight else each
+
+
+class FrameCaptions:
+    """Captions frames; takes the place of an `Explainer` in `overlay_video`.
+
+    The map of a frame is the mean of the maps of its words, weighted by their gates; the caption is
+    written below the frame, and its words, gates and log-probabilities are in the details.
+
+    Args:
+        model: A trained captioner.
+        options: Options of `visattn.caption`, such as `beam_size`.
+
+    Example:
+        >>> import numpy as np
+        >>> from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
+        >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 40), channels=8))
+        >>> frames = FrameCaptions(model, max_length=3)
+        >>> [heatmap] = frames.map(frames.prepare([np.zeros((48, 64, 3), np.uint8)]))
+        >>> heatmap.values.shape, sorted(heatmap.info.more["details"])
+        (torch.Size([3, 5]), ['gates', 'log_probs', 'words'])
+    """
+
+    text_lines = 3  # below each frame
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        self.model, self.options = model, options
+
+    def prepare(self, frames: Sequence[ImageLike]) -> Sequence[ImageLike]:
+        """Return the frames: the captioner prepares them itself."""
+        return frames
+
+    def map(self, frames: Sequence[ImageLike], *_: Any, **__: Any) -> list[AttentionMap]:
+        """Return the mean map of the words of each frame; method and target are not used."""
+        return [_mean_map(each) for each in caption(self.model, frames, **self.options)]
+
+
+class FrameGlimpses:
+    """Classifies frames with a glimpse model; takes the place of an `Explainer`.
+
+    The map of a frame is the resolution at which its parts were seen; the scan path is drawn on the
+    frame, and boxes, locations and probability are in the details. Each frame is a new image to the
+    model: it does not remember the frames before.
+
+    Args:
+        model: A trained glimpse model.
+        policy: As for `visattn.pipelines.glimpses`.
+        seed: Seed of random locations.
+        resize_mode: How frames get the shape of the input.
+
+    Example:
+        >>> import numpy as np
+        >>> from visattn.models import RecurrentAttentionModel
+        >>> model = RecurrentAttentionModel(("cat", "dog"), (24, 40), [0.5] * 3, [0.2] * 3)
+        >>> frames = FrameGlimpses(model)
+        >>> [heatmap] = frames.map(frames.prepare([np.zeros((48, 64, 3), np.uint8)]))
+        >>> heatmap.values.shape, len(heatmap.info.more["details"]["boxes"])
+        (torch.Size([24, 40]), 6)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        policy: Policy = "greedy",
+        seed: int = 0,
+        resize_mode: ResizeMode = "crop",
+    ) -> None:
+        self.model = model
+        self.options: dict[str, Any] = {
+            "policy": policy, "seed": seed, "resize_mode": resize_mode,
+        }  # fmt: skip
+
+    def prepare(self, frames: Sequence[ImageLike]) -> Sequence[ImageLike]:
+        """Return the frames: the model prepares them itself."""
+        return frames
+
+    def map(self, frames: Sequence[ImageLike], *_: Any, **__: Any) -> list[AttentionMap]:
+        """Return the resolution map of each frame; method and target are not used."""
+        return [_resolution_map(scan) for scan in glimpses(self.model, frames, **self.options)]
+
+
+def _mean_map(result: Caption) -> AttentionMap:
+    maps, gates = result.maps.values, torch.tensor(result.gates)
+    if len(result.words):
+        values = (maps * gates.view(-1, 1, 1)).sum(0) / gates.sum().clamp_min(1e-6)
+    else:
+        values = maps.new_zeros(maps.shape[1:])
+    details = {
+        "words": list(result.words),
+        "log_probs": list(result.log_probs),
+        "gates": list(result.gates),
+    }
+    more = {"subtitle": result.text or "(no words)", "details": details}
+    info = MapInfo(class_name=result.text, more=more)
+    return AttentionMap(values, result.maps.site, "words", result.maps.geometry, info)
+
+
+def _resolution_map(scan: ScanPath) -> AttentionMap:
+    details = {
+        "probability": scan.probability,
+        "locations": scan.locations.tolist(),
+        "boxes": scan.boxes[: scan.labels[-1].glimpse + 1].tolist(),
+    }
+    text = f"{scan.prediction}   {scan.probability:.2f}"
+    info = MapInfo(class_name=scan.prediction, more={"subtitle": text, "details": details})
+    values = scan.maps.values.amax(0)
+    return AttentionMap(values, "retina", "glimpse", scan.maps.geometry, info)
+
+
 ClipScale = Literal["clip", "running"]
+
+
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
+
+
 _SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
+
+
 _SLOWEST = 0.2  # frames per second, which players still show
 
 

@@ -31,7 +31,7 @@ NO_OBJECT = -1
 WordMethod = Literal[
     "attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"
 ]
-"""Methods for the words of captions; `visattn.pipelines.explain_words` computes them."""
+"""Methods for the words of captions; `visattn.pipelines.caption_words` computes them."""
 
 TRANSFORMERS_WORD_METHODS = ("tam", "tower_gradcam", "input_gradient", "smoothgrad")
 """Further methods, for the words of models of transformers only."""

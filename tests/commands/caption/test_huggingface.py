@@ -17,7 +17,7 @@ from visattn.cli import main
 from visattn.commands.caption import huggingface
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.results.kinds import SPECIAL_TOKENS
 
 pytest.importorskip("transformers")

@@ -12,9 +12,9 @@ from PIL import Image
 
 from visattn.cli import main
 from visattn.commands.options.provenance import file_digest
+from visattn.commands.score.evaluate_maps import MapEvaluator
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving.load import save
-from visattn.pipelines.evaluate_maps import MapEvaluator
 
 Capsys = pytest.CaptureFixture[str]
 CNN = ["--model", "timm:test_resnet"]

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 import visattn
+from visattn.commands.score import evaluate_words
 from visattn.commands.score.command import main
 from visattn.images.reader import ImageError
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.pipelines import evaluate_words
 from visattn.results.kinds import SPECIAL_TOKENS
 
 

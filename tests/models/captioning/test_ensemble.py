@@ -20,7 +20,7 @@ from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.pipelines.explain_words import explain_words
+from visattn.pipelines.caption_words import explain_words
 from visattn.results.kinds import END, SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")

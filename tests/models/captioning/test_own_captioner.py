@@ -23,7 +23,7 @@ from visattn.models.captioning.captioner import (
 )
 from visattn.models.captioning.graphs import decoding_graphs
 from visattn.models.saving.graph_export import export_graph, read_graph_metadata
-from visattn.pipelines.explain_words import explain_words
+from visattn.pipelines.caption_words import explain_words
 from visattn.results.kinds import SPECIAL_TOKENS
 
 WORDS = (*SPECIAL_TOKENS, "red", "blue", "disc")

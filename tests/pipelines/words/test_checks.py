@@ -11,8 +11,8 @@ from vlm_runs import greedy, photo
 
 from visattn.pipelines.words import checks
 from visattn.pipelines.words.checks import check_captioner, replay_memory, why_no_image_tokens
+from visattn.pipelines.words.language_model import PhotoProcessor, pixel_name
 from visattn.pipelines.words.placement import token_owners
-from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
 from visattn.pipelines.words.recorded_pass import check_log_probs
 from visattn.pipelines.words.replay import generate_and_replay
 

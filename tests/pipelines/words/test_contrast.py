@@ -11,7 +11,7 @@ from vlm_runs import eager, greedy, options, photo, prompt_of, replays, sharp
 import visattn
 from visattn.pipelines.words.contrast import contrast_maps
 from visattn.pipelines.words.controls import Controls
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, replay_tokens
 from visattn.viz.html.caption_page import caption_html
 

@@ -15,8 +15,8 @@ from vlm_runs import VLMS, greedy, model_inputs, options, photo, prompt_of, repl
 
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import image_tokens
-from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import _CACHE, ImageTokens, find_image_tokens
+from visattn.pipelines.words.language_model import GeneratedText, PhotoProcessor
 from visattn.pipelines.words.lattice import find_lattices
 from visattn.pipelines.words.pixel_places import check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
@@ -25,7 +25,6 @@ from visattn.pipelines.words.placement import (
     owned_pixel_moments,
     token_owners,
 )
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySources

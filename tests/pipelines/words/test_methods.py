@@ -12,8 +12,8 @@ from torch import Tensor
 from visattn.attribution.words import word_gradients
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.word_source import with_word_maps, word_grids
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.methods import ReplayedWords
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_given
 
 GRADIENT = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")

@@ -8,7 +8,7 @@ from tiny_vlms import PROMPT
 from transformers.cache_utils import DynamicCache
 from vlm_runs import greedy, options, photo, sharp
 
-from visattn.pipelines.words.prompt_cache import CachedPrompt
+from visattn.pipelines.words.prompts import CachedPrompt
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
 CACHED = ("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",

@@ -17,11 +17,11 @@ from visattn.images.reader import LoadedImage
 from visattn.images.video import VideoClip, VideoError, VideoFrame
 from visattn.pipelines.word_source import with_word_maps
 from visattn.pipelines.words.captions import caption_with_transformers
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.methods import ReplayedWords
 from visattn.pipelines.words.pixel_places import find_pixel_places
 from visattn.pipelines.words.placement import shared_pixel_moments
-from visattn.pipelines.words.processing import PhotoProcessor
-from visattn.pipelines.words.prompt_images import PromptImages, read_prompts, read_video
+from visattn.pipelines.words.prompts import PromptImages, read_prompts, read_video
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySources

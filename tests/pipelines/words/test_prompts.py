@@ -10,7 +10,7 @@ from tiny_vlms import build
 from torch.nn import functional as F
 from vlm_runs import VLMS, options, photo, sharp
 
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_tokens
 
 PHOTO = {"type": "image"}

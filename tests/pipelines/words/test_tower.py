@@ -11,8 +11,8 @@ from vlm_runs import greedy, options, photo, prompt_of, sharp
 
 import visattn
 from visattn.pipelines.word_source import word_grids
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.methods import ReplayedWords
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.tower import tower_maps, tower_placement
 from visattn.viz.captions import caption_figure

@@ -9,8 +9,8 @@ from vlm_runs import greedy, prompt_of, sharp
 
 from visattn.attribution.token_activation import rank_gaussian_filter
 from visattn.pipelines.word_source import with_word_maps, word_grids
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.methods import ReplayedWords
-from visattn.pipelines.words.processing import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, replay_tokens
 from visattn.pipelines.words.token_activation import replay_token_activation
 

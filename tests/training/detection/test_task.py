@@ -13,7 +13,7 @@ from visattn.data.scenes.world import SHAPES
 from visattn.functional.boxes import corners_to_center, inverse_sigmoid
 from visattn.models.base import SmallEncoder
 from visattn.models.detr import DETR, BoxPrediction, DetrOutput
-from visattn.pipelines.detector_attention import DetectorAttention
+from visattn.pipelines.detection import DetectorAttention
 from visattn.training.detection import task as detection
 from visattn.training.detection.task import DetectionTask
 

@@ -236,7 +236,7 @@ def main(argv: Sequence[str]) -> int:
 def _caption_videos(args: argparse.Namespace) -> int:
     """Caption the frames of videos; return the exit code."""
     sources = video_sources(args)
-    from visattn.pipelines.video_frames import FrameCaptions
+    from visattn.pipelines.video import FrameCaptions
 
     options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
     return run_model_videos(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.words.captions import WordOptions
-    from visattn.pipelines.words.prompt_images import PromptImages
+    from visattn.pipelines.words.prompts import PromptImages
     from visattn.results.captions import Caption
     from visattn.results.map_boxes import MapBoxes
 
@@ -300,7 +300,7 @@ class TransformersJob(CaptionJob):
     def read(self, path: Path) -> "LoadedImage | PromptImages":
         """Read a photo, all photos, or the frames of a video."""
         from visattn.images.reader import read_image
-        from visattn.pipelines.words.prompt_images import PromptImages, read_video
+        from visattn.pipelines.words.prompts import PromptImages, read_video
 
         if self.videos:
             return read_video(path, self.processor, self.args.num_frames)
@@ -418,7 +418,7 @@ class TransformersJob(CaptionJob):
 def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
     """Return model and processor, on their device."""
     from visattn.pipelines.words.checks import check_captioner
-    from visattn.pipelines.words.loading import load_word_model
+    from visattn.pipelines.words.language_model import load_word_model
 
     directory = transformers_directory(args.model)
     options = {"dtype": args.dtype, "device_map": args.device_map}
@@ -464,8 +464,8 @@ def _memory(
     from PIL import Image
 
     from visattn.pipelines.words.checks import check_prompt_length, replay_memory
-    from visattn.pipelines.words.processing import PhotoProcessor
-    from visattn.pipelines.words.prompt_images import as_prompt_images
+    from visattn.pipelines.words.language_model import PhotoProcessor
+    from visattn.pipelines.words.prompts import as_prompt_images
 
     options = _generate_kwargs(args)
     shown = as_prompt_images(image)

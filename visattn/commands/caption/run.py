@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.images.reader import LoadedImage
     from visattn.models.captioning.captioner import Captioner
-    from visattn.pipelines.words.prompt_images import PromptImages
+    from visattn.pipelines.words.prompts import PromptImages
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
 
@@ -215,7 +215,7 @@ class BeamSearchJob(CaptionJob):
         )
         if self.out is None or args.method == "attention":  # maps are only needed in files
             return captions
-        from visattn.pipelines.explain_words import explain_captions
+        from visattn.pipelines.caption_words import explain_captions
 
         options = {"resize_mode": args.resize_mode}
         return explain_captions(self.model, images, captions, args.method, **options)

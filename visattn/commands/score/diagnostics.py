@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from visattn.commands.options.folders import encode_png
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.commands.score.evaluate_maps import MapEvaluator
     from visattn.metrics.attention_stats import LayerDiagnostics
-    from visattn.pipelines.evaluate_maps import MapEvaluator
     from visattn.recording.model_info import ExplainedModel
 
 

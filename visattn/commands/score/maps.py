@@ -29,8 +29,8 @@ from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.commands.score.evaluate_maps import MapEvaluator, QueryObject
     from visattn.data.regions.annotations import AnnotatedImage
-    from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
 _DESCRIPTION = """\
 Score maps of a model: do they lie on the objects of the explained class (localization), and does
@@ -215,7 +215,7 @@ class MapScoreJob(ScoreJob):
             FileNotFoundError: If the weights do not exist.
             ValueError: If a method does not fit the model, or it has no class of the data.
         """
-        from visattn.pipelines.evaluate_maps import build_queries, count_classes
+        from visattn.commands.score.evaluate_maps import build_queries, count_classes
 
         self.evaluator, self.weights = _build_evaluator(self.args)
         self.evaluator.check_methods(self.methods)
@@ -406,9 +406,9 @@ def _read_annotations(args: argparse.Namespace, skipped: list[str]) -> "list[Ann
 
 def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     """Return the evaluator of the selected model, and the origin of its weights."""
+    from visattn.commands.score.evaluate_maps import MapEvaluator
     from visattn.metrics.faithfulness import PerturbationSchedule
     from visattn.metrics.localization import LocalizationRule
-    from visattn.pipelines.evaluate_maps import MapEvaluator
     from visattn.pipelines.explainer import Explainer
 
     rule = LocalizationRule(args.tolerance, args.threshold)
@@ -420,7 +420,7 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
         print_message("the weights are random: the scores have no meaning")
     options: dict[str, Any] = {"align": args.align, "resize_mode": args.resize_mode}
     if dense:
-        from visattn.pipelines.evaluate_dense import DenseMapEvaluator
+        from visattn.commands.score.evaluate_maps import DenseMapEvaluator
 
         if not explained.class_names:
             raise ValueError("the names of the classes are unknown; give a file, --classes FILE")

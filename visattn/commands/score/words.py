@@ -31,9 +31,9 @@ from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.commands.score.evaluate_words import WordModel
     from visattn.data.phrases import PhrasedPhoto
     from visattn.images.reader import LoadedImage
-    from visattn.pipelines.evaluate_words import WordModel
 
 _DESCRIPTION = """\
 Score the maps of words: do they lie in the boxes of what the words name? Each score stands beside
@@ -204,7 +204,7 @@ class WordScoreJob(ScoreJob):
 
     def score(self, image: ScoredImage) -> list[Row]:
         """Return the scores of the phrases of a photo, and those of the controls."""
-        from visattn.pipelines.evaluate_words import photo_rows
+        from visattn.commands.score.evaluate_words import photo_rows
 
         photo = self.photos[image.path]
         pairs: dict[Any, Any] = {"none": (self.model, image.image)}
@@ -218,7 +218,7 @@ class WordScoreJob(ScoreJob):
 
     def report(self, rows: Sequence[Row], skipped: Sequence[str]) -> dict[str, Any]:
         """Print the table; return the means."""
-        from visattn.pipelines.evaluate_words import mean_word_scores
+        from visattn.commands.score.evaluate_words import mean_word_scores
 
         args, means = self.args, mean_word_scores(rows)
         if not means:
@@ -237,12 +237,12 @@ class WordScoreJob(ScoreJob):
 
 
 def _word_model(args: argparse.Namespace) -> "tuple[WordModel, str]":
+    from visattn.commands.score.evaluate_words import WordModel
     from visattn.models.captioning.captioner import Captioner
-    from visattn.pipelines.captioner_words import CaptionerWords
-    from visattn.pipelines.evaluate_words import WordModel
+    from visattn.pipelines.caption_words import CaptionerWords
 
     if is_transformers(args.model):
-        from visattn.pipelines.words.loading import load_word_model
+        from visattn.pipelines.words.language_model import load_word_model
         from visattn.pipelines.words.methods import ReplayedWords
 
         directory = transformers_directory(args.model)

@@ -10,9 +10,9 @@ from visattn.images.reader import ImageLike
 from visattn.pipelines.word_source import SELECTABLE, check_selection, with_word_maps
 from visattn.pipelines.words.contrast import contrast_replay
 from visattn.pipelines.words.controls import Controls
+from visattn.pipelines.words.language_model import list_prompts
 from visattn.pipelines.words.methods import ReplayedWords
-from visattn.pipelines.words.processing import list_prompts
-from visattn.pipelines.words.prompt_images import PromptImages, PromptLike
+from visattn.pipelines.words.prompts import PromptImages, PromptLike
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.pipelines.words.row_statistics import head_overview, text_attention
 from visattn.results.captions import Caption, Phrase

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from visattn.pipelines.words.processing import PIXEL_NAMES, weight_dtype
+from visattn.pipelines.words.language_model import PIXEL_NAMES, weight_dtype
 from visattn.recording.recorder import check_not_compiled
 
 

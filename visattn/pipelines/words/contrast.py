@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.pipelines.words.controls import Controls
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, replay_tokens
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo

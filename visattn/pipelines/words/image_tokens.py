@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.checks import why_no_image_tokens
-from visattn.pipelines.words.generation import GeneratedText, replay_inputs
+from visattn.pipelines.words.language_model import (
+    GeneratedText,
+    PhotoProcessor,
+    pixel_name,
+    replay_inputs,
+)
 from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
 from visattn.pipelines.words.placement import (
     NO_TOKEN,
@@ -25,8 +30,7 @@ from visattn.pipelines.words.placement import (
     shared_pixel_moments,
     token_owners,
 )
-from visattn.pipelines.words.processing import PhotoProcessor, pixel_name
-from visattn.pipelines.words.prompt_images import PromptImages, as_prompt_images
+from visattn.pipelines.words.prompts import PromptImages, as_prompt_images
 from visattn.recording.attention_call import recordable_attention
 from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySource, KeySources

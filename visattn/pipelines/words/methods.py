@@ -15,7 +15,7 @@ from visattn.attribution.words import WORD_GRADIENT_METHODS, TokenVectors, WordL
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.word_source import WordGrids
 from visattn.pipelines.words.contrast import CONTRAST, contrast_maps
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_given
 from visattn.pipelines.words.token_activation import replay_token_activation
 from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens
-from visattn.pipelines.words.processing import weight_dtype
+from visattn.pipelines.words.language_model import GeneratedText, weight_dtype
 from visattn.recording.attention_call import RECORDABLE, fused_kernels, recordable_attention
 from visattn.recording.frozen import frozen
 from visattn.recording.score_evidence import Rounding

@@ -20,21 +20,18 @@ from visattn.pipelines.words.checks import (
     check_prompt_length,
 )
 from visattn.pipelines.words.controls import Controls, find_sinks, relative_rows, select_indices
-from visattn.pipelines.words.generation import (
+from visattn.pipelines.words.image_tokens import find_image_tokens
+from visattn.pipelines.words.language_model import (
     GeneratedText,
+    PhotoProcessor,
     generate,
+    list_prompts,
+    pixel_name,
     replay_inputs,
     without_padding,
 )
-from visattn.pipelines.words.image_tokens import find_image_tokens
 from visattn.pipelines.words.placement import Placement
-from visattn.pipelines.words.processing import PhotoProcessor, list_prompts, pixel_name
-from visattn.pipelines.words.prompt_images import (
-    PromptImages,
-    PromptLike,
-    as_prompt_images,
-    read_prompts,
-)
+from visattn.pipelines.words.prompts import PromptImages, PromptLike, as_prompt_images, read_prompts
 from visattn.pipelines.words.recorded_pass import (
     check_log_probs,
     computing_dtype,

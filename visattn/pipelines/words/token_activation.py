@@ -11,7 +11,7 @@ from visattn.attribution.token_activation import (
     rank_gaussian_filter,
     token_activation_maps,
 )
-from visattn.pipelines.words.generation import is_encoder_decoder
+from visattn.pipelines.words.language_model import is_encoder_decoder
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
 from visattn.recording.frozen import frozen

@@ -14,7 +14,7 @@ from visattn.data.regions.detection import DetectionBatch
 from visattn.metrics.detection import AP_METRICS
 from visattn.metrics.localization import peak_locations, pointing_game_hits
 from visattn.models.detr import DETR, BoxPrediction
-from visattn.pipelines.detector_attention import detector_attention
+from visattn.pipelines.detection import detector_attention
 from visattn.training.data_module import InputSpec
 from visattn.training.detection.losses import SetCriterion
 from visattn.training.detection.metrics import DETECTION_METRICS, DetectionScores

@@ -9,11 +9,11 @@ from PIL import Image
 from torch import nn
 
 from visattn.attribution import analyze_model
+from visattn.commands.score.evaluate_maps import MapEvaluator, QueryObject
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.geometry.placement import Align
 from visattn.images.reader import read_image
 from visattn.metrics.faithfulness import PerturbationSchedule
-from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.explainer import Explainer
 
 SIDE, SQUARE = 80, (28, 37)  # the cell 2 of 5 is centered at 32.5; drawn from edge to edge at 40

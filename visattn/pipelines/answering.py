@@ -1,7 +1,8 @@
-"""Answers of question-answering models of transformers, with where they looked on the photo."""
+"""Answers to questions about photos, with the map of each hop placed on the original."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,14 +11,226 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
+from visattn.data.captions.batch import Vocabulary, split_words
+from visattn.data.questions.batch import encode_questions
 from visattn.geometry.affine import Geometry
+from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage, read_images
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.io.argument_checks import checked_arguments
+from visattn.io.messages import did_you_mean, format_names
+from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.vqa.model import VQAModel
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.words.processing import PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.recording.frozen import eval_mode
-from visattn.results.attention_map import AttentionMap
+from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer
+
+MAX_WORDS = 100
+
+
+"""Longest question, in words; questions of data sets have up to 30."""
+
+
+_STRANGE = 1 / 3  # share of unknown words from which on a question is of another kind
+
+
+@checked_arguments(num_answers=(1, 1_000_000))
+@torch.no_grad()
+def ask(
+    model: nn.Module | LoadedModel,
+    images: Iterable[ImageLike] | ImageLike,
+    questions: Sequence[str] | str,
+    *,
+    num_answers: int = 5,
+    resize_mode: ResizeMode = "pad",
+    processor: Any = None,
+    **generate_kwargs: Any,
+) -> list[Answer]:
+    """Ask questions about images; return answers with the attention map of each hop.
+
+    Models of transformers that answer questions (ViLT, BLIP) or generate text are run by
+    `ask_with_transformers`. The training mode of the model is restored.
+
+    Args:
+        model: A trained model that answers questions, as `load` or `load_model` returns it; or a
+            model of transformers with its `processor`.
+        images: One image or several, or folders, as for `visattn.caption`.
+        questions: One question or several; each goes with each image.
+        num_answers: Largest number of answers that are returned for a question.
+        resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
+            ignores the aspect ratio, `crop` takes the center.
+        processor: For models of transformers: the processor, or a pair of image processor and
+            tokenizer.
+        generate_kwargs: For models of transformers that generate text: options of `generate`, and
+            arguments of `caption_with_transformers`.
+
+    Returns:
+        The answers to all questions about the first image, then about the second, and so on.
+
+    Raises:
+        TypeError: If the model does not answer questions, has no processor, or an argument is for
+            the other kind of model.
+        ImageError: If an image cannot be read.
+        ValueError: If there is no question, a question has no words, none that the model knows, or
+            more than 100, or the model outputs NaN.
+
+    Warns:
+        UserWarning: For a question with words that the model does not know.
+
+    Example:
+        >>> import numpy as np
+        >>> from visattn.models import SPECIAL_TOKENS, SmallEncoder, StackedAttentionNetwork
+        >>> words, encoder = (*SPECIAL_TOKENS, "what", "color"), SmallEncoder((16, 24), channels=8)
+        >>> model = StackedAttentionNetwork(words, ("red", "blue"), encoder, dim=8)
+        >>> [answer] = ask(model, np.zeros((60, 80, 3), np.uint8), "What color?")
+        >>> answer.words, answer.maps.labels, answer.maps.values.shape
+        (('what', 'color'), ('hop 1', 'hop 2'), torch.Size([2, 2, 3]))
+    """
+    model = model.model if isinstance(model, LoadedModel) else model
+    texts = [questions] if isinstance(questions, str) else list(questions)
+    if not texts:
+        raise ValueError("there must be at least one question, got none")
+    if not isinstance(model, VQAModel):
+        if resize_mode != "pad":
+            raise TypeError(
+                f"resize_mode is for models of visattn: the processor of {type(model).__name__} "
+                "resizes images"
+            )
+        for question in texts:
+            if not 1 <= (count := len(question.split())) <= MAX_WORDS:
+                raise ValueError(
+                    f"a question must have 1 to {MAX_WORDS} words, got {count}: "
+                    f"{truncate_text(question, 80)!r}"
+                )
+        options = {"num_answers": num_answers, "processor": processor, **generate_kwargs}
+        with torch.enable_grad():  # places of image tokens are found by gradients
+            return ask_with_transformers(model, images, texts, **options)
+    if processor is not None or generate_kwargs:
+        names = ", ".join(["processor"] * (processor is not None) + list(generate_kwargs))
+        raise TypeError(f"{names} is for models of transformers, not for {type(model).__name__}")
+    vocabulary = Vocabulary(model.words)
+    notes = [check_question(question, vocabulary, model.question_beginnings) for question in texts]
+    for each in notes:
+        if each:
+            warnings.warn("; ".join(each), stacklevel=2)
+    spec = ResizeSpec(model.img_size, mode=resize_mode)
+    with eval_mode(model):
+        return [
+            answer
+            for image in read_images(images)
+            for answer in _ask_about_image(
+                model, image, texts, vocabulary, notes, spec, num_answers
+            )
+        ]
+
+
+def check_question(
+    question: str, vocabulary: Vocabulary, beginnings: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Check that a model can read a question; return notes on what its training did not have.
+
+    Args:
+        question: The question.
+        vocabulary: The words of the model.
+        beginnings: The first two words of the questions of its training; empty if unknown.
+
+    Raises:
+        ValueError: If it has no words, none that are known, or more than `MAX_WORDS`.
+
+    Example:
+        >>> vocabulary = Vocabulary.from_captions(["what color is the ring"])
+        >>> check_question("What colr is the ring?", vocabulary)
+        ("the model does not know the word 'colr': did you mean color?",)
+        >>> check_question("Wo ist er?", vocabulary)
+        Traceback (most recent call last):
+        ValueError: the model knows none of the words of 'Wo ist er?'; its words are color, is, ...
+    """
+    words = split_words(question)
+    shown = truncate_text(question, 80)
+    if not words:
+        raise ValueError(f"a question must have at least one word, got {shown!r}")
+    if len(words) > MAX_WORDS:
+        raise ValueError(
+            f"a question may have at most {MAX_WORDS} words, got {len(words)}: {shown!r}"
+        )
+    known = sorted(vocabulary.words[4:])
+    unknown = [word for word in dict.fromkeys(words) if word not in known]
+    if len(unknown) == len(set(words)):
+        raise ValueError(
+            f"the model knows none of the words of {shown!r}; its words are "
+            f"{format_names(known, 12)}: ask in the words and the language of its training"
+        )
+    notes = [
+        f"the model does not know the word {word!r}: "
+        + did_you_mean(word, known, otherwise="it reads it as an unknown word")
+        for word in unknown[:8]
+    ]
+    if len(unknown) >= _STRANGE * len(set(words)):
+        notes.append(
+            f"the model knows only {len(set(words)) - len(unknown)} of the {len(set(words))} "
+            "words: it was not trained on such questions, and its answer is a guess"
+        )
+    elif beginnings and (beginning := " ".join(words[:2])) not in beginnings:
+        notes.append(
+            f"no question of the training begins with {beginning!r}, and the answer is a guess: "
+            f"they begin with {format_names(sorted(beginnings), 12)}"
+        )
+    return tuple(notes)
+
+
+def _ask_about_image(
+    model: VQAModel,
+    image: LoadedImage,
+    questions: Sequence[str],
+    vocabulary: Vocabulary,
+    notes: Sequence[tuple[str, ...]],
+    spec: ResizeSpec,
+    num_answers: int,
+) -> list[Answer]:
+    pixels, geometry = resize_to_input(image, spec)
+    device = next(model.parameters()).device
+    tokens = encode_questions(questions, vocabulary).to(device)
+    output = model(pixels[None].to(device), tokens, torch.zeros(len(tokens), dtype=torch.long))
+    if not output.logits.isfinite().all():
+        raise ValueError("the model outputs NaN or infinity: its weights are damaged")
+    placement = model.encoder.placement
+    info = MapInfo(
+        model=type(model).__name__,
+        image=image.name,
+        align=align_of(placement),
+        more={"resize_mode": spec.mode},
+    )
+    answers: list[Answer] = []
+    for row, question in enumerate(questions):
+        best = output.logits[row].float().softmax(-1).topk(min(num_answers, len(model.answers)))
+        words = tuple(split_words(question))
+        maps = None
+        if output.attention is not None:
+            values = output.attention[row].float().unflatten(-1, model.grid_size).cpu()
+            site = f"{type(model).__name__} hops"
+            maps = AttentionMap(values, site, "tokens", geometry, info, model.hop_names, placement)
+        answers.append(
+            Answer(
+                question,
+                words,
+                tuple(
+                    (model.answers[index], value)
+                    for value, index in zip(
+                        best.values.tolist(), best.indices.tolist(), strict=True
+                    )
+                ),
+                maps,
+                None if output.words is None else output.words[row, :, : len(words)].float().cpu(),
+                tuple(word for word in dict.fromkeys(words) if word not in model.words),
+                image.name,
+                notes[row],
+            )
+        )
+    return answers
+
 
 _RAMP_ERROR = 0.05  # of the range of a ramp: rounding and the resampling filter
 

@@ -11,13 +11,12 @@ from PIL import Image
 
 from visattn.attribution.explained_model import describe_model
 from visattn.cli import main
+from visattn.commands.score.evaluate_maps import DenseMapEvaluator, QueryObject, build_queries
 from visattn.data.regions.readers import read_coco_images
 from visattn.images.reader import read_image
 from visattn.models import SmallEncoder
 from visattn.models.saving.load import save
 from visattn.models.unet import UNet
-from visattn.pipelines.evaluate_dense import DenseMapEvaluator
-from visattn.pipelines.evaluate_maps import QueryObject, build_queries
 from visattn.pipelines.explainer import Explainer
 
 CAT, DOG = (10, 12, 40, 44), (110, 52, 150, 84)
