@@ -113,7 +113,7 @@ def _digits(
 ) -> "tuple[list[LoadedImage], list[str | None]]":
     """Return test digits on canvases of the model's size, and their labels."""
     from visattn.images.reader import LoadedImage
-    from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
+    from visattn.training.classification.data import ClutteredMNISTDataModule
 
     data = ClutteredMNISTDataModule(
         root=args.digits, canvas_size=model.img_size, num_distractors=args.num_distractors

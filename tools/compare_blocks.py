@@ -37,7 +37,7 @@ import yaml
 from visattn.cli import main as visattn
 from visattn.models.resnet import AttentionResNet, resnet_layout
 from visattn.models.saving.checkpoint import read_model
-from visattn.training.run_dir.create import next_run_dir
+from visattn.training.run_dir import next_run_dir
 
 METRICS = ("accuracy", "calibration_error")
 CLASSIFIER_ARGUMENTS = ("init", "position", "stages", "freeze_backbone")

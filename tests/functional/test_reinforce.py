@@ -25,7 +25,7 @@ from visattn.functional.reinforce import (
     update_moving_average,
     value_baseline_loss,
 )
-from visattn.training.glimpses.rewards import RewardType, classification_rewards
+from visattn.training.glimpses.losses import RewardType, classification_rewards
 
 REWARDS = st.lists(st.floats(-9, 9), min_size=2, max_size=7)
 

@@ -27,17 +27,16 @@ def options(word: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 def of_configs() -> Iterator[str]:
     """Yield the constructor arguments of the classes in configs, which are options of training."""
     from visattn.models.saving.config import model_classes
-    from visattn.training.callbacks.image_logging import CaptionPanels, CropPanels
+    from visattn.training.callbacks.logging import CaptionPanels, CropPanels
+    from visattn.training.captioning.data import ScenesDataModule, ShardCaptionDataModule
     from visattn.training.captioning.task import CaptioningTask
-    from visattn.training.classification.task import ClassificationTask
-    from visattn.training.data.detection import (
-        CocoDetectionDataModule,
-        ScenesDetectionDataModule,
+    from visattn.training.classification.data import (
+        FolderDataModule,
+        ShardClassificationDataModule,
+        TorchvisionDataModule,
     )
-    from visattn.training.data.folder import FolderDataModule
-    from visattn.training.data.scenes import ScenesDataModule
-    from visattn.training.data.shards import ShardCaptionDataModule, ShardClassificationDataModule
-    from visattn.training.data.torchvision import TorchvisionDataModule
+    from visattn.training.classification.task import ClassificationTask
+    from visattn.training.detection.data import CocoDetectionDataModule, ScenesDetectionDataModule
     from visattn.training.detection.task import DetectionTask
     from visattn.training.optim import OptimConfig
 

@@ -11,7 +11,7 @@ import torch
 from small_disks import needs_small_disk, small_disk
 
 from visattn.io.atomic import atomic_replace, atomic_write, remove_partial_files
-from visattn.training.checkpoint.atomic_writer import AtomicCheckpointIO
+from visattn.training.checkpoint import AtomicCheckpointIO
 
 
 def fail(file: Path, error: type[BaseException]) -> None:

@@ -13,12 +13,12 @@ from segmentation_data import write_instances, write_mask_folder
 
 from visattn.cli import main
 from visattn.models.base import SmallEncoder
-from visattn.training.data.captions import CaptionDataModule
-from visattn.training.data.detection import CocoDetectionDataModule
-from visattn.training.data.folder import FolderDataModule
-from visattn.training.data.segmentation import CocoSegmentationDataModule, MaskFolderDataModule
-from visattn.training.data.vqa import VQADataModule
+from visattn.training.captioning.data import CaptionDataModule
+from visattn.training.classification.data import FolderDataModule
 from visattn.training.data_module import DataModule, InputSpec
+from visattn.training.detection.data import CocoDetectionDataModule
+from visattn.training.questions.data import VQADataModule
+from visattn.training.segmentation.data import CocoSegmentationDataModule, MaskFolderDataModule
 from visattn.training.segmentation.metrics import SegmentationScores
 from visattn.training.targets import TargetCounts
 

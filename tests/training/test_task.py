@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.base import ImageClassifier
 from visattn.models.resnet import AttentionResNet
-from visattn.training.data.scenes import SingleObjectDataModule
+from visattn.training.classification.data import SingleObjectDataModule
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig

@@ -14,8 +14,8 @@ from visattn.data.classification.datasets import InMemoryImages
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.glimpses.retina import crop_glimpses, glimpse_pyramid
 from visattn.results.kinds import Split
+from visattn.training.classification.data import ClassificationDataModule
 from visattn.training.cli.lightning_cli import silence_lightning
-from visattn.training.data.classification import ClassificationDataModule
 from visattn.training.glimpses.task import GlimpseTask
 
 SECONDS = 3.0  # minimum duration of a comparison

@@ -21,7 +21,7 @@ from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.config import build_model, model_config
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.hard import HardAttentionTask
-from visattn.training.distributed.rng import StepGenerator
+from visattn.training.distributed.reduce import StepGenerator
 
 BATCH, BURN_IN = 32, 10
 ESTIMATORS = {

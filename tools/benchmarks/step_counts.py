@@ -19,7 +19,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.callbacks.ema import EMA
-from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
+from visattn.training.callbacks.guards import SkipNonFiniteSteps
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.cli.lightning_cli import silence_lightning

@@ -1,4 +1,4 @@
-"""The base class of data modules."""
+"""Data modules: loaders, samplers and resizing once; a source opens its data sets."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -12,6 +12,9 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
+from visattn.data.augment.images import AugmentationSpec, build_augmentation
+from visattn.data.augment.joint import JointTransforms
+from visattn.data.classification.torchvision_sets import TorchvisionSplits
 from visattn.data.loading.loader import (
     OnError,
     ReadFallback,
@@ -24,6 +27,8 @@ from visattn.data.loading.samplers import (
     EpochIndexSampler,
     LengthBucketBatchSampler,
 )
+from visattn.data.scenes.dataset import Scenes
+from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names
 from visattn.models.base import ImageEncoder
@@ -347,3 +352,179 @@ class DataModule(LightningDataModule, ABC):
             UserWarning,
             stacklevel=2,
         )
+
+
+class DenseDataModule(DataModule):
+    """Images with masks or boxes in splits.
+
+    Args:
+        transforms: Random transforms of training images with their masks and boxes; None for none.
+        options: Options of `DataModule`.
+    """
+
+    eval_batch_size = None
+    resize_mode = "pad"
+    needed_task = (
+        "that trains a dense model, such as SegmentationTask or DetectionTask, whose input_spec "
+        "has the size of its images"
+    )
+
+    def __init__(self, transforms: JointTransforms | None, **options: Any) -> None:
+        super().__init__(**options)
+        self.train_transforms = transforms
+
+    def count_in_samples(self, split: Split, indices: list[int]) -> int:
+        """Return the number of targets that the loss reads of some images, transformed."""
+        raise NotImplementedError
+
+    def check_samples(self, split: Split, indices: Sequence[int]) -> None:
+        """Refuse transforms after which nothing is left of the targets of images.
+
+        Args:
+            split: A split that is open.
+            indices: Images with targets.
+
+        Raises:
+            ValueError: If none of them has a target when the loss reads it.
+        """
+        if indices and not self.count_in_samples(split, list(indices)):
+            options = "train_transforms and resize_mode" if split == "train" else "resize_mode"
+            raise ValueError(
+                f"no target is left in {len(indices)} images of the {split} split that have some: "
+                f"{options} move them out of the image"
+            )
+
+    def transforms_of(self, split: Split) -> JointTransforms | None:
+        """Return the random transforms of a split; None for all but the training split."""
+        return self.train_transforms if split == "train" else None
+
+
+class DrawnScenesDataModule(DataModule):
+    """Rendered scenes of colored, textured shapes; no files are needed.
+
+    Args:
+        train: Number of training scenes.
+        val: Number of validation scenes.
+        test: Number of scenes of each test split.
+        image_size: Height and width in pixels.
+        colors: Colors of the objects.
+        shapes: Shapes of the objects.
+        textures: Textures of the objects.
+        min_objects: Minimum number of objects in a scene.
+        max_objects: Maximum number of objects in a scene.
+        num_workers: Worker processes that render scenes; 0 renders them in this process.
+        options: Further options of the data module.
+
+    Raises:
+        ValueError: If a number is out of range, or a color, shape or texture is unknown.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: int,
+        val: int,
+        test: int,
+        image_size: int = 64,
+        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
+        shapes: list[str] = list(SHAPES),  # noqa: B006
+        textures: list[str] = list(TEXTURES),  # noqa: B006
+        min_objects: int = 2,
+        max_objects: int = 4,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_workers=num_workers, **options)
+        if val < 1:
+            raise ValueError(
+                f"val must be at least 1, got {val}; to train without validation, use "
+                "--trainer.limit_val_batches 0"
+            )
+        self.counts: dict[Split, int] = {
+            "train": train,
+            "validation": val,
+            "test": test,
+            "novel": test,
+        }
+        self.image_size = image_size
+        num_objects = (min_objects, max_objects)
+        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
+        for split in self.counts:
+            self.scenes(split)  # refuses numbers out of range now
+
+    def scenes(self, split: Split) -> Scenes:
+        """Return the scenes of a split; `novel` has held-out pairs of color and shape."""
+        count, size = self.counts[split], self.image_size
+        return Scenes(count, size=size, split=split, seed=self.seed, config=self.config)
+
+
+class CanvasDataModule(DataModule):
+    """MNIST digits on canvases, which are drawn when they are read.
+
+    Training canvases are new in each epoch; validation and test canvases are always the same. The
+    distractors of all splits are cut from training digits. The test results have the SHA-256 of
+    the test canvases, so that one can check whether two scores belong to the same images.
+
+    Args:
+        spec: What is drawn.
+        root: The folder of the files, as torchvision expects it.
+        download: Download the files if they are missing.
+        val: Number of training digits that are used for validation.
+        train_transforms: Augmentations in the training, in this order, each with its options if it
+            has any, as in `ClassificationDataModule`.
+        batch_size: Canvases per training batch and process.
+        num_workers: Worker processes that draw canvases; 0 draws them in this process.
+        split_seed: Seed of the choice of validation digits, and of the canvases of validation and
+            test.
+        seed: Seed of the order and of the training canvases; at least 0.
+    """
+
+    eval_batch_size = 256
+
+    def __init__(
+        self,
+        spec: Any,
+        *,
+        root: str,
+        download: bool = False,
+        val: int = 5000,
+        train_transforms: list[AugmentationSpec] | None = None,
+        batch_size: int = 128,
+        num_workers: int = 0,
+        split_seed: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(batch_size=batch_size, num_workers=num_workers, seed=seed)
+        self.spec, self.split_seed = spec, split_seed
+        self.splits = TorchvisionSplits(
+            "MNIST", root, val=val, split_seed=split_seed, download=download
+        )
+        self.class_names = self.splits.class_names
+        self.train_transforms = tuple(map(build_augmentation, train_transforms or []))
+        self.open_dataset("train")  # checks the sizes now
+
+    @staticmethod
+    @abstractmethod
+    def draw(*arguments: Any, **options: Any) -> Any:
+        """Return the data set of canvases; a subclass names its class."""
+
+    def open_dataset(self, split: Split) -> Any:
+        """Return the canvases of a split."""
+        train_digits, train_labels = self.splits.images("train")
+        if split == "train":
+            return self.draw(
+                train_digits,
+                train_labels,
+                self.spec,
+                seed=3 * self.seed,
+                augmentations=self.train_transforms,
+            )
+        seed = 3 * self.split_seed + (1 if split == "validation" else 2)
+        return self.draw(
+            *self.splits.images(split), self.spec, seed=seed, distractor_source=train_digits
+        )
+
+    def test_notes(self) -> dict[str, Any]:
+        """Return the SHA-256 of the test canvases."""
+        dataset = self.datasets.get("test")
+        return {"test_canvases": f"sha256 {dataset.digest()}"} if dataset else {}

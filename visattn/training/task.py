@@ -16,13 +16,11 @@ from torch.optim import AdamW
 from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.saving.config import model_config
 from visattn.models.saving.weight_files import check_weights_before_saving
-from visattn.training.callbacks.even_forwards import EvenForwards
-from visattn.training.checkpoint.loop_state import normalize_loop_state
-from visattn.training.checkpoint.resume_checks import check_scheduler_states
+from visattn.training.callbacks.guards import EvenForwards
+from visattn.training.checkpoint import check_scheduler_states, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.distributed.fsdp import FSDP2Strategy, shard_model, shard_state
-from visattn.training.distributed.reduce import all_gather_union
-from visattn.training.distributed.rng import seed_step
+from visattn.training.distributed.reduce import all_gather_union, seed_step
 from visattn.training.metrics import Evaluation
 from visattn.training.optim import OptimConfig
 from visattn.training.targets import TargetCounts

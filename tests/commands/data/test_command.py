@@ -17,7 +17,7 @@ from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, Split, single_object_scenes
 from visattn.images.reader import find_images, read_image
 from visattn.io.written_files import RECORD
-from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
+from visattn.training.classification.data import ClutteredMNISTDataModule
 
 Capsys = pytest.CaptureFixture[str]
 

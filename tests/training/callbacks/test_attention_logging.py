@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from visattn.images.reader import read_image
-from visattn.training.callbacks import attention_logging
-from visattn.training.callbacks.attention_logging import AttentionLogger
+from visattn.training.callbacks import logging as attention_logging
+from visattn.training.callbacks.logging import AttentionLogger
 
 
 class Foreign(LightningModule):

@@ -9,7 +9,7 @@ import torch
 from checkpoint_files import write_checkpoint
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from visattn.training.callbacks.best_checkpoint import BestCheckpoint
+from visattn.training.callbacks.checkpoints import BestCheckpoint
 
 
 def resumed(run: Path, callback: BestCheckpoint) -> BestCheckpoint:

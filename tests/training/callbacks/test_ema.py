@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_avg_fn
 from torch.utils.data import DataLoader
 
-from visattn.training.callbacks import image_logging as crop_panels, image_logging as panels
+from visattn.training.callbacks import logging as crop_panels, logging as panels
 from visattn.training.callbacks.ema import EMA, AveragedWeights, ema_decay, ema_update
 from visattn.training.data_module import DataModule
 from visattn.training.task import Task

@@ -6,7 +6,7 @@ import torch
 
 from visattn.blocks.spatial_transformer import SpatialTransformer
 from visattn.models.resnet import AttentionResNet
-from visattn.training.callbacks.image_logging import draw_crops
+from visattn.training.callbacks.logging import draw_crops
 
 
 def model(stem_block: str | None) -> AttentionResNet:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping
 
-from visattn.training.callbacks.last_checkpoint import LastCheckpoint
+from visattn.training.callbacks.checkpoints import LastCheckpoint
 
 
 def test_negative_intervals_are_refused(tmp_path: Path) -> None:

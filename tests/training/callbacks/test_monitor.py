@@ -18,13 +18,11 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
 from visattn.results.kinds import SPECIAL_TOKENS, Split
-from visattn.training.callbacks.last_checkpoint import LastCheckpoint
-from visattn.training.callbacks.monitor import MonitorFallback, check_monitor
+from visattn.training.callbacks.checkpoints import LastCheckpoint, MonitorFallback, check_monitor
+from visattn.training.captioning.data import CaptionDataModule, ScenesDataModule
 from visattn.training.captioning.task import CaptioningTask
+from visattn.training.classification.data import ClassificationDataModule
 from visattn.training.classification.task import ClassificationTask
-from visattn.training.data.captions import CaptionDataModule
-from visattn.training.data.classification import ClassificationDataModule
-from visattn.training.data.scenes import ScenesDataModule
 from visattn.training.data_module import DataModule
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.task import Task, monitor_with_mode

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from visattn.training.callbacks.signals import ExitOnSignal, GracefulExit, SignalHandler
+from visattn.training.callbacks.guards import ExitOnSignal, GracefulExit, SignalHandler
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 

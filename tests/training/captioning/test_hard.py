@@ -15,7 +15,7 @@ from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.hard import HARD_ATTENTION_PRESETS, HardAttentionTask
 from visattn.training.captioning.task import CaptioningTask
-from visattn.training.distributed.rng import StepGenerator
+from visattn.training.distributed.reduce import StepGenerator
 
 WORDS = [*SPECIAL_TOKENS, *"abcdef"]
 

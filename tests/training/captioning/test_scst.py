@@ -17,9 +17,9 @@ from visattn.metrics.ngrams import idf_table, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
 from visattn.results.kinds import END, START
+from visattn.training.captioning.data import CaptionDataModule
 from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask, _ngrams_with_end
 from visattn.training.captioning.task import CaptioningTask
-from visattn.training.data.captions import CaptionDataModule
 from visattn.training.optim import OptimConfig
 
 # SCSTTask disables dropout.

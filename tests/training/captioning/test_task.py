@@ -26,9 +26,9 @@ from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.config import model_config
 from visattn.results.kinds import UNKNOWN
 from visattn.training.captioning import evaluation as caption_eval, task as captioning
+from visattn.training.captioning.data import ScenesDataModule
 from visattn.training.captioning.evaluation import reference_captions, teacher_force_batch
 from visattn.training.captioning.task import CaptioningTask
-from visattn.training.data.scenes import ScenesDataModule
 from visattn.training.optim import OptimConfig
 
 SMALL = partial(SmallEncoder, (24, 24), channels=8)

@@ -23,8 +23,8 @@ from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.config import model_config
 from visattn.models.saving.load import load
 from visattn.pipelines.captioning import caption
+from visattn.training.captioning.data import ScenesDataModule
 from visattn.training.cli.lightning_cli import TrainingCLI
-from visattn.training.data.scenes import ScenesDataModule
 
 
 def test_a_run_leaves_its_config_checkpoints_and_scores(run: Path) -> None:

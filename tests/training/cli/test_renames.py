@@ -94,7 +94,7 @@ def test_tasks_of_others_keep_their_names() -> None:
 def test_classes_are_known_by_their_former_modules() -> None:
     old = {
         "model": {"class_path": "visattn.training.tasks.glimpse.GlimpseTask"},
-        "data": {"class_path": "visattn.training.data.vqa.VQADataModule"},
+        "data": {"class_path": "visattn.training.questions.data.VQADataModule"},
         "other": ["visattn.models.vqa.mac.MAC"],
     }
     new = rename_config(old)

@@ -1,6 +1,6 @@
 """Text tables of scores."""
 
-from visattn.training.cli.score_table import score_table
+from visattn.training.cli.checks import score_table
 
 SCORES = {
     "teacher_forced/pointing_game": float("nan"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning import Trainer
 
-from visattn.training.cli.trainer_checks import check_trainer
+from visattn.training.cli.checks import check_trainer
 
 USUAL: dict[str, Any] = {
     "precision": None, "devices": "auto", "accelerator": "cpu", "max_steps": -1, "max_epochs": None,

@@ -10,16 +10,18 @@ import torch
 from caption_data import write_caption_data
 from classification_data import write_digits, write_photo_folders
 
-from visattn.training.data.captions import CaptionDataModule
-from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
-from visattn.training.data.detection import ScenesDetectionDataModule
-from visattn.training.data.digit_sequences import DigitSequenceDataModule
-from visattn.training.data.folder import FolderDataModule
-from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
-from visattn.training.data.scenes import ScenesDataModule, SingleObjectDataModule
-from visattn.training.data.segmentation import SceneSegmentationDataModule
-from visattn.training.data.torchvision import TorchvisionDataModule
+from visattn.training.captioning.data import CaptionDataModule, ScenesDataModule
+from visattn.training.classification.data import (
+    ClutteredMNISTDataModule,
+    FolderDataModule,
+    SingleObjectDataModule,
+    TorchvisionDataModule,
+)
 from visattn.training.data_module import DataModule
+from visattn.training.detection.data import ScenesDetectionDataModule
+from visattn.training.questions.data import SceneQuestionsDataModule, SortOfClevrDataModule
+from visattn.training.segmentation.data import SceneSegmentationDataModule
+from visattn.training.sequences.data import DigitSequenceDataModule
 
 COUNT, BATCH, SEED = 23, 3, 7
 SCENES = (

@@ -13,8 +13,8 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.training.callbacks.even_forwards import EvenForwards
-from visattn.training.callbacks.image_logging import CropPanels
+from visattn.training.callbacks.guards import EvenForwards
+from visattn.training.callbacks.logging import CropPanels
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.distributed.fsdp import (
     FSDP2Strategy,

@@ -9,8 +9,8 @@ from lightning import LightningModule, Trainer
 from torch import distributed
 
 from visattn.data.loading.samplers import DistributedEvalSampler
-from visattn.training.distributed import peers
-from visattn.training.distributed.peers import SameDataCheck, is_peer_lost, report_lost_peers
+from visattn.training.distributed import launcher as peers
+from visattn.training.distributed.launcher import SameDataCheck, is_peer_lost, report_lost_peers
 
 LOST = (
     "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.1.1]:4711",

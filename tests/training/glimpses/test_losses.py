@@ -15,9 +15,9 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.training.glimpses.losses import (
     GlimpseLosses,
     GlimpseLossOptions,
+    RewardType,
     compute_glimpse_losses,
 )
-from visattn.training.glimpses.rewards import RewardType
 from visattn.training.value_baseline import ValueBaseline
 
 POLICY_STD = torch.tensor(0.4, dtype=torch.float64)

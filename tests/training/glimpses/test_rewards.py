@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.glimpses.rewards import (
+from visattn.training.glimpses.losses import (
     RewardType,
     classification_rewards,
     label_per_glimpse,

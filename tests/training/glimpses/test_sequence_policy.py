@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from visattn.models.glimpses.glimpse_model import GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses import losses as glimpse_losses
-from visattn.training.glimpses.losses import GlimpseLossOptions, compute_glimpse_losses
-from visattn.training.glimpses.rewards import RewardType
+from visattn.training.glimpses.losses import GlimpseLossOptions, RewardType, compute_glimpse_losses
 from visattn.training.value_baseline import ValueBaseline
 
 PATHS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # [81 4]

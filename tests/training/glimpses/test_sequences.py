@@ -16,11 +16,11 @@ from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
 from visattn.models.saving.checkpoint import read_model
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.data.digit_sequences import DigitSequenceDataModule
 from visattn.training.glimpses.evaluation import ErrorPerGlimpse, SequenceError, digit_scanpaths
 from visattn.training.glimpses.losses import label_targets
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
+from visattn.training.sequences.data import DigitSequenceDataModule
 
 
 @pytest.fixture(scope="module")

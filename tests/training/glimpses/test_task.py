@@ -18,7 +18,7 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving.checkpoint import read_model
 from visattn.results.kinds import Split
 from visattn.training.callbacks.ema import EMA
-from visattn.training.data.classification import ClassificationDataModule
+from visattn.training.classification.data import ClassificationDataModule
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
 

@@ -21,7 +21,7 @@ from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.model import VQAModel
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.pipelines.answering import check_question
-from visattn.training.data.questions import SceneQuestionsDataModule, SortOfClevrDataModule
+from visattn.training.questions.data import SceneQuestionsDataModule, SortOfClevrDataModule
 from visattn.training.questions.task import QuestionTask, answer_loss, hop_targets
 
 CONFIG = """\

@@ -287,7 +287,7 @@ def _object_records(world: "World", size: int) -> list[dict[str, Any]]:
 
 
 def _write_digits(args: argparse.Namespace) -> str:
-    from visattn.training.data.cluttered_mnist import ClutteredMNISTDataModule
+    from visattn.training.classification.data import ClutteredMNISTDataModule
 
     canvas: tuple[int, int] = (args.canvas_size[0], args.canvas_size[1])
     _require_mnist(Path(args.root))

@@ -282,9 +282,9 @@ def _scenes(name: str, limit: int | None) -> Any:
     """Return the test scenes of a config."""
     import yaml
 
+    from visattn.training.captioning.data import ScenesDataModule
     from visattn.training.cli.arguments import find_config
     from visattn.training.cli.yaml_safety import read_config
-    from visattn.training.data.scenes import ScenesDataModule
 
     path = Path(name) if name.endswith((".yaml", ".yml")) else find_config(name)
     data = (yaml.safe_load(read_config(path)) or {}).get("data", {})

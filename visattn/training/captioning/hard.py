@@ -24,8 +24,13 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import PlaceRollouts, PlaceSampler, ShowAttendTell
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask
-from visattn.training.distributed.reduce import all_reduce_max, all_reduce_mean, ddp_loss_scale
-from visattn.training.distributed.rng import StepGenerator, step_generator
+from visattn.training.distributed.reduce import (
+    StepGenerator,
+    all_reduce_max,
+    all_reduce_mean,
+    ddp_loss_scale,
+    step_generator,
+)
 from visattn.training.value_baseline import ValueBaseline
 
 PlaceReward = Literal["to_go", "total", "mean"]

@@ -25,8 +25,7 @@ from visattn.models.base import encoder_decoder_parameters
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.models.saving.checkpoint import read_model
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
-from visattn.training.distributed.accumulation import GradientAccumulation
-from visattn.training.distributed.reduce import ddp_loss_scale, world_size
+from visattn.training.distributed.reduce import GradientAccumulation, ddp_loss_scale, world_size
 from visattn.training.optim import OptimConfig
 from visattn.training.targets import TargetCounts
 from visattn.training.task import check_same

@@ -20,31 +20,36 @@ from visattn.io.atomic import explained_disk_errors, remove_partial_files
 from visattn.io.safe_text import print_text
 from visattn.models.saving.checkpoint import read_checkpoint, read_progress
 from visattn.models.saving.runs import checkpoint_run
-from visattn.training.callbacks.best_checkpoint import BestCheckpoint
-from visattn.training.callbacks.last_checkpoint import LastCheckpoint
+from visattn.training.callbacks.checkpoints import (
+    BestCheckpoint,
+    LastCheckpoint,
+    MonitorFallback,
+    check_monitor,
+)
+from visattn.training.callbacks.guards import ExitOnSignal, SkipNonFiniteSteps
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
-from visattn.training.callbacks.monitor import MonitorFallback, check_monitor
-from visattn.training.callbacks.nonfinite_guard import SkipNonFiniteSteps
 from visattn.training.callbacks.progress import PROGRESS_SECONDS, progress_callback
-from visattn.training.callbacks.signals import ExitOnSignal
-from visattn.training.checkpoint.atomic_writer import AtomicCheckpointIO
-from visattn.training.checkpoint.resume_checks import check_resumable
+from visattn.training.checkpoint import AtomicCheckpointIO, check_resumable
 from visattn.training.cli.arguments import expand_env_vars
+from visattn.training.cli.checks import check_trainer, score_table
 from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors
-from visattn.training.cli.score_table import score_table
-from visattn.training.cli.trainer_checks import check_trainer
 from visattn.training.data_module import DataModule
 from visattn.training.distributed.fsdp import FSDP2Strategy, check_shardable
-from visattn.training.distributed.launcher import TIMEOUT, configure_strategy
-from visattn.training.distributed.peers import SameDataCheck, report_lost_peers
-from visattn.training.run_dir.checkpoints import find_resume_point, set_aside
-from visattn.training.run_dir.create import (
+from visattn.training.distributed.launcher import (
+    TIMEOUT,
+    SameDataCheck,
+    configure_strategy,
+    report_lost_peers,
+)
+from visattn.training.run_dir import (
     ScoreWriter,
     create_run_dir,
+    find_resume_point,
     latest_run_dir,
     lock_run_dir,
     next_run_dir,
     require_empty_run_dir,
+    set_aside,
 )
 from visattn.training.task import Task, connect
 

@@ -26,7 +26,7 @@ from visattn.training.cli.arguments import option_values
 from visattn.training.cli.renames import rename_arguments, rename_config
 from visattn.training.cli.yaml_safety import check_yaml, read_config
 from visattn.training.data_module import DataModule
-from visattn.training.distributed.peers import is_peer_lost
+from visattn.training.distributed.launcher import is_peer_lost
 from visattn.training.task import Task
 
 _MAX_MESSAGE = 2_000  # characters of an error

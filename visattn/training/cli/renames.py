@@ -31,7 +31,7 @@ def rename_config(config: Any) -> Any:
     Example:
         >>> rename_config({"class_path": "CaptioningTask", "init_args": {"warmup_steps": 3}})
         {'class_path': 'CaptioningTask', 'init_args': {'optim': {'warmup_steps': 3}}}
-        >>> rename_config("visattn.training.data.scenes.ScenesDataModule")
+        >>> rename_config("visattn.training.captioning.data.ScenesDataModule")
         'visattn.training.ScenesDataModule'
     """
     if isinstance(config, str):

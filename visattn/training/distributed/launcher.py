@@ -1,21 +1,135 @@
-"""Processes of a run on one host: their time-out, start and end."""
+"""Checks and errors of runs with several processes: equal data sets, lost processes."""
 
+import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from torch import distributed
 from torch.distributed import constants
 
 from visattn.training.distributed.fsdp import FSDP2Strategy
 
+_LOST = re.compile(
+    r"closed by peer|reset by peer|timed out|timeout|broken pipe|connection (refused|was closed)"
+    r"|unreachable|gloo|nccl|recvValue|sendBytes|recvBytes|failed to (connect|recv)",
+    re.IGNORECASE,
+)
+
+
+_SPLITS = {
+    "fit": {"train": "training", "val": "validation"},
+    "validate": {"val": "validation"},
+    "test": {"test": "test"},
+}
+
+
+def is_peer_lost(error: BaseException) -> bool:
+    """Return whether an error means that another process ended or cannot be reached.
+
+    Example:
+        >>> is_peer_lost(RuntimeError("[gloo/pair.cc:534] Connection closed by peer [10.0.0.2]"))
+        True
+        >>> is_peer_lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+        False
+    """
+    lost = isinstance(error, RuntimeError) and bool(_LOST.search(str(error)))
+    return lost or isinstance(error, distributed.DistError)
+
+
+@contextmanager
+def report_lost_peers() -> Iterator[None]:
+    """Replace the error of a lost process by one that says what to do; name it if it ran here.
+
+    After any error the processes started here are ended.
+
+    Raises:
+        ConnectionError: If a process was lost.
+
+    Example:
+        >>> with report_lost_peers():
+        ...     pass
+    """
+    try:
+        yield
+    except BaseException as error:
+        lost = is_peer_lost(error)
+        deadline = time.monotonic() + 2.0  # a killed process takes a moment to end
+        while not (failed := failed_child()) and lost and time.monotonic() < deadline:
+            time.sleep(0.1)
+        terminate_children()
+        if lost:
+            raise ConnectionError(_lost_message(error, failed)) from error
+        raise
+
+
+def _lost_message(error: BaseException, failed: str) -> str:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    if not failed and isinstance(error, distributed.DistStoreError | distributed.DistNetworkError):
+        return (
+            f"the processes of the run did not find each other ({reason}); start the command on "
+            "every host with the same MASTER_ADDR and MASTER_PORT, which all hosts must reach; "
+            "--timeout sets how many seconds they wait for each other"
+        )
+    if not failed:
+        failed = f"another process of the run ended or was not reached within --timeout ({reason})"
+    return f"{failed}; check its log, then rerun with --ckpt_path last"
+
+
+class SameDataCheck(Callback):
+    """Refuse a run whose processes have data sets of different size, or one without a sample."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Compare the numbers of samples of all processes before the first step."""
+        if trainer.world_size == 1 or not distributed.is_initialized():
+            return
+        counts, error = _sample_counts(trainer, stage)
+        gathered: list[Any] = [None] * trainer.world_size
+        distributed.all_gather_object(gathered, (counts, error))
+        errors = [error for _, error in gathered if error]
+        errors += [
+            f"all processes must have the same data: rank 0 has {gathered[0][0]} samples, rank "
+            f"{rank} has {counts}; give every host the same files"
+            for rank, (counts, _) in enumerate(gathered)
+            if counts != gathered[0][0]
+        ]
+        if errors:
+            # Rank 0 prints the message for all.
+            raise ValueError(errors[0]) if trainer.is_global_zero else SystemExit(1)
+
+
+def _sample_counts(trainer: Trainer, stage: str) -> tuple[dict[str, int], str]:
+    """Return the number of samples of each split, and an error if a split has too few."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    counts: dict[str, int] = {}
+    for split, name in _SPLITS.get(stage, {}).items():
+        if data is None or getattr(trainer, f"limit_{split}_batches", 1) == 0:
+            continue
+        try:
+            loaders = getattr(data, f"{split}_dataloader")()
+        except (ValueError, OSError) as error:
+            return counts, f"{name}: {error}"
+        for index, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
+            counts[f"{split} {index}" if index else split] = len(loader.dataset)
+    return counts, ""
+
+
 TIMEOUT = 300.0
+
+
 """Default for the seconds that processes wait for each other."""
+
+
 _STOPPED = {None, 0, 130, 143}  # exit codes: running, done, Ctrl-C, SIGTERM
+
+
 _children: list[subprocess.Popen[bytes]] = []
 
 

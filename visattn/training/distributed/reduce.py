@@ -1,10 +1,93 @@
-"""Reductions over all processes of a run: loss scale, mean, maximum, standard deviation, union."""
+"""Random numbers of a training step, from the seed of the run and the number of the step alone."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Float
+from lightning import LightningModule
 from torch import Tensor, distributed
+
+# pyright: reportPrivateImportUsage=false
+from torch.optim import Optimizer
+
+from visattn.data.loading.samplers import mix_seed
+
+_SAMPLE_STREAM = 2**32  # in place of the rank, so that these numbers differ from those of dropout
+
+
+def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
+    """Seed PyTorch on the CPU and on a device, so that a resumed run draws the same numbers.
+
+    Args:
+        seed: Seed of the run.
+        step: Index of the training batch in the run.
+        rank: Rank of the process; each draws different numbers.
+        device: Device of the model.
+
+    Example:
+        >>> seed_step(3, 7, 0, torch.device("cpu"))
+        >>> first = torch.rand(2)
+        >>> seed_step(3, 7, 0, torch.device("cpu"))
+        >>> bool((torch.rand(2) == first).all())
+        True
+    """
+    state = mix_seed(seed, step, rank)
+    torch.default_generator.manual_seed(state)  # torch.manual_seed costs a hundred times as much
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(state)
+
+
+class StepGenerator:
+    """Random numbers for the samples of a step, the same for any number of processes.
+
+    Each process draws for the samples of all processes and keeps its own: of w processes, process
+    r has samples r, r + w, r + 2w, ... of a single process.
+
+    Args:
+        seed: Seed of the run.
+        step: Index of the training batch in the run.
+        device: Device of the model.
+        rank: Rank of this process.
+        world_size: Number of processes.
+
+    Example:
+        >>> single = StepGenerator(0, 7, torch.device("cpu")).rand(4)
+        >>> second = StepGenerator(0, 7, torch.device("cpu"), rank=1, world_size=2).rand(2)
+        >>> bool((second == single[1::2]).all())
+        True
+    """
+
+    def __init__(
+        self, seed: int, step: int, device: torch.device, *, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self.device, self.rank, self.world_size = device, rank, world_size
+        self.generator = torch.Generator(device).manual_seed(mix_seed(seed, step, _SAMPLE_STREAM))
+
+    def rand(self, count: int, *shape: int) -> Float[Tensor, "b ..."]:
+        """Return uniform numbers in [0, 1) of a shape for each of `count` samples."""
+        return self._draw(torch.rand, count, shape)
+
+    def randn(self, count: int, *shape: int) -> Float[Tensor, "b ..."]:
+        """Return standard normal numbers of a shape for each of `count` samples."""
+        return self._draw(torch.randn, count, shape)
+
+    def _draw(self, draw: Callable[..., Tensor], count: int, shape: tuple[int, ...]) -> Tensor:
+        size = (count * self.world_size, *shape)
+        return draw(size, generator=self.generator, device=self.device)[
+            self.rank :: self.world_size
+        ]
+
+
+def step_generator(task: LightningModule) -> StepGenerator:
+    """Return the generator of a task at its current step."""
+    trainer = task.trainer
+    return StepGenerator(
+        getattr(task, "seed", None) or 0,
+        trainer.fit_loop.total_batch_idx,
+        task.device,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+    )
 
 
 def world_size() -> int:
@@ -101,3 +184,57 @@ def all_gather_union(names: Iterable[str]) -> list[str]:
         distributed.all_gather_object(gathered, own)
         own = set().union(*gathered)
     return sorted(own)
+
+
+class GradientAccumulation:
+    """Weights accumulated batches by their size, so that their gradient is that of one batch.
+
+    Lightning takes the plain mean over the batches of a step, although their losses are means over
+    different numbers of words. Penalties are weighted like the loss of their batch.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.zeros(()))
+        >>> accumulation, steps = GradientAccumulation(), torch.optim.SGD([weight], lr=1.0)
+        >>> for mean, count in ((3.0, 1), (1.0, 3)):  # two batches, of 1 and of 3 words
+        ...     (accumulation.weigh(weight * mean, count, num_batches=2) / 2).backward()
+        >>> accumulation.normalize(steps)
+        >>> weight.grad
+        tensor(1.5000)
+    """
+
+    def __init__(self) -> None:
+        self._counts: list[float | Tensor] = []
+        self._num_batches = 1
+
+    def weigh(self, loss: Float[Tensor, ""], count: int, num_batches: int) -> Float[Tensor, ""]:
+        """Return the loss of a batch, weighted by its size; unchanged without accumulation.
+
+        Args:
+            loss: Mean loss of the batch, over all processes if DDP averages its gradient.
+            count: Number of values in the mean of this process.
+            num_batches: Batches per optimizer step, by which Lightning divides each loss.
+        """
+        if num_batches == 1:
+            return loss
+        self._num_batches = num_batches
+        total: float | Tensor = float(count)
+        if world_size() > 1:
+            total = torch.full((), float(count), device=loss.device)
+            torch.distributed.all_reduce(total)
+        self._counts.append(total)
+        return loss * (total / self._counts[0])
+
+    @torch.no_grad()
+    def normalize(self, optimizer: Optimizer) -> None:
+        """Divide the gradients by the weights of the batches since the last step.
+
+        Args:
+            optimizer: Its parameters have the accumulated gradients.
+        """
+        if not self._counts:
+            return
+        factor = self._num_batches * self._counts[0] / sum(self._counts)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        if present := [gradient for gradient in gradients if gradient is not None]:
+            torch._foreach_mul_(present, factor)
+        self._counts.clear()

@@ -16,8 +16,7 @@ from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.models.glimpses.retina import object_scanpaths, raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.distributed.reduce import all_gather_union
-from visattn.training.glimpses.losses import total_cross_entropy
-from visattn.training.glimpses.rewards import label_per_glimpse, label_sequences
+from visattn.training.glimpses.losses import label_per_glimpse, label_sequences, total_cross_entropy
 from visattn.training.metrics import ClassCounts, Evaluation, WeightedMean, chance_level
 
 

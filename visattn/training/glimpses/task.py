@@ -16,8 +16,7 @@ from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.functional.reinforce import explained_variance, gaussian_entropy, update_moving_average
 from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.training.data_module import InputSpec
-from visattn.training.distributed.reduce import all_reduce_mean
-from visattn.training.distributed.rng import step_generator
+from visattn.training.distributed.reduce import all_reduce_mean, step_generator
 from visattn.training.glimpses.evaluation import (
     GlimpseEvaluation,
     GlimpseEvaluator,
@@ -28,11 +27,11 @@ from visattn.training.glimpses.evaluation import (
 from visattn.training.glimpses.losses import (
     GlimpseLosses,
     GlimpseLossOptions,
+    RewardType,
     check_num_labels,
     compute_glimpse_losses,
     label_targets,
 )
-from visattn.training.glimpses.rewards import RewardType
 from visattn.training.optim import OptimConfig
 from visattn.training.task import Task
 from visattn.training.value_baseline import ValueBaseline

@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from visattn.data.regions.segmentation import SegmentationBatch
+from visattn.geometry.affine import Geometry
 from visattn.models.unet import UNet, UNetOutput
+from visattn.pipelines.segmentation import place_segmentations
 from visattn.results.kinds import BACKGROUND
 from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean
@@ -27,8 +30,8 @@ from visattn.training.segmentation.metrics import (
     GateScores,
     SegmentationScores,
 )
-from visattn.training.segmentation.panels import batch_panels
 from visattn.training.task import Task
+from visattn.viz.segmentation import segmentation_figure
 
 _OPTIM = OptimConfig(schedule="cosine", lr_mults={"encoder": 0.25})
 
@@ -207,3 +210,25 @@ class SegmentationEvaluation(Evaluation):
         pairs = zip(self.class_names, self.scores.per_class_iou().tolist(), strict=True)
         rows = [{"class": name, "iou": None if iou != iou else iou} for name, iou in pairs]
         return {f"{split}_classes": rows}
+
+
+def batch_panels(
+    model: UNet, batch: SegmentationBatch, output: UNetOutput, count: int
+) -> list[UInt8[np.ndarray, "height width 3"]]:
+    """Return a figure of each of the first images of a batch, with truth, errors and gates.
+
+    Args:
+        model: The model.
+        batch: Images at the input size with their label maps.
+        output: Its output for them.
+        count: Number of figures.
+    """
+    geometry = Geometry.identity(model.img_size)
+    count = min(count, len(batch.images))
+    results = place_segmentations(output, model.class_names, [geometry] * count)
+    pixels = batch.images.permute(0, 2, 3, 1).cpu().numpy()
+    truths = batch.labels.cpu().numpy()
+    return [
+        segmentation_figure(np.ascontiguousarray(image), result, truth)
+        for image, truth, result in zip(pixels, truths, results, strict=False)
+    ]

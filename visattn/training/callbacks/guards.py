@@ -1,0 +1,262 @@
+"""Graceful exit of training on SIGTERM and Ctrl-C."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+# pyright: reportPrivateImportUsage=false
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from visattn.models.saving.weight_files import all_finite
+from visattn.training.distributed.fsdp import all_shards_finite
+from visattn.training.distributed.reduce import all_reduce_max
+
+_MESSAGE = b"\nvisattn: stopping after this step; send the signal again to stop at once\n"
+
+
+class GracefulExit(SystemExit):
+    """Exit after a signal, with the code 128 plus the number of the signal.
+
+    Args:
+        number: Number of the signal.
+
+    Example:
+        >>> GracefulExit(signal.SIGTERM).code
+        143
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return signal.Signals(self.number).name
+
+
+class ExitOnSignal(Callback):
+    """Exit `validate` and `test` at SIGTERM; Lightning would continue and exit with code 0."""
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Install the handler, unless validation is part of training."""
+        if trainer.state.fn == "validate":
+            signal.signal(signal.SIGTERM, _exit)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Install the handler."""
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    raise GracefulExit(number)
+
+
+class SignalHandler:
+    """Record SIGTERM and Ctrl-C, so that a step is finished first; a second signal ends at once.
+
+    Example:
+        >>> handler = SignalHandler()
+        >>> handler.install()
+        >>> signal.raise_signal(signal.SIGTERM)
+        >>> handler.restore()
+        >>> handler.received == signal.SIGTERM
+        True
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._previous: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Handle both signals, unless they are ignored; only the main thread may."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._record)
+
+    def restore(self) -> None:
+        """Restore the previous handlers."""
+        while self._previous:
+            signal.signal(*self._previous.popitem())
+
+    def _record(self, number: int, _: FrameType | None) -> None:
+        if self.received:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.received = number
+        os.write(2, _MESSAGE)
+
+
+class SkipNonFiniteSteps(Callback):
+    """Skip optimizer steps with infinite or NaN gradients; stop after too many in a row.
+
+    Parameters and buffers, such as the running statistics of normalization, stay as they were
+    before the step. All processes decide alike, because DDP averages the gradient. Steps that only
+    lower the loss scale of mixed precision do not count as consecutive.
+
+    Args:
+        max_steps: Consecutive skipped steps after which training stops.
+
+    Raises:
+        ValueError: If the number is below 1.
+    """
+
+    def __init__(self, max_steps: int = 10) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_nonfinite_steps must be at least 1, got {max_steps}")
+        self.max_steps, self.consecutive, self.skipped = max_steps, 0, 0
+        self._loss, self._layer = torch.tensor(torch.nan), ""
+        self._buffers: dict[str, Tensor] = {}
+        self._saved: list[Tensor] = []
+        self._hooks: list[RemovableHandle] = []
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the numbers of skipped steps."""
+        return {"consecutive": self.consecutive, "skipped": self.skipped}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Restore the numbers of skipped steps."""
+        self.consecutive, self.skipped = state_dict["consecutive"], state_dict["skipped"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """List the buffers that a step may change; attention masks hold infinities and do not."""
+        named = dict(pl_module.named_buffers())
+        self._buffers = {name: buffer for name, buffer in named.items() if all_finite([buffer])}
+        self._saved = [buffer.detach().clone() for buffer in self._buffers.values()]
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Save the buffers; after a skipped step, watch for the first layer that fails."""
+        if self._saved and batch_idx % trainer.accumulate_grad_batches == 0:
+            torch._foreach_copy_(self._saved, list(self._buffers.values()))
+        if self.consecutive:
+            self._layer = ""
+            leaves = [(n, m) for n, m in pl_module.named_modules() if not list(m.children())]
+            self._hooks += [m.register_forward_hook(self._output_hook(n)) for n, m in leaves]
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
+        """Keep the loss for the message."""
+        self._loss = loss.detach()
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Skip the step if a gradient or a buffer is not finite.
+
+        Raises:
+            FloatingPointError: If this is the last of `max_steps` consecutive steps.
+        """
+        while self._hooks:
+            self._hooks.pop().remove()
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        gradients = [gradient for gradient in gradients if gradient is not None]
+        if all_shards_finite([*gradients, *self._buffers.values()]):
+            self.consecutive = 0
+            return
+        message = self._message(trainer, pl_module)
+        optimizer.zero_grad(set_to_none=True)
+        if self._saved:
+            torch._foreach_copy_(list(self._buffers.values()), self._saved)
+        scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
+        self.consecutive += scaler is None or scaler.get_scale() <= 1
+        self.skipped += 1
+        if self.consecutive >= self.max_steps:
+            raise FloatingPointError(
+                f"{message}. Training stops after {self.consecutive} consecutive steps; the "
+                "weights are still finite. Lower the learning rate, clip gradients "
+                "(--trainer.gradient_clip_val), or check the data of these steps"
+            )
+        rank_zero_info(f"{message}; the step is skipped")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the number of skipped steps."""
+        if self.skipped:
+            rank_zero_info(
+                f"{self.skipped} of {trainer.global_step} steps were skipped because their "
+                "gradients were not finite"
+            )
+
+    def _message(self, trainer: Trainer, task: nn.Module) -> str:
+        """Return the loss, the first non-finite gradient, and the first layer that failed."""
+        tensors = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
+        tensors |= self._buffers
+        first = next((name for name, t in tensors.items() if not all_shards_finite([t])), "unknown")
+        layer = f", first layer with non-finite output: {self._layer}" if self._layer else ""
+        return (
+            f"step {trainer.global_step}: the gradients are not finite (loss "
+            f"{float(self._loss):g}); first tensor: {first}{layer}"
+        )
+
+    def _output_hook(self, name: str) -> Any:
+        def hook(module: nn.Module, _inputs: Any, output: Any) -> None:
+            if not self._layer and isinstance(output, Tensor) and not all_finite([output.detach()]):
+                self._layer = f"{name} ({type(module).__name__})"
+
+        return hook
+
+
+_ENDLESS = 2**31  # batches: more than any evaluation has
+
+
+class EvenForwards(Callback):
+    """Repeat the forward pass in processes that have fewer batches to evaluate than others.
+
+    Each sample is evaluated once, so that the last batches are missing in some processes. With
+    sharded weights a forward pass needs all processes. The results of repeated ones are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.batch: Any = None
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compare the numbers of batches."""
+        checked = trainer.sanity_checking
+        batches = trainer.num_sanity_val_batches if checked else trainer.num_val_batches
+        self._compare(batches, pl_module.device)
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compare the numbers of batches."""
+        self._compare(trainer.num_test_batches, pl_module.device)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keep the batch."""
+        self.batch = batch
+
+    on_test_batch_end = on_validation_batch_end
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Repeat the forward pass, before any metric is shared."""
+        self._repeat(pl_module)
+
+    on_test_epoch_end = on_validation_epoch_end
+
+    def _compare(self, batches: list[int | float], device: torch.device) -> None:
+        own = int(min(sum(batches), _ENDLESS))
+        if own == _ENDLESS:
+            raise ValueError("fsdp2 needs data of known size to evaluate, got a stream; use ddp")
+        self.missing = all_reduce_max(own, device) - own
+
+    def _repeat(self, pl_module: LightningModule) -> None:
+        model: Any = pl_module.model
+        for _ in range(self.missing):
+            model(self.batch.images[:1])
+        self.batch = None

@@ -1,0 +1,348 @@
+"""A Lightning callback that follows attention maps of the same images during training."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+
+from visattn import pipelines, viz
+from visattn.blocks.spatial_transformer import SpatialTransformer
+from visattn.functional.sampling import affine_corners, affine_sample
+from visattn.images.reader import ImageLike
+from visattn.models.base import ImageClassifier
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.unet import UNet
+from visattn.pipelines.attention_history import AttentionHistory
+from visattn.training.data_module import DataModule
+from visattn.training.segmentation.task import batch_panels
+from visattn.training.task import Task
+from visattn.viz.tiles import crop_panel
+
+
+class AttentionLogger(Callback):
+    """Draws attention maps of the same images every few hundred steps, of any LightningModule.
+
+    `Trainer(callbacks=[AttentionLogger("photos")])`. The maps lie in `FOLDER` with a page
+    (`index.html`) and a table (`maps.csv`), see `AttentionHistory`; TensorBoard and Weights &
+    Biases get them as images `attention/NAME`. The first maps are drawn before the first step, so
+    that an argument that does not fit stops the run there; later errors are warnings. One process
+    draws; the model is returned as it was.
+
+    Args:
+        images: Images to follow: a folder, files, PIL images or RGB arrays, of any size.
+        method: Method of `visattn.explain`; `visattn.methods_for(model)` lists those that fit.
+        target: Class to explain; None explains the predicted class of each step.
+        every_n_steps: Optimizer steps between two logs; None draws at the end of each validation.
+        folder: Folder of the maps; by default `attention` in the run's folder.
+        module: Name of the network inside the LightningModule, such as `net`; by default the
+            LightningModule itself (without a `forward`, its one part with parameters), or `model`
+            of a task of visattn.
+        max_cost: Largest share of the training time that maps may take.
+        options: Further arguments of `visattn.explain`: `transform`, `img_size`, `class_names`,
+            `layer` and others.
+
+    Raises:
+        TypeError: If the strategy splits the model.
+        ValueError: If the method does not fit the model, or the LightningModule has no such module.
+
+    Example:
+        >>> from lightning import LightningModule, Trainer
+        >>> from visattn.models import AttentionResNet
+        >>> class Module(LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+        >>> photo = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+        >>> logger = AttentionLogger(photo, method="gradcam", module="net", every_n_steps=100)
+        >>> logger.every_n_steps
+        100
+    """
+
+    def __init__(
+        self,
+        images: Iterable[ImageLike] | ImageLike,
+        method: str = "gradcam",
+        target: Any = None,
+        *,
+        every_n_steps: int | None = 500,
+        folder: str | Path | None = None,
+        module: str | None = None,
+        max_cost: float = 0.05,
+        **options: Any,
+    ) -> None:
+        if isinstance(images, str | Path) and Path(images).is_dir():
+            images = sorted(path for path in Path(images).iterdir() if path.is_file())
+        self.images, self.method, self.target = images, method, target
+        self.every_n_steps, self.folder, self.module = every_n_steps, folder, module
+        self.max_cost, self.options = max_cost, options
+        self.history: AttentionHistory | None = None
+        self._restored: dict[str, torch.Tensor] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last maps, with which the next ones are compared."""
+        return {} if self.history is None else {"last_maps": dict(self.history.last_maps)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the last maps for the history, which begins with the training."""
+        self._restored = state_dict["last_maps"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read the images and draw the first maps; a resumed run continues its table.
+
+        In `on_fit_start` a resumed run has its weights already, but still counts from step 0.
+        """
+        require_whole_model(trainer, type(self).__name__)
+        if not trainer.is_global_zero:
+            return
+        root = Path(trainer.log_dir or trainer.default_root_dir)
+        self.history = AttentionHistory(
+            self.images, self.folder or root / "attention", method=self.method,
+            target=self.target, every_n_steps=self.every_n_steps or sys.maxsize,
+            max_cost=self.max_cost, **self.options,
+        )  # fmt: skip
+        if self.history.resume(trainer.global_step, self._restored):
+            self.history.check(self._network(pl_module))
+        else:
+            self._log(trainer, pl_module, force=True, strict=True)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Draw the maps if they are due."""
+        self._log(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the maps after a validation, without `every_n_steps`."""
+        if self.every_n_steps is None and not trainer.sanity_checking:
+            self._log(trainer, pl_module, force=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the last maps."""
+        self._log(trainer, pl_module, force=True)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the last maps of a run that was killed between its last checkpoint and these."""
+        if self.history is None and trainer.is_global_zero:  # nothing was left to train
+            self.on_train_start(trainer, pl_module)
+            self._log(trainer, pl_module, force=True)
+
+    def _network(self, pl_module: LightningModule) -> nn.Module:
+        if self.module is None:
+            return pl_module.model if isinstance(pl_module, Task) else _default_network(pl_module)
+        try:
+            return pl_module.get_submodule(self.module)
+        except AttributeError as error:
+            names = ", ".join(name for name, _ in pl_module.named_children())
+            raise ValueError(
+                f"module must name a part of {type(pl_module).__name__} ({names}), got "
+                f"{self.module!r}"
+            ) from error
+
+    def _log(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        *,
+        force: bool = False,
+        strict: bool = False,
+    ) -> None:
+        history, step = self.history, trainer.global_step
+        if history is None or any(record.step == step for record in history.records[-1:]):
+            return
+        try:
+            panels = history.log(self._network(pl_module), step, force=force)
+        except (OSError, RuntimeError, ValueError) as error:
+            if strict:
+                raise
+            rank_zero_warn(f"AttentionLogger drew no maps after step {step}: {error}")
+            return
+        for name, panel in zip(history.names, panels, strict=False):
+            _send(trainer, f"attention/{name}", panel)
+
+
+def _default_network(pl_module: LightningModule) -> nn.Module:
+    """Return the LightningModule, or its one part with parameters if it has no `forward`."""
+    if type(pl_module).forward is not LightningModule.forward:
+        return pl_module
+    parts = {
+        name: part
+        for name, part in pl_module.named_children()
+        if next(part.parameters(), None) is not None
+    }
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    kind = type(pl_module).__name__
+    raise ValueError(
+        f"{kind} has no forward: name its network, as in AttentionLogger(..., module='net'); "
+        f"parts of {kind} with parameters are {', '.join(parts) or 'none'}"
+    )
+
+
+def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
+    """Send an image to the loggers that take images."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            image = torch.from_numpy(panel)
+            logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
+        elif log_image := getattr(logger, "log_image", None):  # Weights & Biases, Comet and alike
+            log_image(name, [panel], step=trainer.global_step)
+
+
+class ImageLogger(Callback, ABC):
+    """Base class: log images before the first validation batch, on rank 0, to TensorBoard.
+
+    With `EMA`, the images show the averaged weights, whatever the order of the callbacks: they are
+    swapped in from the start of a validation to its end.
+    """
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse models whose weights are split over processes."""
+        require_whole_model(trainer, type(self).__name__)
+
+    @abstractmethod
+    def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield names and RGB images (uint8); nothing for unsupported models."""
+
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Log the panels before the first batch."""
+        is_first = trainer.is_global_zero and not batch_idx and not dataloader_idx
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        loggers = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
+        if not (is_first and loggers):
+            return
+        if not (isinstance(pl_module, Task) and isinstance(data, DataModule)):
+            return
+        for name, panel in self.panels(pl_module.model, data):
+            for logger in loggers:
+                logger.experiment.add_image(
+                    name, torch.from_numpy(panel), trainer.global_step, dataformats="HWC"
+                )
+
+
+def require_whole_model(trainer: Trainer, name: str) -> None:
+    """Refuse strategies that split the weights of a model over processes.
+
+    Args:
+        trainer: Trainer with its strategy.
+        name: Name of the callback that runs the model on rank 0 alone.
+
+    Raises:
+        ValueError: If the strategy splits the weights.
+    """
+    whole = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
+    if not whole:
+        raise ValueError(
+            f"{name} needs the whole model on one device; {type(trainer.strategy).__name__} "
+            "splits it: explain a checkpoint with visattn overlay instead"
+        )
+
+
+class CaptionPanels(ImageLogger):
+    """Log the captions of the first validation images, with the attention of each word.
+
+    Args:
+        images: Number of images.
+        width: Width of a panel in pixels.
+    """
+
+    def __init__(self, images: int = 4, width: int = 900) -> None:
+        self.images, self.width = images, width
+
+    def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield a panel for each image, if the model is a captioner."""
+        if not isinstance(model, Captioner):
+            return
+        for index, image in enumerate(data.examples(self.images)):
+            (caption,) = pipelines.caption(model, [image])
+            yield f"captions/{index}", viz.caption_figure(image, caption, width=self.width)
+
+
+class CropPanels(ImageLogger):
+    """Log the crops of a Spatial Transformer from the first validation images.
+
+    Args:
+        images: Number of images.
+        height: Height of an image on the panel in pixels.
+    """
+
+    def __init__(self, images: int = 16, height: int = 96) -> None:
+        self.images, self.height = images, height
+
+    def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield one panel of all images, if the model is a classifier."""
+        if isinstance(model, ImageClassifier):
+            images = np.stack(data.examples(self.images))
+            yield "crops", draw_crops(model, images, height=self.height)
+
+
+class SegmentationPanels(ImageLogger):
+    """Log the first validation images with truth, prediction, errors and gates.
+
+    Args:
+        images: Number of images.
+    """
+
+    def __init__(self, images: int = 4) -> None:
+        self.images = images
+
+    @torch.no_grad()
+    def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield a panel for each image, if the model is a U-Net."""
+        if isinstance(model, UNet) and (batch := data.example_batch(self.images)) is not None:
+            batch = batch.to(next(model.parameters()).device)
+            panels = batch_panels(model, batch, model.segment(batch.images), self.images)
+            yield from ((f"segmentation/{index}", panel) for index, panel in enumerate(panels))
+
+
+@torch.no_grad()
+def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) -> np.ndarray:
+    """Return a panel of images, each with the crop of the first Spatial Transformer of a model.
+
+    Args:
+        model: Model in the desired mode (train or eval).
+        images: RGB images (uint8), count × height × width × 3, of the input size of the model.
+        height: Height of an image on the panel in pixels.
+
+    Raises:
+        ValueError: If the model has no Spatial Transformer.
+    """
+    transformers = [m for m in model.modules() if isinstance(m, SpatialTransformer)]
+    if not transformers:
+        raise ValueError("the model has no Spatial Transformer, so there are no crops to draw")
+    transformer = transformers[0]
+    inputs: list[Float[Tensor, "b c y x"]] = []
+    handle = transformer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    device = next(model.parameters()).device
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(device)
+    try:
+        model(pixels)
+    finally:
+        handle.remove()
+    theta, align_corners = transformer.theta(inputs[0]), transformer.align_corners
+    size = (images.shape[1], images.shape[2])
+    corners = affine_corners(theta, size, align_corners=align_corners)
+    samples = affine_sample(
+        pixels.float(),
+        theta,
+        align_corners=align_corners,
+        padding_mode=transformer.padding_mode,
+    )
+    crops = samples.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    return crop_panel(images, corners.cpu().numpy(), crops.cpu().numpy(), height=height)

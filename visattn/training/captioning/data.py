@@ -1,0 +1,472 @@
+"""Data modules of captions: drawn scenes, photos with caption files, shards."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from torch.utils.data import ConcatDataset
+
+from visattn.data.captions.batch import (
+    CaptionBatch,
+    Vocabulary,
+    WordCounts,
+    collate_captions,
+    count_words,
+)
+from visattn.data.captions.dataset import CaptionDataset, CaptionedImages, CaptionedPhotos
+from visattn.data.captions.files import (
+    CaptionEntry,
+    SplitPaths,
+    check_unique_ids,
+    read_caption_splits,
+)
+from visattn.data.feature_cache import FeatureCache, Photos
+from visattn.data.loading.loader import OnError
+from visattn.data.phrases import read_phrases
+from visattn.data.scenes.dataset import (
+    Scenes,
+    SingleCaptionScenes,
+)
+from visattn.data.scenes.language import grammar_words
+from visattn.data.shards.format import MAX_INFO_BYTES, WORD_COUNTS, ShardInfo, ShardKind
+from visattn.data.shards.reader import (
+    ShardedPhotos,
+    ShardEntries,
+    ShardImages,
+    ShardSamples,
+)
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeMode, ResizeSpec
+from visattn.io.safe_text import read_json_object
+from visattn.models.base import ImageEncoder
+from visattn.results.kinds import SPECIAL_TOKENS, CaptionFormat, Split
+from visattn.training.data_module import DataModule, DrawnScenesDataModule
+from visattn.training.targets import TargetCounts
+
+
+class CaptionedImagesDataModule(DataModule):
+    """Base class of photos with several captions each.
+
+    With `feature_cache_dir`, the features of the frozen encoder are computed once per photo and
+    stored; a batch then has features instead of photos.
+
+    Args:
+        vocabulary: Vocabulary of the training split.
+        resize_mode: How a photo is resized to the input of the encoder: `crop` takes the center
+            crop, `squash` ignores the aspect ratio, `pad` adds margins.
+        feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
+            step.
+        hflip: Flip every second training photo horizontally, and swap left and right in its
+            captions.
+        phrases: A file of phrases with boxes, for scores or supervision of the attention.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        max_words: Longer training captions are truncated.
+        batch_size: Photos per training batch and process, each with all of its captions.
+        options: Options of `DataModule`.
+    """
+
+    group_size = 2
+    needs_encoder = True
+    needed_task = "that trains a captioner, such as CaptioningTask, whose input_spec has an encoder"
+    entries: Mapping[Split, Sequence[CaptionEntry]]
+    """The photos of each split with their captions."""
+    max_counted = 200_000
+    """Photos whose captions are counted before training."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        resize_mode: ResizeMode = "crop",
+        feature_cache_dir: str | None = None,
+        hflip: bool = False,
+        phrases: str | None = None,
+        on_error: OnError = "raise",
+        max_words: int = 30,
+        batch_size: int = 26,
+        **options: Any,
+    ) -> None:
+        super().__init__(batch_size=batch_size, **options)
+        if max_words < 1:
+            raise ValueError(f"max_words must be at least 1, got {max_words}")
+        if on_error == "substitute" and feature_cache_dir:
+            raise ValueError(
+                "with feature_cache_dir every photo is read once before training, so on_error must "
+                "be raise; remove the photos that cannot be read, or set feature_cache_dir to null"
+            )
+        self.vocabulary = vocabulary
+        self.phrases = read_phrases(phrases) if phrases else {}
+        self.feature_cache_dir, self.hflip, self.max_words = feature_cache_dir, hflip, max_words
+        self.resize_mode, self.on_error = resize_mode, on_error
+
+    @abstractmethod
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
+        """Return the photos of a split, resized to the input of the encoder."""
+
+    @abstractmethod
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
+
+    @abstractmethod
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
+
+    @property
+    def num_train_images(self) -> int:
+        """The number of training photos."""
+        return len(self.entries["train"])
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """Values for the task: the vocabulary and the kind of annotations."""
+        return {"words": list(self.vocabulary.words), "annotations": ["references"]}
+
+    def stage_splits(self, stage: str) -> tuple[Split, ...]:
+        """Return the splits of a stage that have photos; training may have no validation.
+
+        Raises:
+            ValueError: If none has.
+        """
+        needed = super().stage_splits(stage)
+        splits: tuple[Split, ...] = tuple(split for split in needed if split in self.entries)
+        if not splits:
+            raise ValueError(f"the data have neither {needed[0]} nor validation photos")
+        return splits
+
+    def setup(self, stage: str) -> None:
+        """Open the photos, and compute the features that are not in the cache yet."""
+        first = not self.datasets
+        super().setup(stage)
+        if first:
+            rank_zero_info(self._vocabulary_summary())
+
+    def open_dataset(self, split: Split) -> CaptionDataset:
+        """Return the photos of a split, or their features, with captions and phrases."""
+        photos = self.open_images(split, self.resize)
+        return CaptionDataset(
+            photos,
+            feature_cache=self._caches[split] if self.feature_cache_dir else None,
+            phrases=self.phrases,
+            hflip=self.hflip and split == "train",
+            seed=self.seed,
+            fallback=self.read_fallback(
+                split, len(photos), lambda index: photos.entries[index].file
+            ),
+        )
+
+    def collate_fn(self, split: Split) -> "partial[CaptionBatch]":
+        """Return the function that makes a batch of captioned photos."""
+        most = self.max_words if split == "train" else None
+        return partial(collate_captions, vocabulary=self.vocabulary, max_words=most)
+
+    def _vocabulary_summary(self) -> str:
+        """Return the size of the vocabulary, and the fraction of unknown validation words."""
+        words = f"vocabulary {self.vocabulary.hash}: {len(self.vocabulary):,} words"
+        counted = f"{words} of {self.num_train_images:,} training photos"
+        if "validation" not in self.entries:
+            return f"{counted}; there are no validation photos"
+        return (
+            f"{counted}; {self.unknown_word_fraction():.1%} of the words of validation captions "
+            "are unknown"
+        )
+
+    @cached_property
+    def _caches(self) -> dict[Split, FeatureCache]:
+        """The cached features of each split, after computing those that are missing."""
+        resize = self.resize  # refuses a task without an encoder
+        encoder: Any = getattr(self.input_spec, "encoder", None)
+        device = self.trainer.strategy.root_device if self.trainer else None
+        ids, photos = self.all_images(resize)
+        views = ("plain", "mirrored") if self.hflip else ("plain",)
+        folder = Path(str(self.feature_cache_dir))
+        with _moved_to(encoder, device):
+            FeatureCache.prepare(
+                folder,
+                encoder,
+                photos,
+                ids=ids,
+                resize=resize,
+                views=views,
+                batch_size=64 if device is not None and device.type == "cuda" else 16,
+                log=rank_zero_info,
+            )
+        return {
+            split: FeatureCache(folder, ids=[entry.id for entry in entries], views=views)
+            for split, entries in self.entries.items()
+        }
+
+    def count_targets(self, split: Split) -> TargetCounts | None:
+        """Return the number of captions, and what is cut or lost of them.
+
+        Raises:
+            ValueError: If `phrases` fit no caption.
+        """
+        if split not in self.datasets:
+            return None
+        entries = self.entries[split]
+        step = max(1, len(entries) // self.max_counted)
+        texts = (text for entry in entries[::step] for text in entry.captions)
+        counts = count_words(texts, self.max_words)
+        remarks = list(self._caption_remarks(split, counts))
+        if step > 1:
+            remarks.append(f"the captions of every {step}th photo were counted")
+        if self.phrases:
+            coverage = self.datasets[split].phrase_coverage()
+            remarks.append(f"{coverage:.1%} of the captions have phrases with boxes")
+        learned = counts.captions - counts.empty
+        cure = "check the captions file"
+        return TargetCounts(
+            len(entries), "captions", learned, largest=counts.longest, remarks=remarks, cure=cure
+        )
+
+    def _caption_remarks(self, split: Split, counts: WordCounts) -> Iterator[str]:
+        if counts.too_long and split == "train":
+            yield (
+                f"{counts.too_long:,} captions have more than {self.max_words} words and are cut, "
+                f"without an end: max_words: {counts.longest} keeps all words"
+            )
+        if counts.empty:
+            yield f"{counts.empty:,} captions have no word, only symbols: remove them"
+        if 2 * counts.single > counts.captions:
+            yield (
+                f"{counts.single:,} captions are one word each, which cannot be learned as words: "
+                "put spaces between the words. Only Chinese, Japanese, Thai, Lao, Burmese and "
+                "Khmer are split by letters"
+            )
+
+    def val_dataloader(self) -> Any:
+        """Return the validation photos, each once; an empty list if there are none."""
+        return super().val_dataloader() if "validation" in self.entries else []
+
+
+class CaptionDataModule(CaptionedImagesDataModule):
+    """Photos with several captions each, from caption files of any supported format.
+
+    The vocabulary is that of the training split.
+
+    Args:
+        captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
+            JSON lines. Or one file per split, as in COCO: `{train: captions_train2017.json,
+            val: captions_val2017.json}`, and `test` if there is one.
+        photos: Folder of the photos. Or one per split: `{train: train2017, val: val2017}`.
+        train: A list of the training photos, one name per line; or the name of the split, if the
+            caption file has splits. Not needed if each split has its own file.
+        val: The same for validation; null trains without validation.
+        test: The same for the test; by default the validation photos.
+        format: Format of the caption files; detected by default.
+        min_word_freq: Words with fewer occurrences in training captions become unknown words.
+        options: Options of `CaptionedImagesDataModule`.
+    """
+
+    def __init__(
+        self,
+        captions: SplitPaths,
+        photos: SplitPaths,
+        *,
+        train: str = "train",
+        val: str | None = "val",
+        test: str | None = None,
+        format: CaptionFormat | None = None,  # noqa: A002 (the name of the command-line option)
+        min_word_freq: int = 5,
+        **options: Any,
+    ) -> None:
+        self.splits = read_caption_splits(captions, photos, (train, val, test), format=format)
+        texts = (text for entry in self.splits["train"].entries for text in entry.captions)
+        vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
+        super().__init__(vocabulary, **options)
+        if self.feature_cache_dir:
+            check_unique_ids(self.splits)
+        self.entries = {split: part.entries for split, part in self.splits.items()}
+
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedPhotos:
+        """Return the photos of a split, resized to the input of the encoder."""
+        return CaptionedPhotos(*self.splits[split], resize)
+
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
+        ids: dict[str, None] = {}
+        parts: list[CaptionedPhotos] = []
+        for entries, folder in self.splits.values():
+            new = [entry for entry in entries if entry.id not in ids]
+            ids |= dict.fromkeys(entry.id for entry in new)
+            parts += [CaptionedPhotos(new, folder, resize)] if new else []
+        return list(ids), ConcatDataset(parts)
+
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
+        entries = self.entries["validation"]
+        return self.vocabulary.unknown_fraction(c for entry in entries for c in entry.captions)
+
+    def references(self, split: Split) -> dict[str, Sequence[str]]:
+        """Return the captions of each photo of a split by its id."""
+        return {entry.id: entry.captions for entry in self.entries[split]}
+
+    def examples(self, count: int) -> list[Path]:
+        """Return the files of the first validation photos, or of training if there are none."""
+        entries, folder = self.splits.get("validation", self.splits["train"])
+        return [folder / entry.file for entry in entries[:count]]
+
+
+@contextmanager
+def _moved_to(encoder: ImageEncoder, device: torch.device | str | None) -> Iterator[None]:
+    """Run an encoder on a device, by default its own, and return it afterwards."""
+    original = encoder.shift.device
+    encoder.to(device or original)
+    try:
+        yield
+    finally:
+        encoder.to(original)
+
+
+class ScenesDataModule(DrawnScenesDataModule):
+    """Images of colored, textured shapes with captions that a grammar can verify.
+
+    Captions describe the two largest objects, the others are distractors. The test also reads
+    scenes with color-shape pairs that are held out of training (`novel`).
+
+    Args:
+        train: Number of training scenes; each epoch uses each of the five captions of a scene.
+        val: Number of validation scenes.
+        test: Number of test scenes, and of test scenes with held-out color-shape pairs.
+        batches_per_pool: Number of training batches that are sorted by caption length together.
+            More than 1 saves some padding, but batch norm then depends on the length of the
+            captions in a batch, which harms evaluation.
+        num_workers: Worker processes that render scenes; 0 renders them in this process.
+        options: Options of `DrawnScenesDataModule`.
+    """
+
+    test_splits = ("test", "novel")
+    group_size = 2
+
+    def __init__(
+        self,
+        *,
+        train: int = 200_000,
+        val: int = 500,
+        test: int = 1000,
+        batches_per_pool: int = 1,
+        num_workers: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(train=train, val=val, test=test, num_workers=num_workers, **options)
+        self.batches_per_pool = batches_per_pool
+        self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *grammar_words(self.config)))
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """The vocabulary, all words of the grammar; and that captions can be verified."""
+        return {"words": list(self.vocabulary.words), "annotations": ["scenes"]}
+
+    def open_dataset(self, split: Split) -> Scenes | SingleCaptionScenes:
+        """Return the scenes of a split; those of the training once with each caption."""
+        scenes = self.scenes(split)
+        return SingleCaptionScenes(scenes) if split == "train" else scenes
+
+    def collate_fn(self, split: Split) -> partial[CaptionBatch]:
+        """Return the function that makes a batch of captioned scenes."""
+        return partial(collate_captions, vocabulary=self.vocabulary)
+
+
+class ShardCaptionDataModule(CaptionedImagesDataModule):
+    """Photos with several captions each, from shards; otherwise as `CaptionDataModule`.
+
+    `visattn data shards` writes the shards and counts the words of the captions, so that nothing
+    is scanned here. Photos are read by index, in any order and by any number of processes.
+
+    Args:
+        shards: Folder of the shards. Without a test split the validation photos are tested.
+        min_word_freq: Words with fewer occurrences in training captions become unknown words.
+        options: Options of `CaptionedImagesDataModule`.
+    """
+
+    opens_train_split = True
+    max_counted = 1000  # each is read from a shard
+
+    def __init__(
+        self,
+        shards: str,
+        *,
+        min_word_freq: int = 5,
+        **options: Any,
+    ) -> None:
+        self.samples = open_shards(shards, "captions", training=self.opens_train_split)
+        self.word_counts = read_word_counts(shards)
+        vocabulary = Vocabulary.from_counts(self.word_counts["train"], min_word_freq=min_word_freq)
+        super().__init__(vocabulary, **options)
+        self.entries = {split: ShardEntries(samples) for split, samples in self.samples.items()}
+
+    def open_images(self, split: Split, resize: ResizeSpec) -> ShardedPhotos:
+        """Return the photos of a split, resized to the input of the encoder."""
+        return ShardedPhotos(self.samples[split], resize)
+
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
+        splits = {samples.split: samples for samples in self.samples.values()}
+        images = [ShardedPhotos(samples, resize) for samples in splits.values()]
+        ids = [entry.id for entry in chain.from_iterable(photos.entries for photos in images)]
+        return ids, ConcatDataset(images)
+
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
+        counts, known = self.word_counts["validation"], set(self.vocabulary.words)
+        unknown = sum(count for word, count in counts.items() if word not in known)
+        return unknown / max(1, sum(counts.values()))
+
+    def examples(self, count: int) -> list[LoadedImage]:
+        """Return the first validation photos."""
+        return ShardImages(self.samples["validation"])[:count]
+
+
+def open_shards(
+    folder: str, kind: ShardKind, *, training: bool = True
+) -> dict[Split, ShardSamples]:
+    """Return the samples of each split of shards; without a test split, validation replaces it.
+
+    Args:
+        folder: Folder that `visattn data shards` wrote.
+        kind: Annotation that the images must have.
+        training: Open the training split too.
+
+    Raises:
+        FileNotFoundError: If there are no shards, they are incomplete, or one is missing.
+        ValueError: If they are of another kind or damaged, or have no training or validation
+            images.
+    """
+    info = ShardInfo.read(folder)
+    if info.kind != kind:
+        other = {"captions": "ShardCaptionDataModule", "classes": "ShardClassificationDataModule"}[
+            info.kind
+        ]
+        raise ValueError(f"{folder} holds images with {info.kind}; use {other}")
+    samples: dict[Split, ShardSamples] = {"validation": ShardSamples(folder, "validation")}
+    if training:
+        samples["train"] = ShardSamples(folder, "train")
+    has_test = "test" in info.splits
+    samples["test"] = ShardSamples(folder, "test") if has_test else samples["validation"]
+    return samples
+
+
+def read_word_counts(folder: str) -> dict[str, dict[str, int]]:
+    """Return how often each word occurs in the captions of the training and validation split.
+
+    Raises:
+        ValueError: If the file is missing or damaged.
+    """
+    path = Path(folder, WORD_COUNTS)
+    try:
+        counts = read_json_object(path, MAX_INFO_BYTES)
+        return {
+            split: {str(word): int(count) for word, count in counts[split].items()}
+            for split in ("train", "validation")
+        }
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is missing or damaged ({type(error).__name__}: {error}); write them again"
+        ) from error

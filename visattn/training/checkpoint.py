@@ -1,0 +1,305 @@
+"""Checkpoint I/O: atomic writes, and loading without executing pickled code."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from lightning import Trainer
+from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
+
+from visattn.io.atomic import atomic_replace
+
+_SIZE_FACTOR = 1.05  # a file holds names and numbers besides the tensors
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Write checkpoints atomically, and load only tensors and plain values.
+
+    Lightning writes a checkpoint to another place and then moves it. If that is a move to another
+    disk, which is full, a partial file gets the final name.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint and atomically replace an older one.
+
+        Raises:
+            OSError: If it cannot be written; for a full disk, with the free and the needed space.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        needed = int(_SIZE_FACTOR * tensor_bytes(checkpoint))
+        with atomic_replace(target, needed_bytes=needed) as part, part.open("wb") as file:
+            torch.save(checkpoint, file)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return the content of a checkpoint, always with `weights_only=True`."""
+        return super().load_checkpoint(path, map_location=map_location, weights_only=True)
+
+
+def tensor_bytes(content: Any) -> int:
+    """Return the size in bytes of the tensors in nested mappings and lists.
+
+    Example:
+        >>> tensor_bytes({"weights": [torch.zeros(3)], "step": 7})
+        12
+    """
+    if isinstance(content, Tensor):
+        return content.numel() * content.element_size()
+    if isinstance(content, dict):
+        return sum(map(tensor_bytes, content.values()))
+    return sum(map(tensor_bytes, content)) if isinstance(content, list | tuple) else 0
+
+
+def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
+    """Normalize the saved state of the training loops in place, so that resuming is exact.
+
+    A batch that was interrupted is repeated after resuming.
+
+    Args:
+        loops: `loops.fit_loop` of a checkpoint.
+        trainer: Trainer that writes the checkpoint.
+    """
+    # Lightning's counts of one batch, and the hooks between them in which a checkpoint is written:
+    #
+    #     ready -> started -> [training step] -> processed -> [on_train_batch_end] -> completed
+    #                  ^ interrupted: the batch is repeated      ^ step counts, batch is done
+    #
+    # Two hooks are ambiguous. At the end of a batch the step is taken, though not yet "completed";
+    # at the end of an epoch all batches are completed, though the epoch is not yet.
+    epoch, batch = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+    current = batch["current"]
+    kind = "processed" if current["processed"] == current["ready"] else "completed"
+    epoch_ended = epoch["current"]["processed"] == epoch["current"]["ready"]
+    if epoch_ended and current[kind] and not batch["is_last_batch"]:  # interrupted in the epoch
+        for part in ("total", "current"):
+            epoch[part]["processed"] -= 1
+        epoch_ended = False
+    in_end_hook = current["completed"] < current[kind]  # in a hook at the end of a batch
+    for part in ("total", "current"):
+        _set_counts(batch[part], batch[part][kind])
+        if epoch_ended:
+            _set_counts(epoch[part], epoch[part]["processed"])
+        else:
+            epoch[part]["completed"] = epoch[part]["processed"]
+    for loader in loops["state_dict"].get("combined_loader", []):
+        loader["batches_done"] = current[kind]
+    due = not epoch_ended and (
+        validates_after_batch(trainer) if in_end_hook else _is_validating(trainer)
+    )
+    _normalize_validation(loops["epoch_loop.val_loop.batch_progress"], due=due)
+    if epoch_ended:
+        steps = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"].values()
+        for progress in (batch, loops["epoch_loop.scheduler_progress"], *steps):
+            _set_counts(progress["current"], 0)
+        batch["is_last_batch"] = False
+        loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= _counts_extra_step(trainer)
+    elif in_end_hook and not due and is_accumulation_complete(trainer):
+        loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+
+
+def is_accumulation_complete(trainer: Trainer) -> bool:
+    """Return whether gradient accumulation is complete, so that no gradient is pending."""
+    return not trainer.fit_loop._should_accumulate()  # noqa: SLF001
+
+
+def validates_after_batch(trainer: Trainer) -> bool:
+    """Return whether a validation follows the current batch."""
+    loop = trainer.fit_loop
+    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # type: ignore[arg-type] # noqa: SLF001
+
+
+def _counts_extra_step(trainer: Trainer) -> bool:
+    """Return whether Lightning will count a step too many in the next epoch.
+
+    With `max_steps`, Lightning treats a new epoch as a resumed one without a batch. If a validation
+    falls on this epoch, it assumes that the checkpoint was written during that validation.
+    """
+    epochs, batches = trainer.check_val_every_n_epoch, trainer.val_check_batch
+    if trainer.max_steps == -1 or not trainer.enable_validation or not isinstance(batches, int):
+        return False
+    if epochs is None:
+        return (trainer.fit_loop.total_batch_idx + 1) % batches == 0
+    return (trainer.current_epoch + 2) % epochs == 0
+
+
+def _is_validating(trainer: Trainer) -> bool:
+    """Return whether a validation was started and is not completed."""
+    progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress.current
+    return trainer.validating and progress.completed != progress.ready
+
+
+def _normalize_validation(progress: dict[str, Any], *, due: bool) -> None:
+    """Mark the validation as completed, or as due from its first batch."""
+    total = progress["total"]
+    _set_counts(total, total["completed"])
+    _set_counts(progress["current"], 0 if due else progress["current"]["completed"])
+    if due:
+        total["ready"] += 1
+        total["started"] += 1
+
+
+def _set_counts(counts: dict[str, int], count: int) -> None:
+    """Set all counts (ready, started, processed, completed) to one value."""
+    for name in counts:
+        counts[name] = count
+
+
+_COUNTS = {"ready", "completed"}
+
+
+_BATCHES = {*_COUNTS, "started", "processed"}
+
+
+_PROGRESS = {  # of the loops, as Lightning names them
+    "epoch_progress": _BATCHES,
+    "epoch_loop.batch_progress": _BATCHES,
+    "epoch_loop.val_loop.batch_progress": _BATCHES,
+    "epoch_loop.scheduler_progress": _COUNTS,
+}
+
+
+_OPTIMIZER = "epoch_loop.automatic_optimization.optim_progress"
+
+
+def check_resumable(checkpoint: Mapping[str, Any], source: object) -> None:
+    """Refuse a checkpoint whose training state is incomplete or has other types.
+
+    Args:
+        checkpoint: Result of `read_checkpoint`.
+        source: The file; the error names it.
+
+    Raises:
+        ValueError: With the part that is wrong.
+
+    Example:
+        >>> check_resumable({"global_step": 3, "epoch": 0, "callbacks": 3}, "last.ckpt")
+        Traceback (most recent call last):
+        ValueError: last.ckpt cannot be resumed from: callbacks must be of type dict...
+    """
+    if wrong := _wrong_part(checkpoint):
+        raise ValueError(
+            f"{source} cannot be resumed from: {wrong}; name a checkpoint that visattn fit wrote"
+        )
+
+
+def _wrong_part(checkpoint: Mapping[str, Any]) -> str:
+    kinds = {"global_step": int, "epoch": int, "callbacks": dict, "loops": dict}
+    kinds |= {"optimizer_states": list, "lr_schedulers": list}
+    for name, kind in kinds.items():
+        if wrong := _wrong_kind(checkpoint.get(name), name, kind):
+            return wrong
+    seed = checkpoint["visattn"].get("seed")
+    if seed is not None and type(seed) is not int:
+        return f"visattn.seed must be an integer, got {type(seed).__name__}"
+    for number, state in enumerate(checkpoint["lr_schedulers"]):
+        if wrong := _wrong_kind(state, f"lr_schedulers[{number}]", dict):
+            return wrong
+    for number, state in enumerate(checkpoint["optimizer_states"]):
+        name = f"optimizer_states[{number}]"
+        wrong = _wrong_kind(state, name, dict) or _wrong_kind(
+            state.get("param_groups"), f"{name}.param_groups", list
+        )
+        if wrong := wrong or _wrong_kind(state.get("state"), f"{name}.state", dict):
+            return wrong
+    return _wrong_loop(checkpoint["loops"].get("fit_loop"))
+
+
+def _wrong_loop(loop: Any) -> str:
+    """Return what is wrong with the counts of the training loop, which say where the run is."""
+    for name in ("", *_PROGRESS, _OPTIMIZER, "state_dict", "epoch_loop.state_dict"):
+        path = f"loops.fit_loop.{name}".rstrip(".")
+        if wrong := _wrong_kind(loop.get(name) if name else loop, path, dict):
+            return wrong
+    for name, needed in _PROGRESS.items():
+        for part in ("total", "current"):
+            counts = loop[name].get(part)
+            numbers = isinstance(counts, dict) and all(
+                type(counts.get(count)) is int and counts[count] >= 0 for count in needed
+            )
+            if not numbers:
+                return f"loops.fit_loop.{name}.{part} must hold counts, got {counts!r:.60}"
+    return ""
+
+
+def _wrong_kind(value: Any, name: str, kind: type) -> str:
+    """Return the error message if a value is not of type `kind`; integers must not be negative."""
+    if value is None:
+        return f"{name} is missing"
+    if type(value) is not kind:
+        return f"{name} must be of type {kind.__name__}, got {type(value).__name__}"
+    return f"{name} must be at least 0, got {value}" if kind is int and value < 0 else ""
+
+
+def check_scheduler_states(saved: Sequence[Any], fresh: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse saved states that do not fit the learning-rate schedulers of the config.
+
+    PyTorch loads such a state without a check, and fails at a later step, or never.
+
+    Args:
+        saved: From a checkpoint.
+        fresh: The states of the schedules that the config describes, before the first step.
+
+    Raises:
+        ValueError: If there are more or fewer of them, if a part of one is of another kind, or if
+            its count of steps is missing.
+
+    Example:
+        >>> fresh = {"last_epoch": 0, "base_lrs": []}
+        >>> check_scheduler_states([{"last_epoch": 7, "base_lrs": 7}], [fresh])
+        Traceback (most recent call last):
+        ValueError: the checkpoint does not fit ...: base_lrs must be a list of 0, and is an int...
+    """
+    if len(saved) != len(fresh):
+        raise ValueError(_misfit(f"it has {len(saved)} of them, the config {len(fresh)}"))
+    for old, new in zip(saved, fresh, strict=True):
+        _check_schedule(old, new, "")
+
+
+def _check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any], name: str) -> None:
+    """Refuse a state with parts of other kinds; versions of PyTorch differ in which there are."""
+    if "last_epoch" in fresh and "last_epoch" not in saved:
+        raise ValueError(_misfit(f"{name}last_epoch is missing"))
+    for key in sorted(fresh.keys() & saved.keys()):
+        _check_alike(saved[key], fresh[key], f"{name}{key}")
+
+
+def _check_alike(saved: Any, fresh: Any, name: str) -> None:
+    """Raise if the types of two values differ; int and float match, None matches any type."""
+    if saved is None or fresh is None:
+        return
+    if isinstance(fresh, dict) and isinstance(saved, dict):
+        _check_schedule(saved, fresh, f"{name}.")
+    elif isinstance(fresh, list | tuple) and isinstance(saved, list | tuple):
+        if len(saved) != len(fresh):
+            _refuse(name, saved, fresh)
+        for number, pair in enumerate(zip(saved, fresh, strict=True)):
+            _check_alike(*pair, f"{name}[{number}]")
+    elif not (_is_number(saved) and _is_number(fresh)) and not isinstance(saved, type(fresh)):
+        _refuse(name, saved, fresh)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
+
+
+def _refuse(name: str, saved: Any, fresh: Any) -> NoReturn:
+    raise ValueError(_misfit(f"{name} must be {_kind(fresh)}, and is {_kind(saved)}"))
+
+
+def _kind(value: Any) -> str:
+    kind = type(value).__name__
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}" + (f" of {len(value)}" if isinstance(value, list | tuple) else "")
+
+
+def _misfit(reason: str) -> str:
+    return (
+        f"the checkpoint does not fit the learning-rate schedules of the config: {reason}; resume "
+        "with the config of its run"
+    )

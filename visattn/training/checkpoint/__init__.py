@@ -1,1 +1,0 @@
-"""Checkpoints: read safely, written atomically."""

@@ -1,0 +1,152 @@
+"""Text table of the scores of `validate` and `test`."""
+
+import math
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_GAP = "  "
+
+
+_MAIN_SPLITS = ("val/", "test/")
+
+
+def score_table(
+    scores: Mapping[str, float], notes: Mapping[str, Any] | None = None, *, width: int | None = None
+) -> str:
+    """Return a table with a row for each score and a column for each split.
+
+    The validation or test split comes first, its controls follow. Columns that exceed the width
+    continue in a table below.
+
+    Args:
+        scores: Values by `SPLIT/NAME`; scores without a split get a column of their own.
+        notes: Notes of the task; `SPLIT/NAME_verdict` is printed after the value.
+        width: Characters per line; by default those of the terminal.
+
+    Example:
+        >>> scores = {"test/caption_accuracy": 0.5, "novel/caption_accuracy": 0.25}
+        >>> print(score_table({**scores, "test/images": 7.0}))
+                            test   novel
+        caption_accuracy  0.5000  0.2500
+        images                 7
+    """
+    width = width or shutil.get_terminal_size((120, 30)).columns
+    cells = {name: _format_cell(name, value, notes or {}) for name, value in scores.items()}
+    names = sorted(scores, key=lambda name: not name.startswith(_MAIN_SPLITS))
+    splits = dict.fromkeys(name.rpartition("/")[0] for name in names)
+    rows = list(dict.fromkeys(name.rpartition("/")[2] for name in names))
+    label_width = max(map(len, rows), default=0)
+    tables: list[list[str]] = []
+    table_width = 0
+    for split in splits:
+        column = [split, *(cells.get(f"{split}/{row}" if split else row, "") for row in rows)]
+        column_width = max(map(len, column))
+        if not tables or table_width + len(_GAP) + column_width > width:
+            tables.append([f"{row:{label_width}}" for row in ("", *rows)])
+            table_width = label_width
+        table_width += len(_GAP) + column_width
+        tables[-1] = [
+            f"{line}{_GAP}{cell:>{column_width}}"
+            for line, cell in zip(tables[-1], column, strict=True)
+        ]
+    return "\n\n".join("\n".join(map(str.rstrip, table)) for table in tables)
+
+
+def _format_cell(name: str, value: float, notes: Mapping[str, Any]) -> str:
+    verdict = notes.get(f"{name}_verdict", "")
+    if not math.isfinite(value):
+        text = "-"
+    else:
+        text = f"{value:,.0f}" if value == int(value) and abs(value) > 1 else f"{value:.4f}"
+    return f"{text} ({verdict})" if verdict and verdict != "above chance" else text
+
+
+_PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+
+
+_SHORT_PRECISIONS = {"None", "32", "16", "bf16"}  # as Lightning abbreviates them
+
+
+def check_trainer(options: Any, *, fitting: bool) -> None:
+    """Refuse invalid trainer options, with the accepted values in the message.
+
+    Args:
+        options: Section `trainer` of a config.
+        fitting: Whether the command is `fit`; scoring ignores some options.
+
+    Raises:
+        ValueError: If an option is invalid; the message names the first one.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> check_trainer(SimpleNamespace(precision="bf16-true", devices="auto"), fitting=False)
+        Traceback (most recent call last):
+        ValueError: trainer.precision must be 32-true, 16-mixed or bf16-mixed, got bf16-true: ...
+    """
+    precision = str(options.precision)
+    if precision not in {*_PRECISIONS, *_SHORT_PRECISIONS}:
+        *first, last = _PRECISIONS
+        raise ValueError(
+            f"trainer.precision must be {', '.join(first)} or {last}, got {precision}: the weights "
+            "of visattn models stay in float32"
+        )
+    _check_devices(str(options.devices), str(options.accelerator))
+    _check_strategy(options.strategy, precision)
+    if not fitting:
+        return
+    for name in ("max_steps", "max_epochs"):
+        value = getattr(options, name)
+        if value is not None and value != -1 and value < 1:
+            raise ValueError(f"trainer.{name} must be at least 1, or -1 for no limit, got {value}")
+    for name in ("accumulate_grad_batches", "check_val_every_n_epoch", "num_nodes"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"trainer.{name} must be at least 1, got {value}")
+    interval = options.val_check_interval
+    if isinstance(interval, int | float) and not (interval >= 1 or 0 < interval < 1):
+        raise ValueError(
+            "trainer.val_check_interval must be a number of batches, at least 1, or a fraction of "
+            f"an epoch, above 0 and up to 1.0, got {interval}; trainer.limit_val_batches 0 skips "
+            "validation"
+        )
+
+
+def _check_devices(devices: str, accelerator: str) -> None:
+    """Refuse invalid numbers of devices, and lists of GPUs on a machine without GPUs."""
+    is_number = devices.removeprefix("-").isdecimal()
+    gpus = accelerator != "cpu" and torch.accelerator.is_available()
+    if devices == "auto" or (is_number and int(devices) >= 1) or (gpus and not is_number):
+        return
+    if gpus and devices == "-1":
+        return
+    choices = "auto, a list of GPUs, -1 for all of them" if gpus else "auto"
+    unit = "devices" if gpus else "processes, as no GPU is used"
+    raise ValueError(
+        f"trainer.devices must be {choices}, or a number of at least 1 ({unit}), got {devices}"
+    )
+
+
+def _check_strategy(strategy: Any, precision: str) -> None:
+    """Refuse strategies that shard the weights of a model, other than `fsdp2`."""
+    name = str(getattr(strategy, "class_path", strategy))
+    if _is_fsdp2(name):
+        if precision in ("16-mixed", "16"):
+            raise ValueError(
+                f"trainer.precision must be 32-true or bf16-mixed with fsdp2, got {precision}: the "
+                "loss scale of float16 does not know sharded gradients"
+            )
+        return
+    words = name.lower().replace("_", "")
+    if any(sharded in words for sharded in ("fsdp", "deepspeed", "modelparallel")):
+        raise ValueError(
+            f"trainer.strategy must be ddp, or fsdp2 to shard the weights, got {name}: its "
+            "checkpoints, averages and gradients are not those of one process"
+        )
+
+
+def _is_fsdp2(name: str) -> bool:
+    """Return whether a strategy is that of visattn, by its name or its class."""
+    return name.rpartition(".")[2] in {"fsdp2", "FSDP2Strategy"}

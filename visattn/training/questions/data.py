@@ -1,0 +1,374 @@
+"""Data modules of questions about images: drawn scenes, Sort-of-CLEVR, VQA v2."""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from visattn.data.captions.batch import Vocabulary, split_words
+from visattn.data.loading.loader import OnError
+from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
+from visattn.data.questions.scenes import (
+    MAX_COUNT,
+    SCENE_QUESTION_GROUPS,
+    Erased,
+    SceneQuestions,
+    erase_objects,
+    scene_answers,
+    scene_question_words,
+)
+from visattn.data.questions.sort_of_clevr import (
+    SORT_OF_CLEVR_GROUPS,
+    SortOfClevr,
+    sort_of_clevr_texts,
+)
+from visattn.data.questions.vqa_files import (
+    QuestionPhoto,
+    QuestionPhotos,
+    frequent_answers,
+    read_gqa,
+    read_vqa,
+)
+from visattn.images.resize import ResizeMode
+from visattn.results.kinds import SPECIAL_TOKENS, Split
+from visattn.training.data_module import DataModule, DrawnScenesDataModule
+from visattn.training.targets import TargetCounts
+
+_NUM_BEGINNINGS = 200  # scenes whose questions show how questions begin
+
+
+class QuestionDataModule(DataModule):
+    """Base class of images with questions; an image brings all of its questions.
+
+    Args:
+        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
+            model trained like this knows the questions only, and is the control of others.
+        options: Options of `DataModule`.
+    """
+
+    group_size = 2
+    vocabulary: Vocabulary
+    """Words of the questions."""
+    answers: tuple[str, ...]
+    """The answers between which a model chooses."""
+    types: dict[str, str]
+    """Types of questions, with the group of each; an empty group is none."""
+    num_steps: int
+    """Largest number of steps of reasoning whose objects are known; 0 if none are."""
+
+    def __init__(self, *, blank_images: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.blank_images = blank_images
+
+    @property
+    def data_info(self) -> dict[str, Any]:
+        """Words, beginnings, answers, types of questions with groups, and the number of steps."""
+        return {
+            "words": list(self.vocabulary.words),
+            "answers": list(self.answers),
+            "question_types": dict(self.types),
+            "num_steps": self.num_steps,
+            "question_beginnings": sorted(
+                {" ".join(split_words(text)[:2]) for text in self.training_questions()}
+            ),
+        }
+
+    @abstractmethod
+    def training_questions(self) -> Iterable[str]:
+        """Return questions that begin in all ways that questions of the training split do."""
+
+    @abstractmethod
+    def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
+        """Return the images of a split with their questions."""
+
+    def erasures(
+        self, batch: QuestionBatch, erased: Erased
+    ) -> tuple[list[int], QuestionBatch | None]:
+        """Return questions about images without one of their objects, as a control.
+
+        Args:
+            batch: Questions about test images.
+            erased: Which object is left out; see `erase_objects`.
+
+        Returns:
+            The rows of the questions in the batch, and the batch of these questions, or None if the
+            objects of these data cannot be left out.
+        """
+        return [], None
+
+    def collate_fn(self, split: Split) -> "partial[QuestionBatch]":
+        """Return the function that makes a batch of samples."""
+        return partial(
+            _collate, vocabulary=self.vocabulary, answers=self.answers, blank=self.blank_images
+        )
+
+
+class SortOfClevrDataModule(QuestionDataModule):
+    """Sort-of-CLEVR: six colored rectangles and circles, with questions in words; no files needed.
+
+    Images and questions are drawn on the fly, new ones in each epoch. Two groups of questions:
+    `non_relational` (shape, left, top) and `relational` (closest, furthest, count).
+
+    Args:
+        train: Number of training images per epoch.
+        val: Number of validation images.
+        test: Number of test images; the original has 200, which gives errors of 1.3 points.
+        image_size: Height and width in pixels, at least 75; larger images have white margins.
+        questions: Questions per image and group.
+        original: Whether answers have the faults of the published generator, for comparison with
+            published numbers; see `SortOfClevr`.
+        ternary: Whether there is a third group, of questions about two colors.
+        num_workers: Worker processes that draw images; 0 draws them in this process.
+        seed: Seed of the images, their questions and their order.
+        options: Options of `QuestionDataModule`.
+    """
+
+    num_steps = 2
+
+    def __init__(
+        self,
+        *,
+        train: int = 9800,
+        val: int = 300,
+        test: int = 2000,
+        image_size: int = 80,
+        questions: int = 10,
+        original: bool = False,
+        ternary: bool = False,
+        num_workers: int = 0,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_workers=num_workers, seed=seed, **options)
+        self.image_size = image_size
+        counts = {"train": train, "validation": val, "test": test}
+        self._datasets = {
+            split: SortOfClevr(
+                count,
+                split=split,  # type: ignore[arg-type]
+                seed=seed,
+                questions=questions,
+                original=original,
+                ternary=ternary,
+                size=image_size,
+            )
+            for split, count in counts.items()
+        }
+        self._questions = sort_of_clevr_texts(ternary=ternary)
+        self.vocabulary = Vocabulary.from_captions(self._questions)
+        self.answers = self._datasets["test"].answers
+        self.types = {
+            type_: group
+            for group, types in SORT_OF_CLEVR_GROUPS.items()
+            for type_ in types
+            if ternary or group != "ternary"
+        }
+
+    def training_questions(self) -> Iterable[str]:
+        """Return all questions."""
+        return self._questions
+
+    def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
+        """Return the images of a split with their questions."""
+        self.check_image_size((self.image_size, self.image_size))
+        return self._datasets[split]
+
+
+class SceneQuestionsDataModule(DrawnScenesDataModule, QuestionDataModule):
+    """Rendered scenes of colored, textured shapes with questions; no files are needed.
+
+    Scenes and questions are drawn on the fly, new ones in each epoch, and balanced within each type
+    of question; see `SceneQuestions`. The test also reads scenes with color-shape pairs that are
+    held out of training (`novel`), with questions about them.
+
+    Args:
+        train: Number of training scenes per epoch.
+        val: Number of validation scenes.
+        test: Number of test scenes, and of test scenes with held-out pairs.
+        questions: Largest number of questions per scene.
+        min_objects: Minimum number of objects in a scene.
+        max_objects: Maximum number of objects in a scene, at least 4.
+        num_workers: Worker processes that render scenes; 0 renders them in this process.
+        options: Options of `DrawnScenesDataModule` and `QuestionDataModule`.
+    """
+
+    test_splits = ("test", "novel")
+    num_steps = 2
+
+    def __init__(
+        self,
+        *,
+        train: int = 20_000,
+        val: int = 300,
+        test: int = 1000,
+        questions: int = 10,
+        min_objects: int = 3,
+        max_objects: int = 5,
+        num_workers: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            train=train,
+            val=val,
+            test=test,
+            min_objects=min_objects,
+            max_objects=max_objects,
+            num_workers=num_workers,
+            **options,
+        )
+        self.questions = questions
+        self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *scene_question_words()))
+        self.answers = scene_answers(max_count=MAX_COUNT)
+        self.types = {
+            type_: group for group, types in SCENE_QUESTION_GROUPS.items() for type_ in types
+        }
+
+    def training_questions(self) -> Iterable[str]:
+        """Return the questions about the first training scenes, which are not rendered."""
+        dataset = self.open_dataset("train")
+        for index in range(min(_NUM_BEGINNINGS, len(dataset))):
+            yield from (question.text for question in dataset.scene(index)[1])
+
+    def open_dataset(self, split: Split) -> SceneQuestions:
+        """Return the scenes of a split with their questions."""
+        self.check_image_size((self.image_size, self.image_size))
+        return SceneQuestions(
+            self.counts[split],
+            size=self.image_size,
+            split=split,
+            seed=self.seed,
+            questions=self.questions,
+            config=self.config,
+        )
+
+    def erasures(
+        self, batch: QuestionBatch, erased: Erased
+    ) -> tuple[list[int], QuestionBatch | None]:
+        """Return questions about scenes without one of their objects, as a control."""
+        if self.blank_images:
+            return [], None
+        starts = [0]
+        for sample in batch.samples:
+            starts.append(starts[-1] + len(sample.questions))
+        pairs = [
+            (start + erasure.question, erasure.sample)
+            for start, sample in zip(starts, batch.samples, strict=False)
+            for erasure in erase_objects(sample, erased)
+        ]
+        samples = [sample for _, sample in pairs]
+        return [row for row, _ in pairs], self.collate_fn("test")(samples) if samples else None
+
+
+def _collate(
+    samples: Sequence[QuestionSample],
+    vocabulary: Vocabulary,
+    answers: Sequence[str],
+    *,
+    blank: bool,
+) -> QuestionBatch:
+    batch = collate_questions(samples, vocabulary, answers)
+    return batch.without_images() if blank else batch
+
+
+class VQADataModule(QuestionDataModule):
+    """Photos with questions in the format of VQA (v1 and v2) or GQA.
+
+    Paths may contain `{split}`, which becomes `train` or `val`; validation photos are also the test
+    photos, since the answers of the test questions are not public. Words and answers are those of
+    the training questions.
+
+    Args:
+        questions: Question file, such as
+            `v2_OpenEnded_mscoco_{split}2014_questions.json` or `{split}_balanced_questions.json`.
+        images: Folder of the photos.
+        annotations: Answers of VQA, such as `v2_mscoco_{split}2014_annotations.json`; null for GQA,
+            whose question files have the answers.
+        image_name: Name of the photo of an image id, such as `COCO_{split}2014_{id:012}.jpg` of
+            VQA or `{id}.jpg` of GQA.
+        max_answers: Number of answers between which the model chooses, the most frequent ones.
+            Questions with another answer are not trained on, and count as wrong in the test.
+        min_word_freq: Words that occur less often in the training questions are unknown.
+        resize_mode: How a photo is resized to the input of the network: `crop` takes the center
+            crop, `pad` adds margins, `squash` ignores the aspect ratio.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        batch_size: Photos per training batch and process.
+        num_workers: Worker processes that load batches; 0 loads them in this process.
+        options: Options of `QuestionDataModule`.
+    """
+
+    num_steps = 0
+
+    def __init__(
+        self,
+        questions: str,
+        images: str,
+        *,
+        annotations: str | None = None,
+        image_name: str = "COCO_{split}2014_{id:012}.jpg",
+        max_answers: int = 3000,
+        min_word_freq: int = 1,
+        resize_mode: ResizeMode = "squash",
+        on_error: OnError = "raise",
+        batch_size: int = 64,
+        num_workers: int = 4,
+        **options: Any,
+    ) -> None:
+        super().__init__(batch_size=batch_size, num_workers=num_workers, **options)
+        self.questions, self.images, self.annotations = questions, images, annotations
+        self.image_name = image_name
+        self.resize_mode, self.on_error = resize_mode, on_error
+        self._photos = {split: self._read(split) for split in ("train", "val")}
+        train = self._photos["train"]
+        self.answers = frequent_answers(train, max_answers)
+        self.vocabulary = Vocabulary.from_captions(
+            (question.text for photo in train for question in photo.questions),
+            min_word_freq=min_word_freq,
+        )
+        types = {q.type for photos in self._photos.values() for photo in photos for q in photo[1]}
+        self.types = dict.fromkeys(sorted(types), "")
+
+    def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
+        """Return the photos of a split with their questions."""
+        name = "train" if split == "train" else "val"
+        photos, folder = self._photos[name], Path(self.images.replace("{split}", name))
+        fallback = self.read_fallback(split, len(photos), lambda index: photos[index].file)
+        return QuestionPhotos(photos, folder, self.resize, fallback=fallback)
+
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of questions whose answer the model can give, by their type."""
+        photos, known = self._photos["train" if split == "train" else "val"], set(self.answers)
+        questions = [question for photo in photos for question in photo.questions]
+        learned = Counter(question.type for question in questions if question.answer in known)
+        remarks: list[str] = []
+        if rest := len(questions) - learned.total():
+            effect = "are not trained on" if split == "train" else "count as wrong"
+            remarks.append(
+                f"{rest:,} of {len(questions):,} questions have another answer than the "
+                f"{len(known):,} of the model and {effect}: a larger max_answers has more of them"
+            )
+        unknown = self.vocabulary.unknown_fraction(question.text for question in questions)
+        if unknown:
+            remarks.append(f"{unknown:.1%} of the words of the questions are unknown to the model")
+        classes = {type_: learned[type_] for type_ in self.types}
+        cure = "check the annotations of these questions, or raise max_answers"
+        return TargetCounts(
+            len(photos), "questions", learned.total(), classes, remarks=remarks, cure=cure
+        )
+
+    def training_questions(self) -> Iterable[str]:
+        """Return all questions of the training."""
+        return (question.text for photo in self._photos["train"] for question in photo.questions)
+
+    def _read(self, split: str) -> list[QuestionPhoto]:
+        questions, name = (
+            text.replace("{split}", split) for text in (self.questions, self.image_name)
+        )
+        if self.annotations is None:
+            return read_gqa(Path(questions), name)
+        annotations = self.annotations.replace("{split}", split)
+        return read_vqa(Path(questions), Path(annotations), name)

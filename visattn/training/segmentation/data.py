@@ -1,0 +1,292 @@
+"""Data modules of segmentation: rendered scenes, folders of masks, COCO instances."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from visattn.data.augment.images import AugmentationSpec
+from visattn.data.augment.joint import JointTransforms
+from visattn.data.loading.loader import OnError
+from visattn.data.regions.annotations import AnnotatedImage
+from visattn.data.regions.coco_instances import read_category_names
+from visattn.data.regions.readers import check_photo_sizes, read_coco_images
+from visattn.data.regions.segmentation import (
+    CocoSegmentation,
+    MaskFolder,
+    SceneSegmentation,
+    SegmentationImages,
+    pair_masks,
+)
+from visattn.images.resize import ResizeMode
+from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, Split
+from visattn.training.data_module import DenseDataModule, DrawnScenesDataModule
+from visattn.training.targets import TargetCounts
+
+_NUM_EXAMPLES = 16
+
+
+class SegmentationDataModule(DenseDataModule):
+    """Base class of images with the class of each pixel.
+
+    Args:
+        train_transforms: Random transforms of training images and their masks, in this order, each
+            with its options if it has any: names of `torchvision.transforms.v2`.
+        batch_size: Images per batch and process.
+        options: Options of `DataModule`.
+    """
+
+    def __init__(
+        self,
+        train_transforms: list[AugmentationSpec] | None = None,
+        *,
+        batch_size: int = 16,
+        **options: Any,
+    ) -> None:
+        super().__init__(JointTransforms(train_transforms or []), batch_size=batch_size, **options)
+
+    @abstractmethod
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the images of a split."""
+
+    def count_in_samples(self, split: Split, indices: list[int]) -> int:
+        """Return the number of pixels of classes besides the first that the loss reads."""
+        labels = self.datasets[split][indices].labels
+        return int(((labels != 0) & (labels != IGNORE_CLASS)).sum())
+
+
+class SceneSegmentationDataModule(DrawnScenesDataModule, SegmentationDataModule):
+    """Rendered scenes of colored, textured shapes; the class of a pixel is the shape.
+
+    The test also reads scenes with color-shape pairs that are held out of training (`novel`).
+
+    Args:
+        train: Number of training scenes.
+        val: Number of validation scenes.
+        test: Number of test scenes, and of test scenes with held-out pairs.
+        image_size: Height and width in pixels.
+        options: Options of `DrawnScenesDataModule` and `SegmentationDataModule`.
+    """
+
+    test_splits = ("test", "novel")
+
+    def __init__(
+        self,
+        *,
+        train: int = 3000,
+        val: int = 300,
+        test: int = 300,
+        image_size: int = 96,
+        **options: Any,
+    ) -> None:
+        super().__init__(train=train, val=val, test=test, image_size=image_size, **options)
+        self.class_names = (BACKGROUND, *self.config.shapes)
+
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the scenes of a split."""
+        self.check_image_size((self.image_size, self.image_size))
+        return SceneSegmentation(self.scenes(split), self.transforms_of(split), seed=self.seed)
+
+
+class MaskFolderDataModule(SegmentationDataModule):
+    """Photos and masks of class numbers in two folders, as PNG files of the same names.
+
+    Paths may contain `{split}`, which becomes `train`, `val` or `test`. Without it, photos for
+    validation, which are also the test photos, are taken from the one folder.
+
+    Args:
+        images: Folder of the photos.
+        masks: Folder of the masks: one channel, gray or palette, the class number of each pixel.
+        class_names: Names of the classes, in the order of their numbers; the first one must be
+            called `background` if it is the background.
+        class_map: Class of each number in the masks, 255 for ignored pixels, as in `{1: 1, 2: 0,
+            3: 255}` for the trimaps of Oxford-IIIT Pet. By default the numbers are the classes,
+            and 255 is ignored.
+        val_fraction: The fraction of the photos for validation, without `{split}`.
+        test: The folder name that replaces `{split}` in the test; by default `val`.
+        resize_mode: How a photo is resized to the input of the network: `pad` adds margins, which
+            are ignored, `crop` takes the center crop, `squash` ignores the aspect ratio.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        split_seed: Seed of the choice of validation photos.
+        options: Options of `SegmentationDataModule`.
+    """
+
+    def __init__(
+        self,
+        images: str,
+        masks: str,
+        class_names: list[str],
+        *,
+        class_map: dict[int, int] | None = None,
+        val_fraction: float = 0.1,
+        test: str = "val",
+        resize_mode: ResizeMode = "pad",
+        on_error: OnError = "raise",
+        split_seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if not 0 < val_fraction < 1 or ("{split}" in images) != ("{split}" in masks):
+            raise ValueError(
+                "val_fraction must lie between 0 and 1, and both images and masks have {split} or "
+                f"neither; got {val_fraction}, {images} and {masks}"
+            )
+        self.images, self.masks, self.class_names = images, masks, tuple(class_names)
+        self.class_map, self.val_fraction, self.test = class_map, val_fraction, test
+        self.resize_mode, self.on_error = resize_mode, on_error
+        self.split_seed = split_seed
+
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the photos of a split."""
+        files = self._files(split)
+        return MaskFolder(
+            files,
+            len(self.class_names),
+            self.resize,
+            self.transforms_of(split),
+            class_map=self.class_map,
+            seed=self.seed,
+            fallback=self.read_fallback(split, len(files), lambda index: files[index][0]),
+        )
+
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of pixels of each class.
+
+        Raises:
+            ImageError: If a mask cannot be read, unless training tolerates it.
+            ValueError: If a mask has another size than its photo or unknown numbers, or only the
+                first class has pixels.
+        """
+        dataset = self.datasets[split]
+        pixels = dataset.count_pixels()
+        classes = dict(zip(self.class_names, pixels.classes, strict=False))
+        ignored, total = pixels.classes[IGNORE_CLASS], sum(pixels.classes)
+        numbers = _listed(pixels.numbers)
+        cure = f"correct class_names or class_map; the masks have the numbers {numbers}"
+        if set(pixels.numbers) <= {0, IGNORE_CLASS} and self.class_map is None:
+            cure = (
+                "the masks have the numbers 0 and 255 only, and 255 is ignored by default: set "
+                "class_map: {0: 0, 255: 1}"
+            )
+        remarks = [f"{ignored / total:.1%} of the pixels are ignored (255)"] if ignored else []
+        if pixels.read < len(dataset):
+            remarks.append(f"pixels were counted in {pixels.read:,} of {len(dataset):,} masks")
+        self.check_samples(split, pixels.examples)
+        learned = sum(pixels.classes[1 : len(self.class_names)])
+        unit = f"pixels of classes besides {self.class_names[0]}"
+        return TargetCounts(len(dataset), unit, learned, classes, remarks=remarks, cure=cure)
+
+    def _files(self, split: Split) -> list[tuple[Path, Path]]:
+        folder = {"train": "train", "validation": "val"}.get(split, self.test)
+        files = pair_masks(*(Path(p.replace("{split}", folder)) for p in (self.images, self.masks)))
+        if "{split}" in self.images:
+            return files
+        generator = torch.Generator().manual_seed(self.split_seed)
+        order = torch.randperm(len(files), generator=generator).tolist()
+        count = max(1, round(self.val_fraction * len(files)))
+        return [
+            files[index] for index in sorted(order[count:] if split == "train" else order[:count])
+        ]
+
+
+class CocoSegmentationDataModule(SegmentationDataModule):
+    """COCO instances; the class of a pixel is the category of the smallest object on it.
+
+    Photos without objects are all background. Crowds, and the boxes of objects without a mask, are
+    ignored pixels.
+
+    Args:
+        annotations: Instances file; `{split}` in it becomes `train` or `val`, as in
+            `annotations/instances_{split}2017.json`. Without it, validation and test read the
+            training photos.
+        images: Folder of the photos, which may contain `{split}`; null for the one in the name of
+            the instances file.
+        categories: Categories that become classes; null for all of the training file.
+        resize_mode: As in `MaskFolderDataModule`.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        options: Options of `SegmentationDataModule`.
+    """
+
+    def __init__(
+        self,
+        annotations: str,
+        *,
+        images: str | None = None,
+        categories: list[str] | None = None,
+        resize_mode: ResizeMode = "pad",
+        on_error: OnError = "raise",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.annotations, self.images = annotations, images
+        self.resize_mode, self.on_error = resize_mode, on_error
+        known = read_category_names(Path(annotations.replace("{split}", "train")))
+        unknown = sorted(set(categories or ()) - set(known))
+        if unknown:
+            raise ValueError(f"{annotations} has no category {unknown[0]!r}; it has {known}")
+        self.class_names = (BACKGROUND, *(categories or known))
+
+    def open_dataset(self, split: Split) -> SegmentationImages:
+        """Return the photos of a split."""
+        images = self._images(split)
+        return CocoSegmentation(
+            images,
+            self.class_names[1:],
+            self.resize,
+            self.transforms_of(split),
+            seed=self.seed,
+            fallback=self.read_fallback(split, len(images), lambda index: images[index].path),
+        )
+
+    def count_targets(self, split: Split) -> TargetCounts:
+        """Return the number of objects of each category; sizes of photos are compared first.
+
+        Raises:
+            ValueError: If photos have other sizes than the file says, or there is no object with a
+                mask.
+        """
+        images: list[AnnotatedImage] = self.datasets[split].images
+        check_photo_sizes(images)
+        classes = dict.fromkeys(self.class_names[1:], 0)
+        crowds = bare = others = 0
+        filled: list[int] = []
+        for index, image in enumerate(images):
+            for each in image.objects:
+                known = each.category in classes
+                others += not known
+                crowds += known and each.crowd
+                bare += known and not each.crowd and each.segmentation is None
+                if known and not each.crowd and each.segmentation is not None:
+                    classes[each.category] += 1
+                    filled.append(index)
+        reasons = (
+            (others, "objects of other categories are background: name them in categories"),
+            (crowds, "crowds (iscrowd), whose pixels are ignored"),
+            (
+                bare,
+                "objects without a mask, whose boxes are ignored: add segmentation",
+            ),
+        )
+        self.check_samples(split, list(dict.fromkeys(filled))[:_NUM_EXAMPLES])
+        return TargetCounts(
+            len(images),
+            "objects with a mask",
+            sum(classes.values()),
+            classes,
+            remarks=[f"{count:,} {reason}" for count, reason in reasons if count],
+            cure="name categories that have masks, or add their segmentation",
+        )
+
+    def _images(self, split: Split) -> list[AnnotatedImage]:
+        name = "train" if split == "train" else "val"
+        folder = None if self.images is None else self.images.replace("{split}", name)
+        file = self.annotations.replace("{split}", name)
+        return read_coco_images(file, folder, keep_empty=True)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:8]))}{', ...' if len(numbers) > 8 else ''}"
