@@ -16,8 +16,7 @@ import pytest
 from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
-from visattn.commands import doctor, run as engine
-from visattn.commands.options import images
+from visattn.commands import doctor, files as images, run as engine
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"

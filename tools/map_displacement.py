@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.commands.options.models import add_model, load_explained_model, resolve_model
+from visattn.commands.model_option import add_model, load_explained_model, resolve_model
 from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import find_images, read_image
 from visattn.pipelines.explainer import Explainer

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.options.output_streams import prepare_streams
+from visattn.commands.streams import prepare_streams
 from visattn.io.atomic import disk_errno, disk_error
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import escaped_warnings, print_message, silence

@@ -11,8 +11,8 @@ from torch import nn
 import visattn as va
 from visattn.cli import main
 from visattn.commands.export import main as export
-from visattn.commands.options.arguments import named_value
-from visattn.commands.options.models import read_class_names
+from visattn.commands.model_option import read_class_names
+from visattn.commands.options import named_value
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving.weight_files import check_loaded_weights
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.commands.caption.run import BeamSearchJob
+from visattn.commands import files as image_options
+from visattn.commands.caption.job import BeamSearchJob
 from visattn.commands.glimpse import GlimpseJob
-from visattn.commands.options import images as image_options
 from visattn.commands.run import Job
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell

@@ -121,7 +121,7 @@ def test_an_unlistable_folder_is_reported_and_the_others_are_processed(
 def test_a_photo_deleted_during_the_run_is_skipped(
     sandbox: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from visattn.commands.caption import run as caption
+    from visattn.commands.caption import job as caption
 
     build = caption.load_trained_model
     monkeypatch.setattr(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from visattn.commands.options.images import find_input_images
+from visattn.commands.files import find_input_images
 from visattn.data.shards.sources import image_extension
 from visattn.images import formats
 from visattn.images.formats import has_heif

@@ -16,8 +16,8 @@ import visattn
 from benchmarks.loader_speeds import synthetic_photo
 from benchmarks.transformer_speeds import Figure
 from visattn.cli import main
+from visattn.commands import files as images
 from visattn.commands.index import FolderIndex, card_image
-from visattn.commands.options import images
 from visattn.commands.records import Origin, Part, ResultFolder
 from visattn.models.resnet import AttentionResNet
 from visattn.results.cards import Card

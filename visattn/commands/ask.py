@@ -7,18 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.index import Row, card_image
-from visattn.commands.model_job import ModelJob
-from visattn.commands.options.arguments import (
-    BULK,
-    IN_FILES,
-    CommandParser,
-    add_options,
-    add_resize_mode,
-    refuse_without,
-    whole_number,
-)
-from visattn.commands.options.boxes import (
+from visattn.commands.boxes import (
     add_boxes,
     box_settings,
     boxes_of,
@@ -26,9 +15,17 @@ from visattn.commands.options.boxes import (
     join_boxes,
     without_folder,
 )
-from visattn.commands.options.models import (
-    add_model,
-    resolve_model,
+from visattn.commands.index import Row, card_image
+from visattn.commands.model_job import ModelJob
+from visattn.commands.model_option import add_model, resolve_model
+from visattn.commands.options import (
+    BULK,
+    IN_FILES,
+    CommandParser,
+    add_options,
+    add_resize_mode,
+    refuse_without,
+    whole_number,
 )
 from visattn.commands.records import Part, Record
 from visattn.io.safe_text import print_message

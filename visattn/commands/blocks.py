@@ -8,9 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.arguments import (
-    CommandParser,
-)
+from visattn.commands.options import CommandParser
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help

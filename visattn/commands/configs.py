@@ -3,10 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from visattn.commands.options.arguments import (
-    CommandParser,
-)
-from visattn.commands.options.output_streams import print_summaries
+from visattn.commands.options import CommandParser
+from visattn.commands.streams import print_summaries
 from visattn.io.safe_text import print_message
 from visattn.training.cli.arguments import find_config, list_configs
 

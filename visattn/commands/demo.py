@@ -9,13 +9,8 @@ from pathlib import Path
 from visattn.commands.caption import command as caption
 from visattn.commands.data import command as data
 from visattn.commands.index import INDEX
-from visattn.commands.options.arguments import (
-    CommandParser,
-    output_path,
-    seed,
-    whole_number,
-)
-from visattn.commands.options.output_streams import print_lines
+from visattn.commands.options import CommandParser, output_path, seed, whole_number
+from visattn.commands.streams import print_lines
 
 _DESCRIPTION = """\
 Draw scenes of colored shapes, caption them with the attention of each word, and open the page in a

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.files import encode_png
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.options.arguments import (
+from visattn.commands.model_option import add_model, is_transformers, resolve_model
+from visattn.commands.options import (
     BULK,
     IN_FILES,
     CommandParser,
@@ -20,12 +22,6 @@ from visattn.commands.options.arguments import (
     refuse_unused,
     refuse_without,
     whole_number,
-)
-from visattn.commands.options.folders import encode_png
-from visattn.commands.options.models import (
-    add_model,
-    is_transformers,
-    resolve_model,
 )
 from visattn.commands.records import Part, Record
 from visattn.results.cards import Card

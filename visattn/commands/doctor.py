@@ -13,10 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from visattn.commands.options.arguments import (
-    CommandParser,
-)
-from visattn.commands.options.output_streams import print_lines
+from visattn.commands.options import CommandParser
+from visattn.commands.streams import print_lines
 from visattn.io.safe_text import parse_json
 
 _DESCRIPTION = """\

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.arguments import (
+from visattn.commands.files import create_folder
+from visattn.commands.model_option import add_run
+from visattn.commands.options import (
     CommandParser,
     add_overwrite,
     add_resize_mode,
     output_name,
     refuse_without,
 )
-from visattn.commands.options.folders import create_folder
-from visattn.commands.options.models import add_run
-from visattn.commands.options.output_streams import print_row
+from visattn.commands.streams import print_row
 from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
 from visattn.models.saving.hub import parse_hub_name

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.files import batched, encode_png, read_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.options.arguments import (
+from visattn.commands.model_option import add_model, load_trained_model, resolve_model
+from visattn.commands.options import (
     BULK,
     IN_FILES,
     CommandParser,
@@ -19,21 +21,9 @@ from visattn.commands.options.arguments import (
     refuse_without,
     whole_number,
 )
-from visattn.commands.options.folders import encode_png
-from visattn.commands.options.images import batched, read_images
-from visattn.commands.options.models import (
-    add_model,
-    load_trained_model,
-    resolve_model,
-)
-from visattn.commands.options.videos import (
-    add_video,
-    has_videos,
-    run_model_videos,
-    video_sources,
-)
 from visattn.commands.records import Part, Record
 from visattn.commands.run import autocast
+from visattn.commands.videos import add_video, has_videos, run_model_videos, video_sources
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

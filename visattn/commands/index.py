@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from visattn.commands.options.folders import folder_lock
+from visattn.commands.files import folder_lock
 from visattn.commands.records import CARD, PROVENANCE, Record
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from visattn.commands.options.models import (
+from visattn.commands.model_option import (
     is_transformers,
     load_trained_model,
     model_settings,

@@ -3,10 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from visattn.commands.options.arguments import (
-    CommandParser,
-)
-from visattn.commands.options.output_streams import print_summaries
+from visattn.commands.options import CommandParser
+from visattn.commands.streams import print_summaries
 from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
 
 _DESCRIPTION = """\

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from visattn.commands.options.folders import create_folder, folder_lock
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.files import create_folder, folder_lock
+from visattn.commands.model_option import file_digest
 from visattn.io.atomic import explained_disk_errors, flush, temporary_folder
 from visattn.io.messages import format_names
 from visattn.io.safe_text import read_json

@@ -13,6 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from visattn.commands.boxes import BoxFile, join_boxes
+from visattn.commands.files import (
+    PIXELS_PER_BATCH,
+    check_no_overwrite,
+    count_on_interrupt,
+    find_input_images,
+    map_in_threads,
+    mirrored_names,
+    report_failures,
+    select_shard,
+    unique_names,
+)
 from visattn.commands.index import (
     INDEX,
     FolderIndex,
@@ -22,23 +34,8 @@ from visattn.commands.index import (
     has_index,
     parquet_table,
 )
-from visattn.commands.options.boxes import BoxFile, join_boxes
-from visattn.commands.options.dry_run import describe_images, describe_model, print_dry_run
-from visattn.commands.options.folders import (
-    check_no_overwrite,
-    mirrored_names,
-    unique_names,
-)
-from visattn.commands.options.images import (
-    PIXELS_PER_BATCH,
-    count_on_interrupt,
-    find_input_images,
-    map_in_threads,
-    report_failures,
-    select_shard,
-)
-from visattn.commands.options.output_streams import print_row, progress_bar
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.model_option import file_digest
+from visattn.commands.options import describe_images, describe_model, print_dry_run
 from visattn.commands.records import (
     PROVENANCE,
     Origin,
@@ -48,6 +45,7 @@ from visattn.commands.records import (
     plain_values,
     refuse_foreign,
 )
+from visattn.commands.streams import print_row, progress_bar
 from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.files import encode_png
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.options.arguments import (
+from visattn.commands.model_option import add_model, resolve_model
+from visattn.commands.options import (
     BULK,
     IN_FILES,
     CommandParser,
@@ -15,11 +17,6 @@ from visattn.commands.options.arguments import (
     add_options,
     add_resize_mode,
     refuse_without,
-)
-from visattn.commands.options.folders import encode_png
-from visattn.commands.options.models import (
-    add_model,
-    resolve_model,
 )
 from visattn.commands.records import Part, Record
 from visattn.results.cards import Card

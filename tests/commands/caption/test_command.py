@@ -16,8 +16,8 @@ import visattn
 from visattn.cli import main
 from visattn.commands import run as engine
 from visattn.commands.caption import command
-from visattn.commands.caption.run import BeamSearchJob
-from visattn.commands.options.output_streams import progress_bar
+from visattn.commands.caption.job import BeamSearchJob
+from visattn.commands.streams import progress_bar
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.commands.caption.test_huggingface import run, save
+from tests.commands.caption.test_language import run, save
 from tests.helpers.video_data import block_frame, write_clip
 from visattn.cli import main
 from visattn.geometry.affine import Geometry

@@ -11,7 +11,7 @@ from visattn.cli import main
 from visattn.commands.caption import command as caption
 from visattn.commands.data import shards
 from visattn.commands.glimpse import _MODES as GLIMPSE
-from visattn.commands.options.arguments import Mode
+from visattn.commands.options import Mode
 from visattn.commands.overlay import command as overlay
 
 Capsys = pytest.CaptureFixture[str]

@@ -11,9 +11,9 @@ from index_cards import folder_cards
 
 import visattn
 from visattn.cli import main
-from visattn.commands.options import images as image_options
-from visattn.commands.options.boxes import BoxFile
-from visattn.commands.options.images import map_in_threads
+from visattn.commands import files as image_options
+from visattn.commands.boxes import BoxFile
+from visattn.commands.files import map_in_threads
 from visattn.commands.overlay import job
 from visattn.models.resnet import AttentionResNet
 from visattn.results.attention_map import AttentionMap

@@ -15,7 +15,7 @@ import visattn
 from visattn.attribution.methods import METHODS
 from visattn.cli import main
 from visattn.commands.overlay.command import main as overlay_main
-from visattn.commands.overlay.map_specs import MapRunner
+from visattn.commands.overlay.methods import MapRunner
 from visattn.geometry.affine import Geometry
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer

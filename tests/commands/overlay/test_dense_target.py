@@ -9,7 +9,7 @@ from PIL import Image
 
 from visattn.attribution import BoxTarget, PixelTarget, QueryTarget, RegionTarget
 from visattn.commands.overlay.command import build_parser
-from visattn.commands.overlay.dense_target import check_one_photo, dense_record, dense_target
+from visattn.commands.overlay.methods import check_one_photo, dense_record, dense_target
 
 
 def parsed(*options: str) -> argparse.Namespace:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.model_option import file_digest
 from visattn.commands.score.evaluate_maps import MapEvaluator
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving.load import save

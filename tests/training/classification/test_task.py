@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from visattn.cli import main
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.model_option import file_digest
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving.checkpoint import read_model

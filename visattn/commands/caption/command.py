@@ -5,14 +5,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.caption.huggingface import (
+from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes, without_folder
+from visattn.commands.caption.job import BeamSearchJob, load_captioner
+from visattn.commands.caption.language import (
     ONLY_TRANSFORMERS,
     TransformersJob,
     add_huggingface,
     check_model_options,
 )
-from visattn.commands.caption.run import BeamSearchJob, load_captioner
-from visattn.commands.options.arguments import (
+from visattn.commands.model_option import add_model, is_transformers, resolve_model
+from visattn.commands.options import (
     BULK,
     IN_FILES,
     WORD_METHODS,
@@ -26,14 +28,7 @@ from visattn.commands.options.arguments import (
     refuse_without,
     whole_number,
 )
-from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes, without_folder
-from visattn.commands.options.models import add_model, is_transformers, resolve_model
-from visattn.commands.options.videos import (
-    add_video,
-    has_videos,
-    run_model_videos,
-    video_sources,
-)
+from visattn.commands.videos import add_video, has_videos, run_model_videos, video_sources
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 _NO_MODEL = """\

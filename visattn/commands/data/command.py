@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.data.shards import add_shards, run_shards
-from visattn.commands.options.arguments import (
+from visattn.commands.files import create_folder, encode_png
+from visattn.commands.options import (
     CommandParser,
     add_options,
     add_overwrite,
     count,
     output_path,
+    print_dry_run,
     seed,
     whole_number,
 )
-from visattn.commands.options.dry_run import print_dry_run
-from visattn.commands.options.folders import create_folder, encode_png
-from visattn.commands.options.output_streams import print_row
+from visattn.commands.streams import print_row
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import check_own_folder, replace_set
 

@@ -3,17 +3,17 @@
 import argparse
 from typing import TYPE_CHECKING, Any, get_args
 
-from visattn.commands.options.arguments import (
+from visattn.commands.options import (
     Mode,
     add_options,
     count,
     output_path,
+    print_dry_run,
     refuse_unused,
     seed,
     whole_number,
 )
-from visattn.commands.options.dry_run import print_dry_run
-from visattn.commands.options.output_streams import print_row, progress_bar
+from visattn.commands.streams import print_row, progress_bar
 from visattn.results.kinds import CaptionFormat, Split
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help

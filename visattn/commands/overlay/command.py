@@ -4,7 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.options.arguments import (
+from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes
+from visattn.commands.model_option import add_model, resolve_model
+from visattn.commands.options import (
     BULK,
     LONGEST_SIDE,
     CommandParser,
@@ -12,19 +14,18 @@ from visattn.commands.options.arguments import (
     add_images,
     add_options,
     add_resize_mode,
+    describe_images,
     height_width,
     named_value,
+    print_dry_run,
     real_number,
     refuse_unused,
     refuse_without,
     whole_number,
 )
-from visattn.commands.options.boxes import BOX_OPTIONS, add_boxes, check_boxes
-from visattn.commands.options.dry_run import describe_images, print_dry_run
-from visattn.commands.options.models import add_model, resolve_model
-from visattn.commands.options.output_streams import print_lines
-from visattn.commands.options.videos import add_video, has_videos
-from visattn.commands.overlay.dense_target import add_dense_target
+from visattn.commands.overlay.methods import add_dense_target
+from visattn.commands.streams import print_lines
+from visattn.commands.videos import add_video, has_videos
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:

@@ -9,13 +9,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from visattn.commands.boxes import box_settings, boxes_of
+from visattn.commands.files import encode_png
 from visattn.commands.index import card_image
-from visattn.commands.options.boxes import box_settings, boxes_of
-from visattn.commands.options.folders import encode_png
-from visattn.commands.options.models import model_settings
-from visattn.commands.options.provenance import file_digest
-from visattn.commands.overlay.dense_target import check_one_photo, dense_record
-from visattn.commands.overlay.map_specs import SIMILARITY_NOTE, MapRunner, MapSpec
+from visattn.commands.model_option import file_digest, model_settings
+from visattn.commands.overlay.methods import (
+    SIMILARITY_NOTE,
+    MapRunner,
+    MapSpec,
+    check_one_photo,
+    dense_record,
+)
 from visattn.commands.records import Part, Record, plain_values
 from visattn.commands.run import Job
 from visattn.io.safe_text import print_message

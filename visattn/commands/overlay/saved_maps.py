@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options.boxes import BoxFile, boxes_of
-from visattn.commands.options.folders import create_folder, encode_png
+from visattn.commands.boxes import BoxFile, boxes_of
+from visattn.commands.files import create_folder, encode_png
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import WrittenFiles, replace_files
 

@@ -4,18 +4,22 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.dry_run import describe_model, print_dry_run
-from visattn.commands.options.folders import check_no_overwrite
-from visattn.commands.options.models import model_settings, move_to_device, read_class_names
-from visattn.commands.options.provenance import file_digest
-from visattn.commands.options.videos import (
+from visattn.commands.files import check_no_overwrite
+from visattn.commands.model_option import (
+    file_digest,
+    model_settings,
+    move_to_device,
+    read_class_names,
+)
+from visattn.commands.options import describe_model, print_dry_run
+from visattn.commands.overlay.methods import MapRunner, MapSpec
+from visattn.commands.videos import (
     VIDEO_SUFFIXES,
     VideoJob,
     run_videos,
     video_settings,
     video_sources,
 )
-from visattn.commands.overlay.map_specs import MapRunner, MapSpec
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:

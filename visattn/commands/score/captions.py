@@ -8,12 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from visattn.commands.options.arguments import (
-    CommandParser,
-    output_path,
-)
-from visattn.commands.options.folders import create_folder
-from visattn.commands.options.output_streams import print_lines
+from visattn.commands.files import create_folder
+from visattn.commands.options import CommandParser, output_path
+from visattn.commands.streams import print_lines
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import CaptionFormat

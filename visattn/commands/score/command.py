@@ -3,9 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from visattn.commands.options.arguments import (
-    CommandParser,
-)
+from visattn.commands.options import CommandParser
 from visattn.commands.score import (
     captions as score_captions,
     maps as score_maps,

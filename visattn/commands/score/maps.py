@@ -7,7 +7,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import (
+from visattn.commands.model_option import (
+    add_model,
+    file_digest,
+    load_explained_model,
+    model_settings,
+    resolve_model,
+)
+from visattn.commands.options import (
     CommandParser,
     add_options,
     add_resize_mode,
@@ -16,16 +23,9 @@ from visattn.commands.options.arguments import (
     refuse_without,
     whole_number,
 )
-from visattn.commands.options.models import (
-    add_model,
-    load_explained_model,
-    model_settings,
-    resolve_model,
-)
-from visattn.commands.options.output_streams import print_lines
-from visattn.commands.options.provenance import file_digest
-from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
+from visattn.commands.score.report import DIAGNOSTICS, diagnose
+from visattn.commands.streams import print_lines
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

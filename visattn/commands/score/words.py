@@ -8,15 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import (
-    WORD_METHODS,
-    CommandParser,
-    add_options,
-    add_resize_mode,
-    count,
-    refuse_without,
-)
-from visattn.commands.options.models import (
+from visattn.commands.model_option import (
     add_model,
     is_transformers,
     load_trained_model,
@@ -25,8 +17,16 @@ from visattn.commands.options.models import (
     resolve_model,
     transformers_directory,
 )
-from visattn.commands.options.output_streams import print_lines
+from visattn.commands.options import (
+    WORD_METHODS,
+    CommandParser,
+    add_options,
+    add_resize_mode,
+    count,
+    refuse_without,
+)
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
+from visattn.commands.streams import print_lines
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 

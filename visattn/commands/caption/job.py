@@ -9,16 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.boxes import box_settings, boxes_of
+from visattn.commands.files import encode_png
 from visattn.commands.index import Row, card_image
-from visattn.commands.options.boxes import box_settings, boxes_of
-from visattn.commands.options.folders import encode_png
-from visattn.commands.options.models import load_trained_model, model_settings
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.model_option import file_digest, load_trained_model, model_settings
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.results.cards import Card
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
@@ -28,12 +27,21 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
 
+
 _OF_VIDEO = ("frames", "seconds")
+
+
 _CARD_IMAGES = 4  # on the index, of several photos or frames
+
+
 _OPTIONS = ("method", "length_penalty", "seed")
+
+
 _FIGURES = {
     ".alignment": "--alignment", ".text": "--text-attention", ".heads": "--head-overview",
 }  # fmt: skip
+
+
 """Endings of the names of further figures, and the options that make them."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.commands.options.folders import create_folder, unique_names
+from visattn.commands.files import create_folder, unique_names
 from visattn.io.atomic import atomic_write
 
 

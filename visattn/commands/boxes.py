@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import (
-    real_number,
-    refuse_without,
-)
+from visattn.commands.options import real_number, refuse_without
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json
 
-if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+if TYPE_CHECKING:
     from visattn.results.attention_map import AttentionMap
     from visattn.results.map_boxes import MapBox, MapBoxes
 
+
 BOX_OPTIONS = ("boxes", "box_threshold")
+
+
 _DEFAULT = 0.5  # that of AttentionMap.boxes
 
 

@@ -17,6 +17,7 @@ from visattn.io.safe_text import silence, terminal_text
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+
 _RAISING = (
     "strict",
     "surrogateescape",

@@ -14,7 +14,7 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.commands.caption import huggingface
+from visattn.commands.caption import language as huggingface
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.pipelines.words.language_model import PhotoProcessor

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from visattn.cli import COMMANDS, main
-from visattn.commands.options.arguments import (
+from visattn.commands.options import (
     LARGEST_SEED,
     SHARED,
     batch_size,

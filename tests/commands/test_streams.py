@@ -10,7 +10,7 @@ import torch
 from command_sandbox import fill
 
 import visattn
-from visattn.commands.options.output_streams import print_row
+from visattn.commands.streams import print_row
 from visattn.io.safe_text import print_message, terminal_text
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -69,7 +69,7 @@ def test_captions_are_printed_with_closed_streams(ending: str, lines: int, sandb
         ["bash", "-c", line],
         cwd=sandbox,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "JAXTYPING_DISABLE": "1"}
-        | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        | {"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,

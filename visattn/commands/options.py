@@ -2,18 +2,30 @@
 
 import argparse
 import math
+import os
 import re
+import stat
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
+from visattn.commands.streams import print_lines
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import parse_json, terminal_text
 from visattn.results.kinds import WordMethod
 
+if TYPE_CHECKING:
+    from torch import nn
+
+
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
+
+
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
+
+
 WORD_METHODS: tuple[str, ...] = get_args(WordMethod)
 
 
@@ -154,7 +166,11 @@ def real_number(lowest: float, highest: float) -> Callable[[str], float]:
 
 # Upper bounds beyond which neither memory nor a folder is large enough.
 batch_size = whole_number(1, 65_536)
+
+
 count = whole_number(1, 1_000_000)
+
+
 seed = whole_number(0, LARGEST_SEED)
 
 
@@ -242,6 +258,8 @@ def output_path(text: str) -> Path:
 
 
 _EXISTING = "(default: refuse)"
+
+
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "out": {"type": output_path, "metavar": "DIR", "help": "output folder"},
     "strict": {
@@ -296,10 +314,20 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "help": "check the arguments, print the files that would be written, and stop",
     },
 }  # fmt: skip
+
+
 """Options of several commands: one name means the same in all of them."""
+
+
 BULK = ("shard", "overwrite", "mirror", "parquet")
+
+
 """Options of runs over many images: parts of them, resume, folders and tables."""
+
+
 IN_FILES = BULK[1:]
+
+
 """Options of `BULK` that have no effect without an output folder."""
 
 
@@ -431,3 +459,90 @@ def _given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterato
         name = action.dest
         if action.option_strings and getattr(args, name, action.default) != action.default:
             yield name, max(action.option_strings, key=len)
+
+
+def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str]) -> int:
+    """Print a line for each input and each file that a command would write; return 0.
+
+    Args:
+        reads: Descriptions of the inputs.
+        folder: Output folder; None if no files would be written to one.
+        files: Names of the output files; absolute ones do not lie in the folder.
+
+    Raises:
+        OSError: If the folder cannot be written.
+
+    Example:
+        >>> print_dry_run(["2 images"], None, [])
+        dry run: nothing is written
+        reads   2 images
+        writes  nothing without --out DIR
+        0
+    """
+    lines = [f"reads   {line}" for line in reads]
+    if folder is not None:
+        check_writable(folder)
+    paths = [Path(folder or "") / name for name in files if folder or Path(name).is_absolute()]
+    lines += [f"writes  {path}{' (overwrites)' * path.exists()}" for path in paths]
+    if not paths:
+        lines.append("writes  nothing without --out DIR")
+    print_lines(["dry run: nothing is written", *lines])
+    return 0
+
+
+def describe_images(paths: Sequence[Path]) -> str:
+    """Return number, file types and total size of images.
+
+    Example:
+        >>> describe_images([Path("no/a.png"), Path("no/b.JPG")])
+        '2 images: 1 .jpg, 1 .png; 0.0 MB'
+    """
+    counts = Counter(path.suffix.lower() for path in paths)
+    types = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(counts.items()))
+    size = sum(map(_file_size, paths)) / 10**6
+    return f"{len(paths):,} image{'' if len(paths) == 1 else 's'}: {types}; {size:,.1f} MB"
+
+
+def _file_size(path: Path) -> int:
+    """Return the bytes of a regular file; 0 for anything else and for unreadable paths."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def describe_model(model: "nn.Module", source: object) -> str:
+    """Return source, class and number of parameters of a model.
+
+    Args:
+        model: The model.
+        source: Its file or name.
+    """
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{source}: {type(model).__name__}, {count:,} parameters"
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files could be written into a folder, without creating it.
+
+    Args:
+        folder: Value of `--out`.
+
+    Raises:
+        OSError: If they could not.
+
+    Example:
+        >>> check_writable(Path(__file__))
+        Traceback (most recent call last):
+        OSError: --out ...dry_run.py cannot be written: ...dry_run.py is not a folder; choose ...
+    """
+    absolute = folder.absolute()
+    nearest = next(path for path in (absolute, *absolute.parents) if path.exists())
+    problem = ""
+    if not nearest.is_dir():
+        problem = f"{nearest} is not a folder"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        problem = f"{nearest} is not writable"
+    if problem:
+        raise OSError(f"--out {folder} cannot be written: {problem}; choose another folder")

@@ -8,24 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.caption.run import CaptionJob
-from visattn.commands.options.arguments import (
-    real_number,
-    whole_number,
-)
-from visattn.commands.options.boxes import BOX_OPTIONS
-from visattn.commands.options.folders import check_no_overwrite
-from visattn.commands.options.models import (
+from visattn.commands.boxes import BOX_OPTIONS
+from visattn.commands.caption.job import CaptionJob
+from visattn.commands.files import check_no_overwrite
+from visattn.commands.model_option import (
+    file_digest,
     is_transformers,
     move_to_device,
     transformers_directory,
 )
-from visattn.commands.options.provenance import file_digest
-from visattn.commands.options.videos import has_videos
+from visattn.commands.options import real_number, whole_number
+from visattn.commands.videos import has_videos
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:
     from torch import nn
 
     from visattn.images.reader import LoadedImage
@@ -34,22 +31,43 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.captions import Caption
     from visattn.results.map_boxes import MapBoxes
 
+
 _GENERATION = (
     "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
     "num_return_sequences",
 )  # fmt: skip
+
+
 _CONTROLS = ("layers", "heads", "relative", "without_sinks", "contrast")
+
+
 _STATISTICS = ("text_attention", "head_overview")
+
+
 ONLY_TRANSFORMERS = (
     "prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
     "together", "num_frames",
 )  # fmt: skip
+
+
 """Options that only models of transformers have."""
+
+
 _OF_ONE_PHOTO = ("gif", "alignment", "phrase_boxes", "contrast", "head_overview", *BOX_OPTIONS)
+
+
 _OF_EACH_FRAME = ("every", "max_frames", "smoothing", "clip_scale", "camera")
+
+
 """Options of videos that are captioned frame by frame."""
+
+
 _OF_SEVERAL = ("attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam")
+
+
 """Methods for several photos in one prompt, and for videos."""
+
+
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -58,11 +76,23 @@ _ONLY_VISATTN = {
     "resize_mode": "",
     "autocast": "--dtype",
 }
+
+
 """Options of visattn's captioners, and their counterparts."""
+
+
 _SELECTABLE = ("attention", "gradient_attention")
+
+
 _ALL_WEIGHTS = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")
+
+
 """Methods that need all attention weights of a forward pass."""
+
+
 _MAX_NEW_TOKENS = 30
+
+
 _LARGE = 10**9  # bytes
 
 

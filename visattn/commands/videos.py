@@ -6,25 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options.arguments import (
-    real_number,
-    whole_number,
+from visattn.commands.files import (
+    check_no_overwrite,
+    count_on_interrupt,
+    report_failures,
+    unique_names,
 )
-from visattn.commands.options.dry_run import describe_model, print_dry_run
-from visattn.commands.options.folders import check_no_overwrite, unique_names
-from visattn.commands.options.images import count_on_interrupt, report_failures
-from visattn.commands.options.models import model_settings
-from visattn.commands.options.output_streams import print_row, progress_bar
-from visattn.commands.options.provenance import file_digest
+from visattn.commands.model_option import file_digest, model_settings
+from visattn.commands.options import describe_model, print_dry_run, real_number, whole_number
 from visattn.commands.records import Origin, Part, ResultFolder, plain_values
+from visattn.commands.streams import print_row, progress_bar
 from visattn.io.atomic import temporary_folder
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
     from visattn.pipelines.video import VideoOverlay
 
+
 VIDEO_SUFFIXES = (".mp4", ".png")
+
+
 """Files of a video: the movie and the contact sheet; its record is a JSON file."""
+
+
 _COMMANDS = {"caption": "caption", "glimpses": "glimpse"}
 
 

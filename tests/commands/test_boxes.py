@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.options.boxes import _DEFAULT
+from visattn.commands.boxes import _DEFAULT
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import Scenes
 from visattn.results.map_boxes import BOX_THRESHOLD
