@@ -16,12 +16,13 @@ from model_examples import EXAMPLES
 from torch import Tensor, nn
 
 import visattn
-from visattn.models.base import Configurable, ImageClassifier, SmallEncoder, options_of
+from visattn.models.base import ImageClassifier, SmallEncoder
 from visattn.models.captioning.attending_decoder import AttendingDecoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.configurable import Configurable, options_of
 from visattn.models.saving.config import build_model, model_config
 from visattn.models.vqa.model import VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS

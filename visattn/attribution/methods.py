@@ -1,5 +1,16 @@
 """All attribution methods: importing this module fills the table of `registry`."""
 
+from visattn.attribution import (  # noqa: F401 (each registers its methods)
+    attention,
+    attn_lrp,
+    cam,
+    channel_cam,
+    gradient,
+    legrad,
+    modified_backward,
+    perturbation,
+    saliency,
+)
 from visattn.attribution.registry import (
     METHODS as METHODS,
     Method as Method,

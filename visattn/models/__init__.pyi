@@ -10,8 +10,10 @@ from .backbones.timm_classifier import (
 from .backbones.timm_encoder import (
     TimmEncoder as TimmEncoder,
 )
-from .base import (
+from .configurable import (
     SPECIAL_TOKENS as SPECIAL_TOKENS,
+)
+from .base import (
     DenseModel as DenseModel,
     ImageClassifier as ImageClassifier,
     ImageEncoder as ImageEncoder,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import visattn
 from visattn.blocks.additive import AdditiveAttention
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.models.base import ImageEncoder, ModelGraph, SmallEncoder, options_of
+from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.captioner import (
     AttentionStep,
     Captioner,
@@ -22,6 +22,7 @@ from visattn.models.captioning.captioner import (
     TeacherForcedOutput,
 )
 from visattn.models.captioning.graphs import decoding_graphs
+from visattn.models.configurable import ModelGraph, options_of
 from visattn.models.saving.graph_export import export_graph, read_graph_metadata
 from visattn.pipelines.caption_words import explain_words
 from visattn.results.kinds import SPECIAL_TOKENS

@@ -11,7 +11,8 @@ from model_examples import EXAMPLES
 from torch import nn
 
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.base import Configurable, SmallEncoder
+from visattn.models.base import SmallEncoder
+from visattn.models.configurable import Configurable
 from visattn.models.saving import config as meta
 from visattn.models.saving.config import (
     build_model,

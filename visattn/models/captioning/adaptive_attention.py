@@ -13,7 +13,7 @@ from visattn.blocks.additive import AdditiveAttention
 from visattn.functional.attention import context_vector
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers
-from visattn.models.base import ImageEncoder, ModelGraph, options_of
+from visattn.models.base import ImageEncoder
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.captioning.captioner import (
     AttentionStep,
@@ -22,6 +22,7 @@ from visattn.models.captioning.captioner import (
     TeacherForcedOutput,
 )
 from visattn.models.captioning.graphs import decoding_graphs
+from visattn.models.configurable import ModelGraph, options_of
 
 Feedback = Literal["none", "context", "location"]
 

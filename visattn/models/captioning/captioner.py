@@ -16,7 +16,8 @@ from visattn.functional.beams import (
     beam_search,
 )
 from visattn.functional.captions import WordPacking
-from visattn.models.base import Configurable, ImageEncoder, checked_words
+from visattn.models.base import ImageEncoder
+from visattn.models.configurable import Configurable, checked_words
 from visattn.results.kinds import END, PAD, START, UNKNOWN
 
 StateT = TypeVar("StateT", bound=BeamSearchState)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor, nn
 
-from visattn.models.base import ModelGraph, example_images
 from visattn.models.captioning.captioner import Captioner
+from visattn.models.configurable import ModelGraph, example_images
 from visattn.results.kinds import END, PAD, START, UNKNOWN
 
 

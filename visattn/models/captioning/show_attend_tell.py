@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from visattn.blocks.additive import SelectWeights
 from visattn.blocks.base import check_choice
 from visattn.functional.captions import WordPacking, sample_categorical
-from visattn.models.base import ImageEncoder, ModelGraph, options_of
+from visattn.models.base import ImageEncoder
 from visattn.models.captioning.attending_decoder import (
     AttendingDecoder,
     AttendingDecoderState,
@@ -19,6 +19,7 @@ from visattn.models.captioning.attending_decoder import (
 )
 from visattn.models.captioning.captioner import Captioner, Places, TeacherForcedOutput
 from visattn.models.captioning.graphs import decoding_graphs
+from visattn.models.configurable import ModelGraph, options_of
 
 
 def select_places(weights: Float[Tensor, "*b n"], places: Places) -> Float[Tensor, "*b n"]:

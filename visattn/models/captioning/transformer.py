@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from visattn.blocks.base import FastDropout, check_choice
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.positions import sincos_pos_embed
-from visattn.models.base import ImageEncoder, options_of
+from visattn.models.base import ImageEncoder
 from visattn.models.captioning.attending_decoder import feature_projection
 from visattn.models.captioning.captioner import (
     AttentionStep,
@@ -28,6 +28,7 @@ from visattn.models.captioning.decoder_layer import (
     KeyValues,
     PackedWords,
 )
+from visattn.models.configurable import options_of
 
 WordPositions = Literal["sincos", "learned"]
 

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
-from visattn.models.base import MAX_PIXELS, ImageClassifier, ModelGraph, example_images
+from visattn.models.base import MAX_PIXELS, ImageClassifier
+from visattn.models.configurable import ModelGraph, example_images
 from visattn.models.glimpses.retina import (
     Backend,
     GlimpseEncoderType,

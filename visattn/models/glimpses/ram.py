@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from visattn.blocks.base import check_choice
-from visattn.models.base import options_of
+from visattn.models.configurable import options_of
 from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseState
 from visattn.models.glimpses.retina import (
     Backend,

@@ -13,7 +13,7 @@ from torch import nn
 
 from visattn.images.reader import ImageLike, read_image
 from visattn.io.safe_text import read_json
-from visattn.models.base import Configurable
+from visattn.models.configurable import Configurable
 from visattn.models.saving.config import model_config
 from visattn.models.saving.runs import find_run, run_config
 

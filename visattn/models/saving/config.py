@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import visattn.models
 from visattn.blocks.registry import is_registered
-from visattn.models.base import CLASSES, Configurable, is_sharded
+from visattn.models.configurable import CLASSES, Configurable, is_sharded
 from visattn.models.saving.weight_files import Shapes, check_weight_types
 
 MAX_TENSOR_BYTES = 2**31  # of one tensor during construction or one forward pass

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from visattn.images.resize import ResizeMode
 from visattn.io.atomic import atomic_replace
 from visattn.io.safe_text import parse_json
-from visattn.models.base import Configurable, ModelGraph
+from visattn.models.configurable import Configurable, ModelGraph
 
 GRAPH_SUFFIXES = (".onnx", ".pt2")
 

@@ -15,7 +15,8 @@ from visattn.blocks.transformer.layer import EncoderLayer, PatchDropout
 from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.functional.positions import ResampleRule, sincos_pos_embed
 from visattn.io.messages import did_you_mean
-from visattn.models.base import ImageClassifier, ModelGraph, ParameterGroup, example_images
+from visattn.models.base import ImageClassifier, ParameterGroup
+from visattn.models.configurable import ModelGraph, example_images
 from visattn.models.saving.mapping import build_converted
 from visattn.models.vit.conversion import (
     vit_from_dinov2,

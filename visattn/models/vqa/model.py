@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.models.base import (
-    Configurable,
     DensePart,
     ImageEncoder,
     cell_coordinates,
-    checked_words,
     encoder_decoder_parameters,
     unregularized_parameters,
 )
+from visattn.models.configurable import Configurable, checked_words
 
 
 class GridTokens(nn.Module):

@@ -1,4 +1,4 @@
-"""Data modules of classes: torchvision data sets, folders, drawn scenes, cluttered digits, shards."""
+"""Data modules of classes: torchvision, folders, drawn scenes, cluttered digits, shards."""
 
 import itertools
 from abc import abstractmethod

@@ -1,0 +1,197 @@
+"""Models that can be saved: what their constructors got stays readable, and is the saved config."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor, nn
+
+from visattn.results.kinds import SPECIAL_TOKENS
+
+
+def checked_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a vocabulary as a tuple, if it begins with `SPECIAL_TOKENS`.
+
+    Args:
+        words: The vocabulary.
+
+    Raises:
+        ValueError: If it begins with other words.
+
+    Example:
+        >>> len(checked_words([*SPECIAL_TOKENS, "red"]))
+        5
+    """
+    if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        raise ValueError(
+            f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
+            "visattn.data.Vocabulary creates such a list"
+        )
+    return tuple(words)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelGraph:
+    """A part of a model that is exported as one graph, with its maps as outputs.
+
+    Example:
+        >>> images = example_images((2, 2))
+        >>> ModelGraph(nn.Flatten(), {"images": images}, ("pixels",), {}).suffix
+        ''
+    """
+
+    module: nn.Module
+    inputs: Mapping[str, Tensor]
+    """Example inputs by name; their first axis, the images, is free."""
+    outputs: tuple[str, ...]
+    """Names of the outputs."""
+    metadata: Mapping[str, Any]
+    """What the tensors mean, as plain values."""
+    suffix: str = ""
+    """What its file adds to the name of the model's."""
+
+
+def example_images(size: tuple[int, int]) -> UInt8[Tensor, "2 3 y x"]:
+    """Return images of noise that do not depend on the random state, to trace a graph with.
+
+    Args:
+        size: Height and width.
+
+    Example:
+        >>> example_images((3, 5)).shape
+        torch.Size([2, 3, 3, 5])
+    """
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, *size), dtype=np.uint8)
+    return torch.from_numpy(pixels)
+
+
+ConstructorT = TypeVar("ConstructorT", bound=Callable[..., None])
+
+
+CLASSES: dict[str, type["Configurable"]] = {}
+
+
+class Configurable:
+    """Keeps each argument of the constructor as an attribute; these attributes are what is saved.
+
+    A constructor writes only those that it changes or checks itself; all others get the value that
+    was passed. An attribute that is set later is saved as it is then. An argument that is a module
+    must be kept by the class, where its weights belong.
+
+    Example:
+        >>> class Scale(Configurable, nn.Module):
+        ...     def __init__(self, factor: float, *, bias: int = 0) -> None:
+        ...         super().__init__()
+        >>> scale = Scale(3)
+        >>> scale.bias = 2
+        >>> scale.saved_arguments()
+        {'factor': 3, 'bias': 2}
+    """
+
+    SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are saved beside the arguments of the constructor, if they are set."""
+    pipeline_tag: ClassVar[str] = ""
+    """What the model does, by the name that the Hugging Face hub gives the task."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _keeping_arguments(cls.__init__)
+        if not is_sharded(cls):
+            CLASSES[cls.__name__] = cls
+
+    @classmethod
+    def argument_names(cls) -> list[str]:
+        """Return the names of the constructor's arguments.
+
+        Raises:
+            TypeError: If it takes arguments without a name, of which a config cannot tell.
+        """
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+            raise TypeError(
+                f"the constructor of {cls.__name__} must name its arguments, or take those of "
+                "another with @options_of, so that a config can be saved"
+            )
+        return [each.name for each in parameters]
+
+    def saved_arguments(self) -> dict[str, Any]:
+        """Return the arguments that build this model as it is now, without its weights."""
+        names = [*self.argument_names(), *(name for name in self.SETTINGS if getattr(self, name))]
+        return {name: getattr(self, name) for name in names}
+
+    def export_graphs(self) -> list[ModelGraph]:
+        """Return the graphs that give the output and the maps of the model; none if none can.
+
+        Raises:
+            ValueError: If an option of the model stands against it.
+        """
+        return []
+
+    def run_blank_image(self) -> None:
+        """Run the model on one blank image, which shows how much memory its config needs."""
+        cast("Any", self)(torch.zeros(1, 3, *cast("Any", self).img_size))
+
+
+def is_sharded(model_class: type) -> bool:
+    """Return whether FSDP2 derived a class from that of a model, whose weights it shards."""
+    return any(base.__name__ == "FSDPModule" for base in model_class.__bases__)
+
+
+def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)  # inspect, the command line and the pages see the true signature
+    def keep_arguments(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        for name, value in list(bound.arguments.items())[1:]:
+            if not _is_kept(self, name) and not isinstance(value, nn.Module):
+                setattr(self, name, value)
+
+    return keep_arguments
+
+
+def _is_kept(model: Any, name: str) -> bool:
+    """Return whether a constructor set an attribute: a value, a property, a module or a tensor."""
+    parts = (vars(model).get(part, ()) for part in ("_modules", "_parameters", "_buffers"))
+    is_property = hasattr(getattr(type(model), name, None), "__set__")
+    return name in vars(model) or is_property or any(name in part for part in parts)
+
+
+def options_of(source: Callable[..., Any]) -> Callable[[ConstructorT], ConstructorT]:
+    """Let `**options` of a constructor stand for the keyword-only parameters of another function.
+
+    These are then written once. The signature has them before the constructor's own options.
+
+    Args:
+        source: The function or constructor that gets the options.
+
+    Example:
+        >>> def draw(size, *, color="red", width=1): ...
+        >>> @options_of(draw)
+        ... def draw_twice(size, *, gap=3, **options): ...
+        >>> inspect.signature(draw_twice)
+        <Signature (size, *, color='red', width=1, gap=3)>
+    """
+    options = _of_kind(source, inspect.Parameter.KEYWORD_ONLY)
+
+    def decorate(init: ConstructorT) -> ConstructorT:
+        positional = _of_kind(init, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        own = _of_kind(init, inspect.Parameter.KEYWORD_ONLY)
+        shown = cast("Any", init)
+        shown.__signature__ = inspect.Signature([*positional, *options, *own])
+        shown.__annotations__ |= {each.name: each.annotation for each in options}
+        return init
+
+    return decorate
+
+
+def _of_kind(function: Callable[..., Any], kind: Any) -> list[inspect.Parameter]:
+    return [each for each in inspect.signature(function).parameters.values() if each.kind is kind]
