@@ -12,8 +12,9 @@ from small_models import images, linear_model
 from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.gradient import fullgrad, guided_backprop, input_x_gradient
+from visattn.attribution.gradient import input_x_gradient
 from visattn.attribution.methods import METHODS, supported_methods
+from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.operations import model_operations, rectifiers_error

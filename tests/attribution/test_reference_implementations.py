@@ -21,13 +21,8 @@ from visattn.attribution.cam import (
     xgradcam,
 )
 from visattn.attribution.channel_cam import ablationcam, scorecam
-from visattn.attribution.gradient import (
-    fullgrad,
-    guided_backprop,
-    input_gradient,
-    input_x_gradient,
-    integrated_gradients,
-)
+from visattn.attribution.gradient import input_gradient, input_x_gradient, integrated_gradients
+from visattn.attribution.modified_backward import fullgrad, guided_backprop
 from visattn.attribution.perturbation import occlusion
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo

@@ -314,8 +314,6 @@ def _network(capacities: Float[Tensor, "l n n"], row: Float[Tensor, " n"]) -> An
     return csr_array((units.numpy(), places), shape=(source + 1, source + 1))
 
 
-
-
 Heads = HeadFusion | int | Sequence[int]
 
 

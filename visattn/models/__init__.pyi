@@ -10,9 +10,6 @@ from .backbones.timm_classifier import (
 from .backbones.timm_encoder import (
     TimmEncoder as TimmEncoder,
 )
-from .configurable import (
-    SPECIAL_TOKENS as SPECIAL_TOKENS,
-)
 from .base import (
     DenseModel as DenseModel,
     ImageClassifier as ImageClassifier,
@@ -36,6 +33,9 @@ from .captioning.show_attend_tell import (
 )
 from .captioning.transformer import (
     TransformerCaptioner as TransformerCaptioner,
+)
+from .configurable import (
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
 )
 from .detr import (
     DETR as DETR,

@@ -1,0 +1,261 @@
+"""Methods that change the backward pass or complete it: guided backpropagation, FullGrad."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from visattn.attribution.dense_targets import BoxTarget
+from visattn.attribution.registry import method
+from visattn.attribution.targets import ClassTarget, Target, check_one_per_image, target_values
+from visattn.functional.numerics import at_least_float32
+from visattn.geometry.placement import GridPlacement
+from visattn.recording.frozen import frozen, with_grad
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.operations import (
+    RECTIFIERS,
+    SMOOTH_ACTIVATIONS,
+    OperationRecorder,
+    rectifiers_error,
+)
+from visattn.recording.receptive_field import PositionTracer
+from visattn.results.attention_map import resample_to_input
+
+
+def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Return contributions of a layer as a map: absolute, normalized, summed over channels.
+
+    Each image is normalized to [0, 1] over all channels and positions; equal values give zeros.
+
+    Args:
+        contributions: Gradients times input, or gradients times biases.
+
+    Example:
+        >>> contribution_map(torch.tensor([[[[0.0, -1.0]], [[4.0, 2.0]]]]))
+        tensor([[[1.0000, 0.7500]]])
+
+    Source:
+        Srinivas and Fleuret 2019, arXiv:1905.00780, section 4, the post-processing of FullGrad.
+    """
+    sizes = at_least_float32(contributions).abs()
+    low, high = sizes.amin((1, 2, 3), keepdim=True), sizes.amax((1, 2, 3), keepdim=True)
+    return ((sizes - low) / torch.where(high > low, high - low, 1.0)).sum(1)
+
+
+_COMPLETENESS = 1e-3  # of the sum of absolute parts
+
+
+def _unguided(info: ModelInfo, _target: object) -> str:
+    """Return why the gradient of a model cannot be guided; "" if it can."""
+    return rectifiers_error(info.operations)
+
+
+def _incomplete(info: ModelInfo, target: object) -> str:
+    """Return why gradients times input and biases do not sum to the score; "" if they do."""
+    if isinstance(target, BoxTarget):
+        return "the score of a box is no sum of gradients times input and biases"
+    elementwise = RECTIFIERS | SMOOTH_ACTIVATIONS
+    others = [name for name in info.operations.names if name not in elementwise]
+    if not others:
+        return ""
+    return (
+        "it must consist of convolutions, linear layers, batch normalization, pooling and "
+        f"elementwise activations, but computes {', '.join(others)}"
+    )
+
+
+@method(
+    "guided_backprop",
+    title="Guided backpropagation",
+    paper="arXiv:1412.6806",
+    needs="gradient",
+    check=_unguided,
+    warning="fails sanity checks: it restores the edges of the image and hardly depends on the "
+    "class or on upper layers (arXiv:1810.03292)",
+)
+def guided_backprop(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    signed: bool = False,
+) -> Float[Tensor, "b y x"]:
+    """Guided backpropagation: the input gradient with positive parts only behind each ReLU.
+
+    Warning: its maps are sharp because they restore the edges of the image. They hardly change if
+    another class is explained or upper layers are randomized (Adebayo et al. 2018,
+    arXiv:1810.03292), so they are no evidence of what a model decides on.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+        signed: Return the sum over channels, instead of the maximum absolute value.
+
+    Raises:
+        ValueError: If the model computes no ReLU or also other activations, or the target does not
+            depend on the images.
+
+    Source:
+        Springenberg et al. 2014, arXiv:1412.6806, section 3.4.
+    """
+    with frozen(explained.model), OperationRecorder() as recorder:
+        inputs = with_grad(images)
+        output = explained.forward(inputs)
+        if error := rectifiers_error(recorder.operations(output)):
+            raise ValueError(
+                f"guided backpropagation does not fit {explained.info.name}: {error}; use "
+                "input_gradient"
+            )
+        for node in recorder.rectifiers(output):
+            node.register_prehook(_positive)
+        gradients = _rule_gradients(explained, inputs, target(output))
+    return gradients.sum(1) if signed else gradients.abs().amax(1)
+
+
+@method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
+def fullgrad(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> Float[Tensor, "b y x"]:
+    """FullGrad: gradients times input, and gradients times biases of all layers.
+
+    For CNNs of convolutions, batch normalization, pooling and elementwise activations these parts
+    sum to the score, which is checked. Biases of activations are implicit: what is not gradient
+    times input. The map is the sum of the absolute parts, each layer normalized.
+
+    Args:
+        explained: The model.
+        images: Normalized.
+        target: Target to explain.
+
+    Raises:
+        ValueError: If the parts do not sum to the score of the class, or the target does not depend
+            on the images.
+
+    Source:
+        Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
+    """
+    tracer = PositionTracer() if explained.align == "receptive_field" else None
+    collector = _BiasCollector(images, tracer)
+    with frozen(explained.model), tracer or nullcontext(), collector as biases:
+        inputs = with_grad(images)
+        if tracer is not None:
+            tracer.start(inputs)
+        values = target_values(explained, inputs, target)
+        gradients = _rule_gradients(explained, inputs, values)
+    values = values.detach()
+    biases.add(images * gradients)
+    if isinstance(target, ClassTarget):
+        error = (values.double() - biases.sums).abs()
+        if bool((error > _COMPLETENESS * biases.sizes).any()):
+            raise ValueError(
+                f"gradients times input and biases must sum to the score, but for "
+                f"{explained.info.name} they sum to {float(biases.sums[0]):.4g} and the score is "
+                f"{float(values[0]):.4g}: it has operations that FullGrad does not cover; use "
+                "gradcam or integrated_gradients"
+            )
+    return biases.maps
+
+
+def _rule_gradients(
+    explained: ExplainedModel, inputs: Float[Tensor, "b c y x"], values: Float[Tensor, " b"]
+) -> Float[Tensor, "b c y x"]:
+    """Return the gradients of the values of the target with respect to the images."""
+    check_one_per_image(values, len(inputs))
+    if not values.requires_grad:
+        raise ValueError(
+            "the target must be differentiable with respect to the images, but that of "
+            f"{explained.info.name} has no gradient; rise and occlusion need none"
+        )
+    return torch.autograd.grad(values.sum(), inputs)[0]
+
+
+def _positive(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Return the positive parts of gradients."""
+    return tuple(None if gradient is None else gradient.relu() for gradient in gradients)
+
+
+class _BiasCollector(TorchFunctionMode):
+    """Collects gradients times biases of all layers.
+
+    Args:
+        images: Normalized.
+        tracer: Knows where the outputs of the layers lie; None to stretch them from edge to edge.
+    """
+
+    def __init__(
+        self, images: Float[Tensor, "b c y x"], tracer: PositionTracer | None = None
+    ) -> None:
+        super().__init__()
+        self.tracer = tracer
+        self.size = (images.shape[2], images.shape[3])
+        self.maps = torch.zeros_like(images[:, 0])
+        self.sums = torch.zeros(len(images), dtype=torch.float64, device=images.device)
+        self.sizes = torch.zeros_like(self.sums)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function; the hook on its output is called in the backward pass."""
+        kwargs = kwargs or {}
+        bias = _bias(func, args, kwargs)
+        output = func(*args, **kwargs)
+        if bias is not None and output.requires_grad:
+            placement = None
+            if self.tracer is not None and output.ndim == 4:
+                placement = self.tracer.placement(output, (output.shape[2], output.shape[3]))
+            output.register_hook(lambda gradients: self.add(bias * gradients, placement))
+        return output
+
+    def add(self, contributions: Tensor, placement: GridPlacement | None = None) -> None:
+        """Add contributions; those without positions only count in the sum."""
+        total = contributions.detach().double().flatten(1).sum(1)
+        self.sums += total
+        self.sizes += total.abs()
+        if contributions.ndim == 4:
+            shares = contribution_map(contributions.detach())
+            self.maps += resample_to_input(shares, self.size, placement)
+
+
+def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return what a layer adds to gradient times input, broadcast to its output."""
+    name = getattr(func, "__name__", "")
+    if name in SMOOTH_ACTIVATIONS | RECTIFIERS | {"sigmoid", "tanh", "hardsigmoid"}:
+        return (
+            None if name.startswith("relu") and name != "relu6" else _implicit(func, args, kwargs)
+        )
+    if name == "batch_norm":
+        return _batch_norm_bias(*args, **kwargs)
+    if name not in ("conv2d", "conv_transpose2d", "linear"):
+        return None
+    bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+    return bias if name == "linear" or bias is None else bias.view(1, -1, 1, 1)
+
+
+def _batch_norm_bias(
+    images: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,  # noqa: ARG001
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Return the shift of batch normalization by running statistics, including that of the mean."""
+    if training or mean is None or var is None:
+        return None
+    shift = -mean / (var + eps).sqrt() * (1 if weight is None else weight)
+    shift = shift if bias is None else shift + bias
+    return shift.view(1, -1, *[1] * (images.ndim - 2))
+
+
+def _implicit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the value of an elementwise activation, less its derivative times the input."""
+    leaf = args[0].detach().clone().requires_grad_()
+    value = func(leaf.clone(), *args[1:], **kwargs)  # a clone, for in-place activations
+    [slope] = torch.autograd.grad(value.sum(), leaf)
+    return value.detach() - slope * leaf.detach()
