@@ -40,7 +40,7 @@ def test_every_numeric_option_has_a_range() -> None:
         for action in options(importlib.import_module(place).build_parser()):
             assert action.type not in (int, float), (name, action.option_strings)
             module = getattr(action.type, "__module__", "")
-            if not module.endswith(("options.arguments", "options.models")) or (
+            if not module.endswith(("commands.options", "commands.model_option")) or (
                 "NAME=VALUE" in str(action.metavar) or action.dest == "out"
             ):
                 continue

@@ -1,4 +1,4 @@
-"""Attention rollout and relevance propagation through all layers."""
+"""Attention methods: rollout, relevance propagation, attention flow, attention of a layer."""
 
 import importlib
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Dense targets on prepared images: functions from the output of a model to numbers."""
+"""Targets of dense models: pixels, regions, boxes and queries, bound to prepared images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

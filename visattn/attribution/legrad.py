@@ -1,4 +1,4 @@
-"""The blocks of a transformer, and the layers after the last one run on other tokens."""
+"""LeGrad: gradients of attention, at the tokens that each block of a transformer gives on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

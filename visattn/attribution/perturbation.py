@@ -1,4 +1,4 @@
-"""Masks of perturbation methods: sliding occlusion windows and random RISE masks."""
+"""Perturbation methods: occlusion, RISE, D-RISE, and changed copies of images."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args

@@ -1,4 +1,4 @@
-"""Filters of saliency models: Gabor energy, antialiased resizing, Gaussian pyramid."""
+"""Saliency without a model: Itti-Koch and spectral residual, with their filters."""
 
 import math
 from collections.abc import Callable, Sequence

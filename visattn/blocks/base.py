@@ -1,4 +1,4 @@
-"""Batch normalization that raises an informative error for a single value per channel."""
+"""Base of blocks: what they say of themselves, their normalization, and dropout of features."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

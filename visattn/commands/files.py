@@ -1,4 +1,4 @@
-"""Output folders, unique file names, and PNG encoding."""
+"""Files of the commands: input images, output folders, unique names, and PNG encoding."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""Provenance of results: digests of images, weights and code, by which a run is resumed."""
+"""Option `--model`, and the provenance of results: digests of images, weights and code."""
 
 import argparse
 import hashlib

@@ -1,4 +1,4 @@
-"""Phrase grounding annotations: noun phrases of captions with boxes (Flickr30k Entities)."""
+"""Phrases of captions with boxes (Flickr30k Entities): readers, samples, targets of supervision."""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Attention: score functions, and softmax with masks."""
+"""Attention: score functions, and softmax with masks.
+
+Scores have one row per query, so that a softmax over the last axis gives attention weights.
+"""
 
 import torch
 from jaxtyping import Bool, Float

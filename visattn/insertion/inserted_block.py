@@ -1,4 +1,4 @@
-"""Gating signal of an inserted block: the output of another module, carried by a hook."""
+"""Blocks at a site of a model, with the gating signal of another module."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence

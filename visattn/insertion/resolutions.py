@@ -1,4 +1,4 @@
-"""Channel axis and spatial size of features in models that mix NCHW and NHWC layouts."""
+"""Resolutions of a traced run: channel axes, spatial sizes, and where they change."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Insertion sites: modules after which a block can be inserted, and their selection."""
+"""Insertion sites: modules after which a block can be inserted, their selection and signals."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Weights of inserted blocks: from state dicts of other implementations, and baked into the CNN."""
+"""Weights of inserted blocks: of other implementations, and baked into the CNN."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,8 @@
-"""Atomic writing: a file or a folder appears complete or not at all; errors of full disks."""
+"""Atomic writing: a file or a folder appears complete or not at all; errors of full disks.
+
+Temporary files and folders are named `.NAME.xxxxxxxx.part` and locked while their writer lives, so
+that a cleaner knows those of killed writers from those of running ones.
+"""
 
 import contextlib
 import ctypes

@@ -1,4 +1,8 @@
-"""Untrusted files: regular files only, bounded size, strict UTF-8, JSON without duplicate keys."""
+"""Untrusted files: regular files only, bounded size, strict UTF-8, JSON without duplicate keys.
+
+Names of files, configs, classes and words may hold sequences that move the cursor, change the title
+of the window, or hide text. All that visattn prints passes `terminal_text`.
+"""
 
 import gc
 import json

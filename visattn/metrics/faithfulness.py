@@ -1,4 +1,4 @@
-"""Linear imputation of removed pixels from their neighbors (ROAD)."""
+"""Faithfulness: insertion and deletion curves, with ROAD's imputation of removed pixels."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Localization metrics: pointing game, energy-based pointing game, IoU of thresholded maps."""
+"""Localization: pointing games, IoU of thresholded maps, and energy in things."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""BLEU, and the n-gram counts that BLEU and CIDEr-D share."""
+"""Caption scores of n-grams: BLEU, ROUGE-L, CIDEr-D."""
 
 import math
 from collections import Counter

@@ -1,4 +1,8 @@
-"""Character classes of regular expressions: marks of letters, and scripts without spaces."""
+"""PTB tokenizer of the COCO evaluation code, with the character classes that it needs.
+
+The lists of abbreviations were obtained by running the official tokenizer on every word of up to
+five letters, and on 157,000 English words.
+"""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""Object queries of DETR: learned anchors, proposals of the first stage, and denoising queries."""
+"""DETR: a set of queries attends to the image, and each finds at most one object."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Residual units with an optional attention block before the addition."""
+"""ResNet with attention blocks in its residual units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple

@@ -1,4 +1,4 @@
-"""Preprocessing and layers of segmentation and detection models that are explained."""
+"""Attribution maps of classifiers, and of segmentation and detection models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Cross-attention of the queries of a detector."""
+"""Detections of DETR and of detectors of transformers, with the attention of their queries."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Maps of models that give several per image: words of captioners, glimpses of glimpse models."""
+"""Explainer: maps of any model by any method, placed on the photos."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

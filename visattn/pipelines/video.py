@@ -1,4 +1,4 @@
-"""Shots of a video: where the frames change at once, and maps that are smoothed within them."""
+"""Maps of videos: frames and shots, smoothed within them."""
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

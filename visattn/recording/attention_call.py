@@ -1,4 +1,4 @@
-"""Attention implementations of transformers, and how parts of a model are switched to another."""
+"""Attention calls: their inputs, outputs and weights, and the kernels that compute them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

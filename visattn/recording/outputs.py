@@ -1,4 +1,4 @@
-"""Class scores in the output of a model: where they are, or why there are none."""
+"""Outputs of a model: class scores or dense scores, where they are, or why there are none."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,9 @@
-"""Other rounding errors in a model, which show how much its output depends on them."""
+"""Other rounding errors in a model, which show how much its output depends on them.
+
+Names of outputs differ from model to model, and a feature vector has the shape `[b, k]` of class
+scores. How an output is computed tells more: scores are the last thing computed, and a classifier
+is a linear layer, or a convolution that is pooled. See `features_reason` for the rules.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod

@@ -1,4 +1,4 @@
-"""Outputs of vision towers that are kept from one run of a model and reused in the next."""
+"""Rows of words: attention of generated tokens, from one recorded run."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping

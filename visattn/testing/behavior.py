@@ -1,4 +1,4 @@
-"""Checks of behavior: batch independence, determinism, inputs and memory formats."""
+"""Checks of behavior: shapes, dtypes, gradients, independence of the batch, determinism."""
 
 import copy
 from collections.abc import Callable, Generator, Iterable

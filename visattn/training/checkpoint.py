@@ -1,4 +1,10 @@
-"""Checkpoint I/O: atomic writes, and loading without executing pickled code."""
+"""Checkpoints: atomic writes, safe loading, and states from which a run resumes exactly.
+
+Lightning counts what was started and what was completed, and infers from the differences in which
+hook a checkpoint was written. In some hooks this inference loses a validation or an epoch. The
+normalized state is one of three that Lightning resumes without loss: some batches of an epoch are
+completed; the same, and a validation is due; an epoch is completed.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checkpoints in a run folder: the newest usable one, and the damaged ones."""
+"""Run folders: how they are made, and their newest usable checkpoint."""
 
 import fcntl
 import io

@@ -1,4 +1,4 @@
-"""Figure of a caption of several photos or of a video: the maps of a word side by side."""
+"""Figures and animations of captions: the photo with the map of each word."""
 
 from collections.abc import Sequence
 from typing import Any

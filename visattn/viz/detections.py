@@ -1,4 +1,4 @@
-"""Boxes with labels, and sampling points, drawn on an image."""
+"""Figures of detections: boxes with labels, and sampling points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

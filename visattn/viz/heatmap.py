@@ -1,4 +1,4 @@
-"""Lookup tables of colormaps."""
+"""Heatmaps: colormaps, placement of cells, and blending with the photo."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

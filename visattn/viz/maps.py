@@ -1,4 +1,4 @@
-"""Maps on their photo: overlays, layers, and what a map explains."""
+"""Maps on their photo: overlays, layers, what a map explains, and comparisons of methods."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Contour lines of attention maps, drawn on an image with antialiasing."""
+"""Contours of maps and marks of what they explain, drawn with antialiasing."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Sanitizing of untrusted text for display: control characters, combining marks, length."""
+"""Text on images and pages: fonts, line breaks, and sanitizing of what is not ours."""
 
 import math
 import re

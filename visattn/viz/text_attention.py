@@ -1,4 +1,4 @@
-"""Matrix of the attention of words to text: to the prompt, to special tokens, to earlier words."""
+"""Attention of words to text as a matrix, and the overview of layers and heads."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Layout of a figure: a title and a grid of tiles."""
+"""Figures of tiles: title, grid, legend and crops."""
 
 import math
 from collections.abc import Callable, Sequence

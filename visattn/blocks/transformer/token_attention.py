@@ -1,4 +1,4 @@
-"""Layout of the tokens of an image: prefix tokens, grid and dropped patches."""
+"""Attention of the tokens of an image: prefix tokens, grid, dropped patches."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args

@@ -1,4 +1,4 @@
-"""Options of `visattn overlay` for a pixel, region, box or query of a dense model."""
+"""Methods of `visattn overlay`, and their targets: classes, pixels, regions, boxes, queries."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Statistics of the attention of a model, as JSON, as a plot and as a table."""
+"""Reports of scores: tables, plots, and statistics of the attention of a model."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

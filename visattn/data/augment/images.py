@@ -1,4 +1,4 @@
-"""Random augmentations of a whole batch, reproducible for each image."""
+"""Random augmentations of images and of whole batches, reproducible for each image."""
 
 import math
 from abc import ABC, abstractmethod

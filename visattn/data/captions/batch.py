@@ -1,4 +1,4 @@
-"""Caption vocabulary and word tokenizer."""
+"""Vocabulary, samples and batches of captioned images."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Left and right in texts about a mirrored image."""
+"""Data sets of captioned images: photos or cached features, also mirrored with their captions."""
 
 import os
 import re

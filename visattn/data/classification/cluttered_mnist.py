@@ -1,4 +1,4 @@
-"""Ink of digits: its box in an image, and its resizing to any position and scale."""
+"""Cluttered MNIST: digits of any size and place among parts of others."""
 
 import hashlib
 from collections.abc import Sequence

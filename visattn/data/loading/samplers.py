@@ -1,4 +1,4 @@
-"""Counter-based random numbers that depend on the seed and the index of a sample alone."""
+"""Samplers: length buckets, epochs, exact distributed evaluation, random numbers of a sample."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self

@@ -1,4 +1,4 @@
-"""Grammar of questions about scenes, their parser, and a solver that answers them symbolically."""
+"""Questions about scenes: their grammar, parser and solver, erasures, and the data set."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator

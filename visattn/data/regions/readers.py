@@ -1,4 +1,4 @@
-"""Mapping from COCO categories to ImageNet-1k classes."""
+"""Readers of images with annotated objects: ImageNet boxes, COCO instances, folders of masks."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""Scenes: a deterministic synthetic caption dataset, rendered on access."""
+"""Scenes: deterministic data sets of captions and of single objects, rendered on access."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

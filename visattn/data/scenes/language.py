@@ -1,4 +1,4 @@
-"""Caption grammar of scenes, with the object that each word refers to."""
+"""Captions of scenes: their grammar, and their verification against the scene."""
 
 import re
 from collections.abc import Callable, Sequence

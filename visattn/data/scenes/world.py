@@ -1,4 +1,4 @@
-"""Random scene contents: colored, textured objects of several sizes, without overlap."""
+"""Scenes: random contents, and how they are drawn."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Random access to samples in shards: an index lookup, then one read at an offset."""
+"""Random access to samples in shards, and the data sets of captions and classes on them."""
 
 import os
 import weakref

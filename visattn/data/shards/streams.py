@@ -1,7 +1,10 @@
-"""Samples of a tar that arrives as a stream, with limits on what is kept in memory.
+"""Samples of tars that arrive as a stream, with limits on what is kept in memory.
 
 Sizes of members are what their headers say: a few kilobytes of a sparse or compressed tar may
 announce gigabytes. They are compared with the limits before they are read.
+
+The webdataset library may execute commands in URLs and unpickle members unless its secure mode is
+enabled before the import; it is enabled here, and the samples are decoded by visattn.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Verification of shards: hashes, tar members and images."""
+"""Writing of shards, and their verification: hashes, tar members and images."""
 
 import fcntl
 import hashlib

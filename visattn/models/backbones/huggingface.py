@@ -1,4 +1,4 @@
-"""Checks of a config.json of transformers before a model is built from it."""
+"""Classifiers and detectors of transformers, built from a checked config.json."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""A loaded model with its preprocessing and class names; imports neither timm nor torchvision."""
+"""Pretrained models of timm and torchvision, with their preprocessing and class names."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Image classifier whose classes are texts, from a model that embeds images and texts."""
+"""Classifiers whose classes are texts, from models that embed images and texts."""
 
 import importlib
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""timm backbones by name, and loading of weight files into them."""
+"""timm classifiers by name, and loading of weight files into them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Self-attention layers on a feature grid, with memory slots."""
+"""Layers of transformer captioners: decoder layers, and encoder layers with memory slots."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Attention of a decoder with any score function, global or in a window of columns."""
+"""Sequence recognizer: reads a row of symbols, attending to columns."""
 
 from collections.abc import Sequence
 from dataclasses import replace

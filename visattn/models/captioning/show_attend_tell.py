@@ -1,4 +1,4 @@
-"""Hard attention of a captioner: each word reads one place of the grid, chosen or sampled."""
+"""Show, Attend and Tell: captions with soft or hard attention."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Self, get_args

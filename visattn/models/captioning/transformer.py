@@ -1,4 +1,4 @@
-"""Transformer caption decoder: teacher forcing on packed words, cached single steps."""
+"""Transformer captioner and its decoder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

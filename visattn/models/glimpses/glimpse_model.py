@@ -1,4 +1,4 @@
-"""Rollouts of the recurrent attention model: locations, logits, states and actions."""
+"""Base of glimpse models: location policy, and the rollout of a scan path."""
 
 import math
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""Recurrent attention model (RAM): classifies an image from a sequence of glimpses."""
+"""RAM and DRAM: recurrent models of glimpses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,18 @@
-"""Scanpaths that are not chosen by a policy: random, in raster order, over known objects."""
+"""Retina: patches of several scales at a location, and the networks that read them.
+
+A location is (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image, (0, 0) its center; x
+goes along the width, y along the height. A glimpse of g x g cells has a window
+for each scale: the first is g pixels wide, each next one twice as wide, all of them averaged down
+to g x g cells. In pixels from the edge, the window of scale i begins at
+
+    floor((location + 1) / 2 * side - g * 2^i / 2 + 1/2)
+
+Outside the image pixels have the value `pad_value`.
+
+Source:
+    Mnih et al. 2014, arXiv:1406.6247, section 3.1. The paper does not say how a window is placed
+    between pixels nor how it is reduced: here it snaps to the nearest pixel and averages boxes.
+"""
 
 import math
 from functools import partial

@@ -1,4 +1,8 @@
-"""Weight shapes and memory needs of a model, computed on the meta device."""
+"""Saved configs of models, and the shapes of their weights without memory.
+
+`visattn.models.configurable` says what a model keeps of the arguments. A config contains no code, and only
+classes of models can be built from one.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,4 +1,8 @@
-"""Checks of weight files: they are local, undamaged, finite and fit into memory."""
+"""Weight files: local, undamaged, finite, and small enough for the memory.
+
+Reading a file executes no code. Files are written atomically; damaged files and files of other
+libraries are refused.
+"""
 
 import hashlib
 import json

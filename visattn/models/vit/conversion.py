@@ -1,4 +1,4 @@
-"""Conversion of Vision Transformers between timm and visattn."""
+"""Conversion of Vision Transformers from timm, torchvision and DINOv2, and back."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Relation network: an MLP for each pair of cells, without attention."""
+"""Baselines of question answering: relation network and CNN with MLP, without attention."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""Tokens of the cells of a feature grid, which may attend to each other before a question reads."""
+"""Base of models that answer questions: tokens of the grid, and several questions per image."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Loading of vision-language models with their processors from a directory."""
+"""Vision-language models of transformers: loading, processing of prompts, generation."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Prompts: the photos that they show, and the keys and values that are kept of them."""
+"""Prompts: the photos that they show, and the keys and values that are kept of them.
+
+A replay then reads the words only, and the last token of the prompt, which chose the first of them.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

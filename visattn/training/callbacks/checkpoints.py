@@ -1,4 +1,4 @@
-"""Monitored validation metric: its direction, its check, and a fallback if it is not logged."""
+"""Checkpoints: the monitored metric, the best one, and the last one."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Graceful exit of training on SIGTERM and Ctrl-C."""
+"""Guards of training: signals, steps that are not finite, forwards of FSDP2."""
 
 import os
 import signal

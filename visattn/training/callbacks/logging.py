@@ -1,4 +1,4 @@
-"""A Lightning callback that follows attention maps of the same images during training."""
+"""Callbacks that log images: attention during training, panels of captions, crops and masks."""
 
 import sys
 from abc import ABC, abstractmethod

@@ -1,4 +1,7 @@
-"""Configs that come with visattn, found by name from any directory."""
+"""Command line of training before jsonargparse: configs by name, and clear errors.
+
+Only the standard library is imported, so that usage errors are reported before Lightning loads.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Text table of the scores of `validate` and `test`."""
+"""Checks of the trainer's options, and the table of the scores."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""Checks and errors of runs with several processes: equal data sets, lost processes."""
+"""Runs on several processes: launch, equal data sets, lost processes."""
 
 import re
 import subprocess

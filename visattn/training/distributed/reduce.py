@@ -1,4 +1,4 @@
-"""Random numbers of a training step, from the seed of the run and the number of the step alone."""
+"""Sums over processes, accumulated gradients, and random numbers of a step."""
 
 from collections.abc import Callable, Iterable
 

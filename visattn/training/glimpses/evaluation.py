@@ -1,4 +1,4 @@
-"""Known centers of objects as locations, and error rates after each glimpse."""
+"""Evaluation of glimpse models: error rates after each glimpse, and known centers of objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rewards of glimpses that classify an image, or read a sequence of labels from it."""
+"""Rewards and losses of glimpse models."""
 
 import math
 from dataclasses import dataclass

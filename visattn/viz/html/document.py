@@ -1,4 +1,4 @@
-"""Self-contained HTML pages with a strict content security policy."""
+"""Self-contained HTML pages with a strict content security policy, and pages of one photo."""
 
 import base64
 import hashlib

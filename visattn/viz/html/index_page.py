@@ -1,4 +1,4 @@
-"""HTML index page with a card for each image of a folder."""
+"""HTML pages of a folder: a card for each image, and the history of a training."""
 
 import re
 from collections.abc import Sequence

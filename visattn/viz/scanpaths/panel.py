@@ -1,4 +1,4 @@
-"""Line plot of class probabilities over glimpses."""
+"""Panel of a scan path: glimpses, patches, and class probabilities."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Placement of an image, its glimpse boxes and glimpse patches on a canvas of limited size."""
+"""Scan path on its image: glimpse boxes, patches, and the canvas that holds them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
