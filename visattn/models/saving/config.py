@@ -1,7 +1,7 @@
 """Saved configs of models, and the shapes of their weights without memory.
 
-`visattn.models.configurable` says what a model keeps of the arguments. A config contains no code, and only
-classes of models can be built from one.
+`visattn.models.configurable` says what a model keeps of the arguments. A config contains no code,
+and only classes of models can be built from one.
 """
 
 import inspect
