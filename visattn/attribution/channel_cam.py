@@ -19,11 +19,7 @@ from visattn.recording.model_info import ExplainedModel, FeatureLayer
 from visattn.results.attention_map import resample_to_input
 
 _MAX_VALUES = 2**25  # of all feature maps in a forward pass
-
-
 _MAX_IMAGES = 32
-
-
 _TOLERANCE = 1e-3  # of the scores: rounding in kernels for other batch sizes
 
 

@@ -35,11 +35,7 @@ from visattn.recording.outputs import (
 from visattn.results.info import MapInfo, Thing
 
 Label = int | str | None
-
-
 Part = Literal["score", "left", "top", "right", "bottom"]
-
-
 SIDES = ("left", "top", "right", "bottom")
 
 

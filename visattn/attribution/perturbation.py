@@ -383,26 +383,13 @@ class _Similarity:
 
 
 _PIXELS = 224 * 224
-
-
 _IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
-
-
 _IMAGES_PER_DEVICE = 512
-
-
 _IMAGES_PER_GRADIENT_BATCH = 32
-
-
 _GRADIENT_BYTES = 2**30
-
-
 _BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
 
-
 VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
-
-
 """Maps variants of images to one number for each."""
 
 

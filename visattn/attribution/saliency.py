@@ -234,11 +234,7 @@ def spectral_residual(
 
 
 _MIN_MAXIMUM = 1e-4  # a map below this everywhere holds rounding errors only
-
-
 _TIE_TOLERANCE = 1e-4  # relative to the maximum: smaller differences are rounding errors
-
-
 _PEAK_THRESHOLD = 0.1  # relative to the maximum: lower local maxima are ignored
 
 
@@ -461,8 +457,6 @@ def _argmax(
 
 
 _RANDOM_GRID = (7, 7)
-
-
 _SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
 
 
@@ -591,8 +585,6 @@ def edge_maps(
 BASELINES: dict[
     str, Callable[[Float[Tensor, "b c y x"], Sequence[int]], Float[Tensor, "b y x"]]
 ] = {"random": random_maps, "center": center_maps, "edges": edge_maps}
-
-
 """Functions from normalized images, and a seed for each, to baseline maps, by name."""
 
 

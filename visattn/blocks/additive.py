@@ -10,8 +10,6 @@ from visattn.blocks.tap import Tap
 from visattn.functional.attention import additive_scores, context_vector
 
 SelectWeights = Callable[[Float[Tensor, "*b n"]], Float[Tensor, "*b n"]]
-
-
 """Maps attention weights to those that are read, such as a single sampled place."""
 
 

@@ -23,8 +23,6 @@ from visattn.functional.luong import (
 from visattn.functional.masks import length_mask
 
 Score = Literal["dot", "general", "concat", "location"]
-
-
 Alignment = Literal["global", "monotonic", "predictive"]
 
 

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from visattn.results.attention_map import AttentionMap
     from visattn.results.map_boxes import MapBox, MapBoxes
 
-
 BOX_OPTIONS = ("boxes", "box_threshold")
-
-
 _DEFAULT = 0.5  # that of AttentionMap.boxes
 
 

@@ -180,10 +180,7 @@ def _printable(part: str) -> str:
 
 
 Key = TypeVar("Key")
-
-
 Value = TypeVar("Value")
-
 
 # Decoded images wait in memory until their batch is full: at most about this many pixels.
 PIXELS_PER_BATCH = 64_000_000

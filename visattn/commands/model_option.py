@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
-
-
 _DIGEST_LENGTH = 16  # hexadecimal digits
 
 
@@ -136,8 +134,6 @@ def _loaded_files(folder: Path) -> set[Path]:
 
 
 _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
-
-
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
 

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
-
-
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
-
-
 WORD_METHODS: tuple[str, ...] = get_args(WordMethod)
 
 
@@ -166,11 +162,7 @@ def real_number(lowest: float, highest: float) -> Callable[[str], float]:
 
 # Upper bounds beyond which neither memory nor a folder is large enough.
 batch_size = whole_number(1, 65_536)
-
-
 count = whole_number(1, 1_000_000)
-
-
 seed = whole_number(0, LARGEST_SEED)
 
 
@@ -258,8 +250,6 @@ def output_path(text: str) -> Path:
 
 
 _EXISTING = "(default: refuse)"
-
-
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "out": {"type": output_path, "metavar": "DIR", "help": "output folder"},
     "strict": {
@@ -314,20 +304,10 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "help": "check the arguments, print the files that would be written, and stop",
     },
 }  # fmt: skip
-
-
 """Options of several commands: one name means the same in all of them."""
-
-
 BULK = ("shard", "overwrite", "mirror", "parquet")
-
-
 """Options of runs over many images: parts of them, resume, folders and tables."""
-
-
 IN_FILES = BULK[1:]
-
-
 """Options of `BULK` that have no effect without an output folder."""
 
 

@@ -17,7 +17,6 @@ from visattn.io.safe_text import silence, terminal_text
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-
 _RAISING = (
     "strict",
     "surrogateescape",

@@ -22,13 +22,8 @@ from visattn.io.safe_text import print_message
 if TYPE_CHECKING:
     from visattn.pipelines.video import VideoOverlay
 
-
 VIDEO_SUFFIXES = (".mp4", ".png")
-
-
 """Files of a video: the movie and the contact sheet; its record is a JSON file."""
-
-
 _COMMANDS = {"caption": "caption", "glimpses": "glimpse"}
 
 

@@ -166,8 +166,6 @@ class BeamSearchState(Protocol):
 
 
 StateT = TypeVar("StateT", bound=BeamSearchState)
-
-
 DecoderStep = Callable[
     [StateT, Int[Tensor, "b k"]], tuple[Float[Tensor, "b k v"], StateT, StepOutputT]
 ]

@@ -102,10 +102,7 @@ def packed_indices(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[T
 
 
 Reduction = Literal["paper", "arctic", "mean"]
-
-
 AttentionLoss = Literal["cross_entropy", "mass"]
-
 
 _EPS = 1e-12  # negligible beside attention weights, and its inverse is finite in float32
 

@@ -11,8 +11,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 CausalAlignment = Literal["upper_left", "lower_right"]
-
-
 Device = torch.device | str | None
 
 

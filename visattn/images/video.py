@@ -20,20 +20,10 @@ from visattn.io.atomic import atomic_replace, is_disk_full
 from visattn.io.safe_text import open_regular_file
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
-
-
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
-
-
 _DEFAULT_FPS, _MAX_FPS = 25.0, 1000.0
-
-
 _MAX_PIXELS = 64_000_000  # of a frame
-
-
 _FFMPEG_LEVEL, _FFMPEG_QUIET = "OPENCV_FFMPEG_LOGLEVEL", "-8"
-
-
 _LEVELS_LOCK = threading.Lock()  # they are those of the process
 
 
@@ -415,8 +405,6 @@ def _to_rgb(pixels: UInt8[np.ndarray, "..."]) -> UInt8[np.ndarray, "y x 3"]:
 
 
 _CONTAINERS = (b"moov", b"trak", b"edts", b"mdia", b"minf", b"stbl")
-
-
 _HEADER = 8  # bytes: length and kind of a box
 
 

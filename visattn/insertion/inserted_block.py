@@ -107,8 +107,6 @@ def check_aspect_ratio(features: Grid, signal: Grid, names: Mapping[str, str]) -
 
 
 CHILD_NAME = "visattn"
-
-
 """Name of the child module that holds the blocks inserted after a module."""
 
 

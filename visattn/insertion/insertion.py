@@ -32,11 +32,7 @@ from visattn.insertion.trace import Example, modes_restored, run_model, trace_mo
 from visattn.io.argument_checks import checked_arguments
 
 _FROZEN = "visattn_frozen"
-
-
 """Attribute of a module: the names of its own parameters that `freeze_except_blocks` froze."""
-
-
 _SAVED = "visattn_saved_buffers"
 
 
@@ -230,8 +226,6 @@ _HOOKS = (_stay_in_eval, _save_buffers, _restore_buffers)
 
 
 BlockFactory = Callable[..., nn.Module]
-
-
 BlockSpec = str | BlockFactory | Sequence[str | BlockFactory]
 
 

@@ -7,15 +7,10 @@ from typing import Any, cast
 
 Grid = tuple[int, int]
 
-
 _CHANNELS_FIRST = frozenset(
     {"conv2d", "conv_transpose2d", "batch_norm", "group_norm", "instance_norm"}
 )
-
-
 _CHANNELS_LAST = frozenset({"linear"})
-
-
 _LAYOUT_CHANGES = frozenset(
     {"reshape", "view", "flatten", "unflatten", "transpose", "swapaxes", "movedim", "unfold"}
 )

@@ -22,8 +22,6 @@ from visattn.insertion.trace import Trace
 from visattn.io.messages import did_you_mean
 
 _MAX_LISTED = 12
-
-
 """Number of candidates listed in an error message."""
 
 

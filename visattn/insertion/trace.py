@@ -115,26 +115,17 @@ class Trace:
 
 Example = Tensor | tuple[Any, ...]
 
-
 # Torch functions by name. Pass-through functions only scale features or permute their axes.
 _ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
-
-
 _PASS_THROUGH = frozenset(
     {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
     | {"transpose", "contiguous", "to", "clone", "dropout"}
 )
-
-
 _CONVOLUTIONS = frozenset({"conv2d", "conv_transpose2d"})
-
-
 _RESIZERS = _CONVOLUTIONS | {
     *("max_pool2d", "_max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "lp_pool2d"),
     *("interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "grid_sample", "max_unpool2d"),
 }
-
-
 _JOINS = _ADDITIONS | {"cat", "concat", "concatenate"}
 
 

@@ -36,11 +36,7 @@ _KEY_PATTERNS: dict[str, dict[str, str]] = {
         r"(?:SpatialGate\.spatial|spatial\.conv)\.bn\.(\w+)": "norm",
     },
 }
-
-
 _ATTRIBUTE_NAMES = ("se", "se_module", "eca", "cbam", "attn")
-
-
 """Attribute names of an attention block in the residual blocks of other libraries."""
 
 
@@ -185,8 +181,6 @@ def _convert_layout(key: str, value: Tensor, block: nn.Module, target: Tensor) -
 
 
 HOST = "host"
-
-
 """Name of the child that holds the original module after `bake`."""
 
 

@@ -19,11 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PART_SUFFIX = ".part"
-
-
 _PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part(\.[0-9A-Za-z]{1,12})?")
-
-
 _AT_CWD, _LINUX_EXCHANGE, _MACOS_SWAP = -100, 2, 2
 
 
@@ -253,14 +249,8 @@ _PROBLEMS = {
     errno.EDQUOT: "the disk quota is exceeded",
     errno.EROFS: "the disk is read-only",
 }
-
-
 DISK_ERRNOS = frozenset(_PROBLEMS)
-
-
 """Numbers of the errors that are explained."""
-
-
 _MIN_FREE_BYTES = 2**16  # below this a writer that failed without an errno had no space
 
 

@@ -22,13 +22,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 MAX_BYTES = 2**30
-
-
 CONTROL_CHARACTERS = re.compile(
     "[\0-\x1f\x7f-\x9f\ud800-\udfff]"
 )  # control characters and surrogates
-
-
 _BYTE_ORDER_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -36,13 +32,8 @@ _BYTE_ORDER_MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 
-
 _SHORTENER = reprlib.Repr()
-
-
 _SHORTENER.maxlevel, _SHORTENER.maxstring = 3, 60
-
-
 _SHORTENER.maxother, _SHORTENER.maxlong = 60, 40
 
 

@@ -36,8 +36,6 @@ def score_signature(images: int, references: Iterable[int], *, java: Iterable[st
 
 
 BLEUS = tuple(f"BLEU-{n}" for n in range(1, MAX_ORDER + 1))
-
-
 FEW = 100  # number of images below which CIDEr-D is unreliable
 
 
@@ -183,7 +181,6 @@ def _warnings(
 
 
 VERSIONS = {"METEOR": "meteor:1.5", "SPICE": "spice:1.0"}
-
 
 _SPICE_JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
 

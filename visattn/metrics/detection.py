@@ -6,24 +6,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 IOU_THRESHOLDS = np.linspace(0.5, 0.95, 10)
-
-
 RECALL_LEVELS = np.linspace(0.0, 1.0, 101)
-
-
 MAX_DETECTIONS = (1, 10, 100)
-
-
 AREA_RANGES = {
     "all": (0.0, 1e10),
     "small": (0.0, 32.0**2),
     "medium": (32.0**2, 96.0**2),
     "large": (96.0**2, 1e10),
 }
-
-
 """Areas in pixels of the original image; both ends belong to the range."""
-
 
 AP_METRICS = (
     "AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large",

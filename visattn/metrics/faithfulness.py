@@ -308,10 +308,7 @@ def spearman_correlation(
 
 _TOLERANCE = 1e-4  # of the imputation, far below the added noise
 
-
 ScoreFunction = Callable[[Float[Tensor, "b c y x"]], Float[Tensor, " b"]]
-
-
 """Maps normalized images to one score each, such as the probability of a class.
 
 With more than one variant per batch it gets variant 0 of all images, variant 1 of all, ..."""

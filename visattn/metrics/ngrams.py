@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 MAX_ORDER = 4  # length of the longest n-gram
 
-
 Ngram = tuple[str, ...]
 
 
@@ -32,8 +31,6 @@ def ngram_counts(words: Sequence[str]) -> NgramCounts:
 
 
 _TINY = 1e-15  # added to numerators, so that a precision without matches is not exactly 0
-
-
 _SMALL = 1e-9  # added to denominators, so that captions without n-grams do not divide by 0
 
 

@@ -17,14 +17,8 @@ UNSPACED_LETTERS = (
     "\u1000-\u102a\u103f\u1050-\u1055\u105a-\u105d\u1061\u1065\u1066\u106e-\u1070\u1075-\u1081\u108e"
     "\u1780-\u17b3\u17d7"
 )
-
-
 """Ranges for the inside of a character class; a letter of them, with its marks, is a token."""
-
-
 _VOWELS = "\u0e33\u0eb3"  # Thai and Lao am, which is drawn above the letter before it
-
-
 _STACKING = "\u1039\u17d2"  # write the next Burmese or Khmer letter below this one
 
 
@@ -41,22 +35,12 @@ def _mark_ranges() -> Iterator[str]:
 
 
 MARKS = "".join(_mark_ranges())
-
-
 """Ranges of combining marks: vowel signs and accents, which belong to the letter before them."""
-
-
 UNSPACED_TOKEN = (
     rf"[{UNSPACED_LETTERS}](?:[{MARKS}{_VOWELS}]|(?<=[{_STACKING}])[{UNSPACED_LETTERS}])*"
 )
-
-
 """Pattern of a letter of a script without spaces, with its marks and the letters below it."""
-
-
 _UNSPACED = re.compile(UNSPACED_TOKEN)
-
-
 _PUNCTUATION = dict.fromkeys(map(ord, "、。〈〉《》「」『』【】・！（），．：；？"), " ")  # noqa: RUF001
 
 
@@ -81,7 +65,6 @@ elec ens ft gen gov govs hon insp invt jos lieut lt maj messrs mfg mlle mme mr m
 natl pfc ph pres prof profs pvt rep reps rev sen sens sfc sgt spc st ste supt supts treas vs wm
 """
 
-
 # Abbreviations that keep their period even before a single letter: jan.x is two tokens.
 ENDINGS = """
 al ala apr ariz assn aug bancorp bhd bldg blvd bros calif co colo conn corp cos ct dak dec esq est
@@ -90,14 +73,11 @@ neb nev nov oct okla penn plc ppte pptes ppty pptys pte ptes pty ptys rd rt sep 
 tel tenn thu thurs tue tues univ va vt wed wis wisc wyo
 """
 
-
 # Abbreviations only if capitalized: "they wash." but "Seattle, Wash."
 CAPITALS = "ark az del ill la mass miss ore pa tex wash"
 
-
 # Abbreviations only before a number: "no. 5" but "she says no."
 COUNTERS = "art ca fig figs no nos op pp prop"
-
 
 # If capitalized, these words start a sentence, so a letter before them ends one: "on plan B. The".
 STARTERS = """
@@ -114,11 +94,7 @@ _SYMBOLS = (  # ranges of symbols that the official tokenizer recognizes, a subs
     (0x2153, 0x215E), (0x2190, 0x2BFF), (0x3001, 0x3002), (0x3012, 0x3012), (0x30FB, 0x30FB),
     (0xFF01, 0xFF65), (0xFFE0, 0xFFE1), (0xFFE5, 0xFFE6),
 )  # fmt: skip
-
-
 _LETTER_CATEGORIES = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Nd"}
-
-
 _REPLACEMENTS = {
     "\x80": "$", "\x91": "«", "\x92": "’", "\x93": "“", "\x94": "”", "\x96": "–", "\x97": "–",
     "¤": "$", "«": "“", "»": "”", "\u2010": "¬", "\u2011": "¬", "–": "–", "—": "–", "―": "–",
@@ -170,67 +146,31 @@ def _alternatives(words: str) -> str:
 
 
 _L, _W = "[A-Za-zé]", "[A-Za-z0-9é]"
-
-
 _A = "['’]"  # the right curly quote is an apostrophe too
-
-
 _CLITIC = r"'(?i:[msd]|re|ve|ll)(?![A-Za-z])|’(?i:[msd]|re|ve|ll)"
-
-
 _NUMBER = r"(?:[0-9]*(?:[.:,][0-9]+)+|[0-9]+)"
-
-
 _PART = rf"(?:[dloDLO]{_A}{_W}{{2,}}|(?:[A-Za-z]\.){{2,}}|{_W}+)"
-
-
 _CAPITALIZED = _alternatives(f"{CAPITALS.title()} {CAPITALS.upper()}")
-
-
 _SENTENCE_START = "|".join(f"{word[0].upper()}(?i:{word[1:]})" for word in STARTERS.split())
-
-
 _FILE_TYPES = (
     "bat|bmp|c|class|cgi|cpp|dll|docx?|exe|gif|gz|html?|h|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|ppt|ps|"
     "py|sql|tar|txt|wav|x|xml|zip"
 )
-
-
 _NO_URL = r' "()<>{|}'
-
-
 _URL_END = rf"[^{_NO_URL}.!?,-]"
-
-
 _SITE_SIGN = "#%&*+~«’“”–…§"
 
-
 _HYPHENED = rf"(?:[A-Za-z0-9][A-Za-z0-9.,]*|{_PART})(?:-{_PART})+"  # t-shirt, non-U.S.
-
-
 _UNDERSCORED = rf"{_W}+(?:[_-]{_W}+)+"
-
-
 _JOINED = r"[A-Z]+(?:(?:&(?:amp;)?|\+)[A-Z]+)+"  # AT&T, but at & t
-
-
 _SLASHED = r"[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}(?:\\?/[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}){1,2}"
-
-
 _FILE = rf"[A-Za-z0-9][A-Za-z0-9.]*\.(?i:{_FILE_TYPES})(?=[ ,.;:!?]|$)"
-
-
 _MAIL = rf"[A-Za-z0-9][^{_NO_URL}@]{{,64}}@(?:[^{_NO_URL}.@]+\.)*[^{_NO_URL}.@]+"
-
-
 _SITE = (  # lengths are bounded, so that matching time is bounded
     rf"(?i:[a-zé{_SITE_SIGN}][a-z0-9é{_SITE_SIGN}]{{,63}}\.(?:[a-z0-9é{_SITE_SIGN}]{{1,63}}\.){{,9}}"
     rf"(?:com|net|org|edu)(?:/[^{_NO_URL}]+{_URL_END})?)"
 )
-
-
 _TWO_WORDS = rf"(?i:cannot|gonna|gotta|lemme|gimme|wanna)(?!{_W})"
-
 
 _WORDS = [  # tokens that start with a letter
     _TWO_WORDS,
@@ -260,8 +200,6 @@ _WORDS = [  # tokens that start with a letter
     _MAIL,
     _FILE,
 ]
-
-
 _NUMBERS = [  # tokens that start with a digit
     rf"{_W}+(?:¬{_W}+)*",
     rf"{_W}+(?:-{_W}+)*\.(?P<next>[,;:])",
@@ -275,8 +213,6 @@ _NUMBERS = [  # tokens that start with a digit
     _FILE,
     _MAIL,
 ]
-
-
 _APOSTROPHES = [
     _CLITIC,
     r"'[nN](?:['’]|(?= |$))|’[nN]['’]?",  # rock 'n' roll
@@ -284,8 +220,6 @@ _APOSTROPHES = [
     rf"{_A}(?i:em|till?|cause)",
     rf"{_A}(?:[2-9]0s|[0-9]{{2}}(?= |$))",  # '90s, '68
 ]
-
-
 _REST = [
     rf"[-+]{_NUMBER}|{_NUMBER}",
     r"\([0-9]{2,3}\) ?[0-9]{3,4}[- ]?[0-9]{3,5}",  # a telephone
@@ -356,7 +290,6 @@ def _character_kind(character: str) -> str:
 # The official list without four tokens that never occur: brackets become lower case and are kept.
 REMOVED = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
-
 _TOKEN_NAMES = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
     "–": "--", "…": "...", '"': "''", "«": "`", "’": "'", "“": "``", "”": "''",
@@ -365,14 +298,8 @@ _TOKEN_NAMES = {
     "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'", "&nbsp;": "",
     "&mdash;": "--", "&ndash;": "--",
 }  # fmt: skip
-
-
 _PARENTHESES = str.maketrans({"(": "-lrb-", ")": "-rrb-"})
-
-
 _CLITIC_TOKENS = re.compile("['’](?:[msd]|re|ve|ll)|n['’`\u2018\u201b]t")
-
-
 # Texts whose tokens may contain spaces, or depend on the next word: numbers (5 1/2, telephone
 # numbers, no. 5), tags, spaced periods.
 _SPANS_SPACES = re.compile(r"[0-9<]|\. \.|\b[A-Za-z]\. +[A-Z]")

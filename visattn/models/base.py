@@ -20,11 +20,7 @@ from visattn.recording.probe_cache import probe_grids
 
 
 MAX_PIXELS = 2**24
-
-
 """Pixels of one input image: 4096 x 4096. A model file may not ask for more memory than that."""
-
-
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data
 
 
@@ -379,8 +375,6 @@ def cell_coordinates(grid: Float[Tensor, "b c y x"]) -> Float[Tensor, "1 2 y x"]
 
 
 ParameterGroup = Literal["backbone", "blocks", "head"]
-
-
 _LUMA = (0.299, 0.587, 0.114)  # Pillow's weights for converting RGB to gray
 
 

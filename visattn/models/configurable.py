@@ -72,7 +72,6 @@ def example_images(size: tuple[int, int]) -> UInt8[Tensor, "2 3 y x"]:
 
 ConstructorT = TypeVar("ConstructorT", bound=Callable[..., None])
 
-
 CLASSES: dict[str, type["Configurable"]] = {}
 
 

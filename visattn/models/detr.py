@@ -141,8 +141,6 @@ def cell_anchors(grid: tuple[int, int], *, like: Tensor) -> Float[Tensor, "m 4"]
 
 
 CrossAttention = Literal["dense", "deformable"]
-
-
 _TEMPERATURE = 20.0  # as in DAB-DETR: wavelengths from the whole image to a twentieth of a turn
 
 
@@ -277,11 +275,7 @@ def cell_centers(grid: tuple[int, int], *, like: Tensor) -> Float[Tensor, "m 2"]
 
 
 QueryType = Literal["anchors", "learned"]
-
-
 ClassProbability = Literal["sigmoid", "softmax"]
-
-
 _PRIOR = 0.01  # initial probability of each class with the sigmoid
 
 

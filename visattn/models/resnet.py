@@ -11,8 +11,6 @@ from visattn.blocks.registry import create_block
 from visattn.models.base import ImageClassifier, parse_block_name
 
 BlockFactory = Callable[[int], nn.Module]
-
-
 """Creates an attention block for a number of channels."""
 
 
@@ -151,8 +149,6 @@ def _create_shortcut(
 
 
 Shortcut = Literal["projection", "padding"]
-
-
 BlockPosition = Literal["residual", "stage_end"]
 
 

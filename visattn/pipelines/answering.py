@@ -29,11 +29,7 @@ from visattn.results.info import MapInfo
 from visattn.results.values import Answer
 
 MAX_WORDS = 100
-
-
 """Longest question, in words; questions of data sets have up to 30."""
-
-
 _STRANGE = 1 / 3  # share of unknown words from which on a question is of another kind
 
 

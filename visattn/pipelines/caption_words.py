@@ -135,8 +135,6 @@ WORD_METHODS: dict[str, Callable[..., list[AttentionMap]]] = {
     "word_gradient_embedding": partial(explain_words, method="gradient_embedding"),
     "word_occlusion": partial(explain_words, method="occlusion"),
 }
-
-
 """From a captioner and images to maps with one label per word."""
 
 

@@ -203,11 +203,7 @@ def place_points(
 
 
 Queries = Literal["best"] | int | Sequence[int]
-
-
 _MOST = 8  # maps of `best`
-
-
 _SURE = 0.5  # score from which a box counts as found
 
 

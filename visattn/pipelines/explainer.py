@@ -46,8 +46,6 @@ from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 
 SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
-
-
 """Names of the methods with several maps per image."""
 
 

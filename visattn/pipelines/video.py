@@ -40,8 +40,6 @@ from visattn.viz.text import format_time, load_font, wrap_text
 from visattn.viz.tiles import BACKGROUND, MUTED, SMALL, TEXT, compute_tile_grid, create_titled_page
 
 _THUMBNAIL = 32  # pixels of the gray images that are compared
-
-
 _MAX_SHIFT = 8  # a quarter of the frame
 
 
@@ -246,14 +244,8 @@ def _resolution_map(scan: ScanPath) -> AttentionMap:
 
 
 ClipScale = Literal["clip", "running"]
-
-
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
-
-
 _SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
-
-
 _SLOWEST = 0.2  # frames per second, which players still show
 
 

@@ -16,10 +16,7 @@ from visattn.functional.masks import causal_mask
 from visattn.recording.module_calls import ModuleCall
 
 RECORDABLE = ("sdpa", "eager")
-
-
 """Implementations whose weights can be intercepted, the faster one first."""
-
 
 _SETTING = "_attn_implementation_internal"
 
@@ -75,14 +72,8 @@ def recordable_attention(model: nn.Module, kernel: str = "sdpa") -> Iterator[Non
 
 
 Index = slice | list[int]
-
-
 _MHA_FORWARD = signature(nn.MultiheadAttention.forward)
-
-
 _FUNCTIONAL_MHA = signature(multi_head_attention_forward)
-
-
 _GUARD = "torch_function_guard"
 
 

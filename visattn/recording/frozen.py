@@ -103,18 +103,11 @@ def with_grad(images: Tensor) -> Tensor:
 
 
 HALF = (torch.float16, torch.bfloat16)
-
-
 _NARROWING = frozenset({Tensor.half, Tensor.bfloat16})
-
-
 _LOOKUPS = frozenset({F.embedding, torch.embedding})
-
-
 _ATTRIBUTES = frozenset(
     {"__get__", "__set__", "__setitem__", "__getitem__", "size", "dim", "numel"}
 )
-
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -162,8 +155,6 @@ def _wide(value: Any) -> Any:
 
 
 _FLAG_NAMES = ("with_cp",)
-
-
 _GENERATORS = (
     "_checkpoint_without_reentrant_generator",
     "_checkpoint_without_reentrant_generator_impl",  # torch 2.15 and later

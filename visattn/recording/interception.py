@@ -19,17 +19,9 @@ from visattn.recording.module_calls import ModuleCall, ModuleCallStack, TrackedW
 from visattn.recording.outputs import argument_tensors
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
-
-
 _MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
-
-
 _PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
-
-
 ReplaceWeights = Callable[[ModuleCall, AttentionCall], Tensor | None]
-
-
 UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
 
 

@@ -15,15 +15,11 @@ from visattn.recording.score_evidence import ends_in_sigmoid, features_reason, l
 _SCORE_KEYS = (
     "logits", "out", "scores", "class_logits", "class_scores", "pred_logits", "predictions",
 )  # fmt: skip
-
-
 _FEATURE_KEYS = frozenset({
     "loss", "last_hidden_state", "hidden_states", "pooler_output", "attentions", "features",
     "feature_maps", "embedding", "embeddings", "image_embeds", "text_embeds", "vision_embeds",
     "boxes", "pred_boxes",
 })  # fmt: skip
-
-
 _MAX_LISTED = 4  # parts of an output that a message lists
 
 
@@ -335,14 +331,8 @@ def _infer_batch_size(output: Any) -> int:
 
 
 _MAP_KEYS = ("out", "logits", "pred_logits", "masks", "segmentation")
-
-
 _QUERY_KEYS = ("logits", "pred_logits", "class_queries_logits")
-
-
 _MASK_KEYS = ("masks_queries_logits", "pred_masks")
-
-
 _CALLABLE = "pass a function of the output instead, from the output to one number for each image"
 
 

@@ -58,14 +58,10 @@ _NORMS = {
     "NativeGroupNorm": "group normalization", "FusedRmsNorm": "RMS normalization",
     "LinalgVectorNorm": "L2 normalization",
 }  # fmt: skip
-
-
 _SMOOTH = (
     "Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
     "Hardswish",
 )  # fmt: skip
-
-
 _BOUNDED = ("Tanh", "Hardsigmoid", "Softplus")  # of outputs that may be scores
 
 

@@ -136,11 +136,7 @@ def _values_differ(first: object, other: object) -> bool:
 
 
 PERTURBATION = 0.03
-
-
 MIN_SENSITIVITY = 1e-2
-
-
 _NUM_SEEDS = 8
 
 
@@ -247,8 +243,6 @@ def _find_taps(block: nn.Module) -> dict[str, Tap]:
 
 
 SIZES = ((32, 32), (20, 33), (7, 7), (5, 3), (1, 9), (1, 1))
-
-
 _TORCH_MESSAGE = "Expected more than 1 value per channel"
 
 
@@ -333,17 +327,9 @@ def is_informative(error: ValueError) -> bool:
 
 
 TOLERANCES = {torch.float16: 0.02, torch.bfloat16: 0.1}
-
-
 LARGE_SCALE = 6.0
-
-
 """Scale at which the sum of squares over a large feature map overflows float16."""
-
-
 LARGE_SIZE = (40, 48)
-
-
 SCALES = (1e-4, 1e-2, 1e2, 1e4)
 
 

@@ -157,19 +157,13 @@ def _set_counts(counts: dict[str, int], count: int) -> None:
 
 
 _COUNTS = {"ready", "completed"}
-
-
 _BATCHES = {*_COUNTS, "started", "processed"}
-
-
 _PROGRESS = {  # of the loops, as Lightning names them
     "epoch_progress": _BATCHES,
     "epoch_loop.batch_progress": _BATCHES,
     "epoch_loop.val_loop.batch_progress": _BATCHES,
     "epoch_loop.scheduler_progress": _COUNTS,
 }
-
-
 _OPTIMIZER = "epoch_loop.automatic_optimization.optim_progress"
 
 

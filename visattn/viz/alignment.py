@@ -31,17 +31,9 @@ from visattn.viz.tiles import (
 )
 
 MIN_WIDTH = 560  # of the legend, in pixels
-
-
 _LABELS_WIDTH, _PROBABILITY_WIDTH = 140, 56  # left and right of the matrix, in pixels
-
-
 _ROW_HEIGHT, _ROW_GAP, _MATRIX_GAP = 30, 2, 10
-
-
 _MAX_HEIGHT, _WORD_SIZE, _SWATCH = 560, 17, 10
-
-
 _OUTLINE = 0.5  # of the peak of a map
 
 

@@ -10,17 +10,9 @@ from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
 
 _SUPERSAMPLING = 3  # for antialiased lines
-
-
 _LEFT, _TOP, _BOTTOM, _RIGHT = 44, 34, 30, 14  # margins of a plot, in pixels
-
-
 _PLOTS_PER_ROW = 3
-
-
 _UNIT_RANGE = frozenset({"entropy", "saturated", "diversity", "sink"})
-
-
 _TITLES = {
     "entropy": "normalized entropy (1: uniform)",
     "saturated": "saturated rows (one key)",
@@ -29,7 +21,6 @@ _TITLES = {
     "diversity": "diversity of heads",
     "sink": "attention to the strongest key",
 }
-
 
 Points = list[tuple[float, float]]
 

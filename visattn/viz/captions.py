@@ -39,14 +39,8 @@ from visattn.viz.tiles import (
 )
 
 _LABELS, _GAP, _LINE = 0.15, 8, 24  # of the width; pixels
-
-
 _BARS, _WORD_HEIGHT = 30, 90
-
-
 _NO_TEXT = TextBelow(0, 15, 0, 0)
-
-
 _MAX_COLUMNS, _MAX_HEIGHT = 12, 260
 
 
@@ -265,14 +259,8 @@ def statistics_figures(caption: Caption) -> dict[str, UInt8[np.ndarray, "height 
 
 
 FIRST_DURATION, WORD_DURATION, LAST_DURATION = 1200, 750, 2600  # of frames, in milliseconds
-
-
 _MARGIN, _FONT_SIZE, _LINE_HEIGHT, _MAX_LINES = 12, 17, 28, 4
-
-
 _WIDTH, _MIN_WIDTH = 480, 160  # in pixels
-
-
 _MAX_ASPECT = 2.0  # height of the image / width of the frame
 
 

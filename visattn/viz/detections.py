@@ -26,17 +26,12 @@ from visattn.viz.tiles import (
 
 Color = tuple[int, int, int]
 
-
 _SUPERSAMPLING = 3
-
-
 # The qualitative colors of Okabe and Ito, which color-blind people can tell apart.
 _PALETTE: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0),
     (204, 121, 167),
 )  # fmt: skip
-
-
 _OUTLINE = (20, 20, 20)
 
 

@@ -11,14 +11,8 @@ from PIL import Image
 from visattn.viz.tiles import BACKGROUND, MUTED, TEXT, TRACK
 
 Color = tuple[int, ...]
-
-
 _SAMPLE_PIXELS = 20_000  # pixels from which the palette is computed
-
-
 _TRANSPARENT = 255  # palette index
-
-
 _TEXT_COLORS = (BACKGROUND, TEXT, MUTED, TRACK)
 
 

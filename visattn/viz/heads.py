@@ -30,14 +30,8 @@ from visattn.viz.tiles import (
 )
 
 _OPACITY = 0.85  # by default
-
-
 _ROW_WIDTH = 1480  # preferred width of a row of heads, in pixels
-
-
 _LABEL_WIDTH, _HEADER_HEIGHT = 74, 22  # of layer names at the left; of head numbers above
-
-
 _MIN_TILE, _MAX_TILE, _GAP, _MEAN_GAP = 40, 150, 5, 14
 
 

@@ -124,24 +124,13 @@ def resize_map(
 
 
 Style = Literal["heat", "light", "blur", "contour"]
-
-
 STYLES: tuple[Style, ...] = ("heat", "light", "blur", "contour")
-
 
 # How the image is dimmed where there is no attention: desaturation, remaining brightness.
 _DIMMING = {"heat": (0.7, 0.82), "light": (0.85, 0.4), "blur": (0.25, 0.8)}
-
-
 _NAN_LUT = [round(0.38 * level) + 14 for level in range(256)]
-
-
 _HATCH_LUT = [level + 40 for level in _NAN_LUT]
-
-
 _BLUR_RATIO = 24  # shorter side of the image / blur radius
-
-
 _BAND_PIXELS = 1 << 18  # pixels that are drawn at once, so that they fit into the CPU cache
 
 

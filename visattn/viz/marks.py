@@ -8,10 +8,7 @@ from PIL import Image, ImageDraw
 
 Color = tuple[int, int, int]
 
-
 CONTOUR_FRACTIONS = (0.25, 0.5, 0.75)  # of the range from vmin to vmax
-
-
 _HALO_WIDTH, _HALO_OPACITY = 1.5, 0.6  # of the dark halo on each side of a line; pixels, opacity
 
 

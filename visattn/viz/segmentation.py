@@ -29,11 +29,7 @@ from visattn.viz.tiles import (
 )
 
 _GOLDEN_RATIO = 0.618034
-
-
 _SWATCH, _ROW_HEIGHT = 13, 24  # of the legend of classes
-
-
 _WRONG, _RIGHT, _UNCOUNTED = (214, 40, 40), 0.35, (150, 150, 150)
 
 

@@ -11,17 +11,11 @@ from typing import Any
 from PIL import ImageFont, features
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-
-
 _MAX_MARKS = 4  # combining marks per letter; Vietnamese needs two, Hebrew and Thai three
-
-
 # Control characters, surrogates and bidirectional formatting characters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
-
-
 _RTL_LETTERS = re.compile(
     "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
 )

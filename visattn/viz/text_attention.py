@@ -27,17 +27,9 @@ from visattn.viz.tiles import (
 )
 
 MIN_WIDTH = 560  # of the legend, in pixels
-
-
 _LABELS, _BARS, _GAP = 130, 120, 14  # widths of labels and bars, and the gaps beside groups
-
-
 _ROW, _CELL, _MIN_CELL, _MAX_CELL = 26, 30, 16, 46  # height of a row, width of a cell
-
-
 _NAMES = 110  # height of the names of columns
-
-
 _FONT = 15
 
 
@@ -241,8 +233,6 @@ _MIN_SQUARE, _MAX_SQUARE, _MAX_HEIGHT = 3, 34, 24  # of cells, in pixels
 
 
 _LINE, _BAR = 22, 12
-
-
 _RANKED = 10  # heads
 
 

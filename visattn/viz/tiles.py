@@ -14,11 +14,7 @@ from visattn.viz.heatmap import resize_image
 from visattn.viz.text import load_font, truncate_text, wrap_text
 
 MARGIN, GAP = 36, 22  # around the page; between tiles
-
-
 _PREFERRED_AREA = 52_000  # of a tile, in square pixels
-
-
 _MIN_TILE_WIDTH, _MAX_TILE_HEIGHT = 104, 420  # a word must fit below a tile
 
 
@@ -135,20 +131,11 @@ def _title_lines(title: str, width: int) -> list[str]:
 
 
 BACKGROUND, TEXT, MUTED = (250, 250, 247), (34, 36, 40), (120, 122, 126)
-
-
 TRACK, ACCENT = (226, 226, 221), (64, 128, 142)
-
-
 SMALL = 12  # font size of annotations
-
-
 LEGEND_HEIGHT = 64
 
-
 _BAR_WIDTH, _SWATCH_WIDTH, _BAR_HEIGHT, _SPACING = 220, 34, 12, 40
-
-
 _GRAY = 150  # stands for the image below the colors
 
 
@@ -229,11 +216,7 @@ def _write_label(pen: ImageDraw.ImageDraw, text: str, x: int, y: int) -> int:
 
 
 Color = tuple[int, int, int]
-
-
 _SUPERSAMPLING = 4  # for antialiased lines
-
-
 _GAP = 6
 
 
@@ -342,11 +325,7 @@ def _draw_outline(
 
 
 _GATE = 32  # from the top of the text to the bar of a gate
-
-
 MIN_WIDTH = 480
-
-
 """Width of the narrowest figure with a legend, in pixels."""
 
 
@@ -363,23 +342,11 @@ class TextBelow(NamedTuple):
 
 
 NAMES = TextBelow(30, 15, 7, 0)
-
-
 """Tiles with a name and no note."""
-
-
 NAMES_AND_NOTES = TextBelow(56, 17, 8, 24)
-
-
 COMPACT = TextBelow(44, 15, 6, 21)
-
-
 WORDS = TextBelow(38, 17, 8, 5)
-
-
 """Words with an aside in their line."""
-
-
 WORDS_AND_GATES = WORDS._replace(height=58)
 
 

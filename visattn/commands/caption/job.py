@@ -27,21 +27,12 @@ if TYPE_CHECKING:
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
 
-
 _OF_VIDEO = ("frames", "seconds")
-
-
 _CARD_IMAGES = 4  # on the index, of several photos or frames
-
-
 _OPTIONS = ("method", "length_penalty", "seed")
-
-
 _FIGURES = {
     ".alignment": "--alignment", ".text": "--text-attention", ".heads": "--head-overview",
 }  # fmt: skip
-
-
 """Endings of the names of further figures, and the options that make them."""
 
 

@@ -31,43 +31,22 @@ if TYPE_CHECKING:
     from visattn.results.captions import Caption
     from visattn.results.map_boxes import MapBoxes
 
-
 _GENERATION = (
     "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
     "num_return_sequences",
 )  # fmt: skip
-
-
 _CONTROLS = ("layers", "heads", "relative", "without_sinks", "contrast")
-
-
 _STATISTICS = ("text_attention", "head_overview")
-
-
 ONLY_TRANSFORMERS = (
     "prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
     "together", "num_frames",
 )  # fmt: skip
-
-
 """Options that only models of transformers have."""
-
-
 _OF_ONE_PHOTO = ("gif", "alignment", "phrase_boxes", "contrast", "head_overview", *BOX_OPTIONS)
-
-
 _OF_EACH_FRAME = ("every", "max_frames", "smoothing", "clip_scale", "camera")
-
-
 """Options of videos that are captioned frame by frame."""
-
-
 _OF_SEVERAL = ("attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam")
-
-
 """Methods for several photos in one prompt, and for videos."""
-
-
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -76,23 +55,11 @@ _ONLY_VISATTN = {
     "resize_mode": "",
     "autocast": "--dtype",
 }
-
-
 """Options of visattn's captioners, and their counterparts."""
-
-
 _SELECTABLE = ("attention", "gradient_attention")
-
-
 _ALL_WEIGHTS = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")
-
-
 """Methods that need all attention weights of a forward pass."""
-
-
 _MAX_NEW_TOKENS = 30
-
-
 _LARGE = 10**9  # bytes
 
 

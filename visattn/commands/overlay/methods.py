@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 PREDICTED, BEST = "predicted", "best"
-
-
 _OPTIONS = ("pixel", "region", "box", "query")
 
 
@@ -163,8 +161,6 @@ SIMILARITY_NOTE = (
     "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
     "that it names; compare it with legrad"
 )
-
-
 _OF_TARGET = ("target", "class")  # keys that records have also for maps that explain no class
 
 

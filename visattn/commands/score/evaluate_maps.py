@@ -35,8 +35,6 @@ from visattn.recording.model_info import ExplainedModel
 from visattn.results.attention_map import AttentionMap, resample_to_input
 
 PARTS = ("localization", "insertion_deletion", "road")
-
-
 _DIFFICULT_AREA = 0.25  # of the image; larger objects are hit by a central map
 
 

@@ -18,23 +18,13 @@ from visattn.pipelines.word_source import WordGrids, WordSource, word_grids
 from visattn.results.captions import Phrase
 
 Control = Literal["none", "swapped", "untrained"]
-
-
 CONTROLS: tuple[Control, ...] = get_args(Control)
-
-
 WORD_BASELINES = ("uniform", "center")
-
-
 """Maps that do not depend on the model."""
-
-
 _CENTER_SIGMA = 0.25  # of the side
 
 
 ReadWords = Callable[[Any, LoadedImage, Sequence[str] | None], WordSource]
-
-
 """Returns the given words of a photo for a model; for None those that the model generates."""
 
 

@@ -69,7 +69,6 @@ def _table(layers: "Sequence[LayerDiagnostics]", explained: "ExplainedModel") ->
 
 Row = Mapping[str, Any]
 
-
 COLUMNS = {
     "point": "point",
     "point_box": "in box",
@@ -83,10 +82,7 @@ COLUMNS = {
     "deletion": "delete",
     "road": "ROAD",
 }
-
-
 """Names of the scores, and their column headings."""
-
 
 _RATIOS = {"enrichment"}  # all other scores are fractions, printed x 100
 

@@ -18,8 +18,6 @@ from visattn.images.reader import ImageLike, read_rgb
 from visattn.io.messages import did_you_mean
 
 AugmentationSpec = str | Mapping[str, Mapping[str, Any]]
-
-
 """An augmentation in a config: `RandomHorizontalFlip`, or `RandomTranslate: {pixels: 4}`."""
 
 

@@ -18,14 +18,8 @@ from visattn.results.captions import Phrase
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 _CLITIC = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # clitics that the Penn Treebank splits off
-
-
 _CLITIC_PATTERN = re.compile(_CLITIC)
-
-
 _LETTER = rf"(?![{UNSPACED_LETTERS}])\w"
-
-
 # Vowel signs and accents belong to the word, and so do joiners between its letters.
 _LETTERS = rf"{_LETTER}(?:[{MARKS}]|[\u200c\u200d]+(?=\w)|{_LETTER})*"
 
@@ -47,8 +41,6 @@ def _word_pattern(letters: str, *others: str) -> re.Pattern[str]:
 
 
 _WORD = _word_pattern(_LETTERS, UNSPACED_TOKEN)
-
-
 _ASCII_WORD = _word_pattern(r"\w+")  # the same for ASCII, twice as fast
 
 

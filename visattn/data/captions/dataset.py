@@ -29,15 +29,10 @@ _PAIRS = (
     ("leftwards", "rightwards"),
     ("lefthand", "righthand"),
 )
-
-
 _OPPOSITES = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1])}
-
-
 _SIDE = re.compile(
     rf"(?<!\w)(?:{'|'.join(sorted(_OPPOSITES, key=len)[::-1])})(?!\w)", re.IGNORECASE
 )
-
 
 # What stands beside a word that names a side, whatever else does.
 _BEFORE_SIDE = re.compile(
@@ -46,24 +41,16 @@ _BEFORE_SIDE = re.compile(
     r"\W*$",
     re.IGNORECASE,
 )
-
-
 _BEFORE_LEFT = re.compile(  # "walks left", whereas "walks right behind" may mean "closely"
     r"\b(?:fac|turn|look|lean|point|head|mov|veer|walk|go|bank|gaz|glanc|swerv|tilt|jump|run|step|slid|"
     r"div|fly|flies|kick|swing)\w*\W+$",
     re.IGNORECASE,
 )
-
-
 _AFTER_SIDE = re.compile(r"(?:\W*-|\W+(?:of|side|hand|handed|most|corner|edge)\b)", re.IGNORECASE)
-
-
 _AFTER_CORRECT = re.compile(  # a right angle, the right time
     r"\W+(?:angles?|angled|triangles?|time|place|moment|amount|size|answer|choice|now|away)\b",
     re.IGNORECASE,
 )
-
-
 # What stands beside left for "remaining" or "went away", and beside right for "exactly".
 _BEFORE_OTHER = {
     "left": re.compile(
@@ -74,8 +61,6 @@ _BEFORE_OTHER = {
     ),
     "right": re.compile(r"\b(?:all|just|quite|is|are|was|were|be|not)\s+$", re.IGNORECASE),
 }
-
-
 _AFTER_OTHER = {
     "left": re.compile(
         r"\s+(?:behind|over|overs|alone|open|out|outside|inside|unattended|untouched|uneaten|empty|"

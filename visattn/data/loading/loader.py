@@ -70,14 +70,8 @@ class PathList(Sequence[Path]):
 
 
 OnError = Literal["raise", "substitute"]
-
-
 Sample = TypeVar("Sample")
-
-
 _MAX_ATTEMPTS = 32
-
-
 _SEED_STREAM = 2  # separates these random numbers from others with the same seed
 
 

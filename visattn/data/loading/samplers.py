@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, made odd
-
-
 _MASK_64 = 2**64 - 1
 
 

@@ -28,30 +28,16 @@ from visattn.data.scenes.world import (
 from visattn.results.kinds import Split
 
 Attribute = Literal["size", "texture", "color", "shape"]
-
-
 ATTRIBUTES: tuple[Attribute, ...] = get_args(Attribute)
-
-
 """Attributes in the order of their words in a description."""
-
-
 SCENE_QUESTION_GROUPS = {
     "query": ("query_color", "query_shape", "query_size", "query_texture"),
     "set": ("exists", "count"),
     "pair": ("side", "compare", "which"),
 }
-
-
 """Types of questions by group: about one object, about all that fit, and about two."""
-
-
 _VALUES = {"size": tuple(RADII), "texture": TEXTURES, "color": tuple(COLORS), "shape": SHAPES}
-
-
 _PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
-
-
 _SINGULARS = {plural: shape for shape, plural in _PLURALS.items()}
 
 
@@ -114,11 +100,7 @@ class SceneQuery(NamedTuple):
 
 
 _RELATION = f"(?P<relation>{'|'.join(RELATIONS)})"
-
-
 _ATTRIBUTE = f"(?P<attribute>{'|'.join(ATTRIBUTES)})"
-
-
 _FORMS = {
     "which": rf"what shape is {_RELATION} the (?P<first>.+)",
     "query": rf"what {_ATTRIBUTE} is the (?P<first>.+)",
@@ -317,14 +299,8 @@ def erase_objects(sample: QuestionSample, erased: Erased) -> list[Erasure]:
 
 
 MAX_COUNT = 4
-
-
 """Largest number of objects that a question counts."""
-
-
 _GROUP_OF = {name: group for group, names in SCENE_QUESTION_GROUPS.items() for name in names}
-
-
 _ATTEMPTS_PER_QUESTION = 6
 
 

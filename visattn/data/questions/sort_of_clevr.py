@@ -21,26 +21,12 @@ SORT_OF_CLEVR_COLORS = {
     "gray": (128, 128, 128),
     "yellow": (255, 255, 0),
 }
-
-
 """Colors of the objects in the order in which they are drawn; each occurs once per image."""
-
-
 SORT_OF_CLEVR_SIZE = 75
-
-
 """Height and width of the images in pixels, without margins."""
-
-
 RADIUS = 5
-
-
 _NUM_OBJECTS = len(SORT_OF_CLEVR_COLORS)
-
-
 _NUM_ATTEMPTS = 32  # per object; at least 62 % of the places are free, so all fail in 1e-13
-
-
 _SENTINEL = 999  # squared distance by which the original hides the object itself
 
 
@@ -239,14 +225,8 @@ SORT_OF_CLEVR_GROUPS = {
     "relational": ("closest", "furthest", "count"),
     "ternary": ("between", "line", "obtuse"),
 }
-
-
 """Types of questions by group; `ternary` questions are about two colors."""
-
-
 SORT_OF_CLEVR_ANSWERS = ("yes", "no", "rectangle", "circle", "1", "2", "3", "4", "5", "6")
-
-
 TEMPLATES = {
     "shape": "what is the shape of the {} object ?",
     "left": "is the {} object on the left half of the image ?",
@@ -258,17 +238,9 @@ TEMPLATES = {
     "line": "is there an object on the line through the {} and the {} object ?",
     "obtuse": "how many objects form an obtuse triangle with the {} and the {} object ?",
 }
-
-
 _NAMES = tuple(SORT_OF_CLEVR_COLORS)
-
-
 _NUM_SUBTYPES = 3
-
-
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-
-
 _NUM_PAIR_COLORS = 5  # ternary questions are about the first five colors
 
 

@@ -21,11 +21,7 @@ from visattn.io.safe_text import (
 from visattn.results.map_boxes import MapBoxes
 
 MAX_PIXELS = 64_000_000  # of an image whose masks are rasterized
-
-
 _BOX_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
-
-
 _MAX_CLIPPED = 0.01  # share of boxes beyond it; more of them are boxes of another format
 
 
@@ -306,8 +302,6 @@ def _is_number(value: Any) -> bool:
 
 
 DESCRIPTION = "boxes of attention maps"
-
-
 """By which such a file is known."""
 
 

@@ -83,13 +83,10 @@ _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "wine glass": (572,),
     "zebra": (340,),
 }
-
-
 """Class indices, or first and last index of a range, in the standard order of ImageNet-1k.
 
 Categories without an ImageNet class, such as person, are missing; so are classes that mean much
 more: ImageNet's street signs are rarely stop signs."""
-
 
 IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
     category: tuple(
@@ -99,8 +96,6 @@ IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
     )
     for category, parts in _RANGES.items()
 }
-
-
 """Class indices of each category."""
 
 
@@ -140,11 +135,7 @@ def _imagenet_indices() -> dict[str, int]:
 
 
 _COLUMNS = ["ImageId", "PredictionString"]
-
-
 _TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to counting from 1
-
-
 _MAX_COORDINATE = 1e6
 
 
@@ -208,8 +199,6 @@ def read_imagenet_boxes(
 
 
 _Objects = list[tuple[str, Box]]
-
-
 _Entry = tuple[str, str, tuple[int, int], _Objects]  # origin, name, size, objects
 
 
@@ -280,8 +269,6 @@ def _check_boxes(origin: str, size: tuple[int, int], boxes: Sequence[Box]) -> No
 
 
 PathLike = str | os.PathLike[str]
-
-
 _SIZE_THREADS = 8  # that wait for headers of photos
 
 
@@ -545,6 +532,4 @@ READERS = (
         ),
     ),
 )
-
-
 """The formats of annotations; the first that fits reads."""

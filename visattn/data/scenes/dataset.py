@@ -125,8 +125,6 @@ class SingleCaptionScenes(Dataset[CaptionSample]):
 
 
 SINGLE_OBJECT = WorldConfig(num_objects=(2, 2))
-
-
 """Config of the worlds that are reduced to one object; two is the minimum of a world."""
 
 

@@ -27,19 +27,13 @@ from visattn.metrics.grounding import (
 )
 
 MARGIN = 0.04  # minimum offset of centers for a relation, relative to the image side
-
-
 RELATIONS = ("left of", "right of", "above", "below")
-
-
 PLACES = {  # position of the second object relative to the first
     "left of": "on its right",
     "right of": "on its left",
     "above": "below it",
     "below": "above it",
 }
-
-
 CONVERSE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 
@@ -139,8 +133,6 @@ def grammar_words(config: WorldConfig) -> list[str]:
 
 
 _SIZES = tuple(size for size in RADII if size != "medium")
-
-
 _TEXTURES = tuple(texture for texture in TEXTURES if texture != "plain")
 
 
@@ -200,14 +192,8 @@ def _object_pattern(name: str) -> str:
 
 
 _A, _B = _object_pattern("a"), _object_pattern("b")
-
-
 _RELATION_OF = {place: relation for relation, place in PLACES.items()}
-
-
 _RELATION = f"(?P<relation>{_alternatives(RELATIONS)})"
-
-
 _SENTENCES = tuple(
     re.compile(pattern)
     for pattern in (

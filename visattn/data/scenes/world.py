@@ -19,14 +19,8 @@ COLORS: dict[str, tuple[int, int, int]] = {
     "cyan": (44, 196, 214),
     "pink": (246, 132, 186),
 }
-
-
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "star")
-
-
 TEXTURES = ("plain", "striped", "dotted")
-
-
 RADII: dict[
     str, tuple[float, float]
 ] = {  # relative to the image side; the gaps make the size words unambiguous
@@ -34,8 +28,6 @@ RADII: dict[
     "medium": (0.135, 0.155),
     "large": (0.185, 0.21),
 }
-
-
 HELD_OUT = (
     ("red", "square"),
     ("green", "triangle"),

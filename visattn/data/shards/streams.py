@@ -27,17 +27,9 @@ from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, parse_json, printable_name
 
 MAX_SAMPLE_BYTES = MAX_IMAGE_BYTES + MAX_RECORD_BYTES
-
-
 _MAX_MEMBERS = 100  # of one sample
-
-
 _MAX_HEADER_BYTES = 2**20  # of a long name, or of other entries before a member
-
-
 _KEY_AND_SUFFIX = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-
-
 _HEADERS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -45,8 +37,6 @@ _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
-
-
 _DECOMPRESSION_ERRORS = (zlib.error, lzma.LZMAError)
 
 

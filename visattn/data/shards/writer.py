@@ -201,8 +201,6 @@ def _find_sample_fault(
 
 
 _PARTIAL_SUFFIX = ".part"
-
-
 _END = b"\0" * 2 * BLOCK
 
 

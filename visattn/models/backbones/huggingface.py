@@ -21,27 +21,13 @@ from visattn.models.saving.weight_files import check_loaded_weights, open_safete
 from visattn.recording.model_config import vision_tower
 
 _OWN_ATTENTION = ("eager", "sdpa", "flex_attention", None)
-
-
 _ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
-
-
 _MAX_CLASSES = 10_000_000
-
-
 # Modules that transformers makes one by one; each of them has a tensor of its own.
 _NUMBERS_OF_MODULES = re.compile(r"(layers?|depths?|blocks|stages|experts)$")
-
-
 _FEW_MODULES = 1_000  # made within seconds
-
-
 _SIZES = re.compile(r"(?<!vocab_)(sizes?|dims?|channels|heads|width|features)$")
-
-
 _SMALL_SIZE = 20_000  # of a weight matrix that fits into memory
-
-
 _CLASSES = re.compile(r"num_labels|vocab_size")
 
 
@@ -138,26 +124,12 @@ _MODES = {
     2: InterpolationMode.BILINEAR,
     3: InterpolationMode.BICUBIC,
 }
-
-
 _SHORTEST_EDGE = ("Bit", "CLIP", "ConvNext")  # for these, a single size is that of the shorter side
-
-
 _MAX_JSON_BYTES = 64 * 2**20  # the names of a million classes
-
-
 _LONGEST_SIDE = 8000  # pixels
-
-
 _TOLERANCE = 0.02  # of normalized pixels, in the mean
-
-
 _PASS_TRANSFORM = "pass a torchvision transform that does the same, transform="
-
-
 _CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
-
-
 _UNSUPPORTED = ("do_pad", "do_thumbnail", "do_align_long_axis")
 
 

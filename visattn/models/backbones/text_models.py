@@ -158,11 +158,7 @@ _TOKENIZER_FILES = (
     "tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model",
     "sentencepiece.bpe.model",
 )  # fmt: skip
-
-
 _LONG = 4096  # tokens; longer texts fit no tower
-
-
 _NO_TEXT = (
     "--text and text= need a model with a text tower (CLIP, SigLIP, ALIGN, ... of Hugging Face, or "
     "open_clip)"

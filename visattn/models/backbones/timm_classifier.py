@@ -20,11 +20,7 @@ from visattn.models.saving.state_dicts import TensorDict, read_state_dict, strip
 from visattn.models.saving.weight_files import Shapes, check_loaded_weights, check_weight_types
 
 _FEW = 4  # tensors that one argument changes
-
-
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
-
-
 # These arguments make timm load files by itself or return other outputs than one grid.
 _RESERVED_ARGUMENTS = (
     "cache_dir",

@@ -21,11 +21,7 @@ from visattn.models.configurable import Configurable, checked_words
 from visattn.results.kinds import END, PAD, START, UNKNOWN
 
 StateT = TypeVar("StateT", bound=BeamSearchState)
-
-
 Places = Literal["argmax", "sample", "expectation"]
-
-
 MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
 
 

@@ -31,8 +31,6 @@ from visattn.models.captioning.decoder_layer import (
 from visattn.models.configurable import options_of
 
 WordPositions = Literal["sincos", "learned"]
-
-
 _MAPS = ("last", "mean", "all")
 
 

@@ -95,11 +95,7 @@ def stack_glimpses(
 
 
 InitLocation = Literal["random", "center", "learned", "context"]
-
-
 Action = tuple[Tensor, Tensor]
-
-
 """Mean and sample of the Gaussian policy, before clamping to the image."""
 
 

@@ -94,8 +94,6 @@ def object_scanpaths(
 
 
 Backend = Literal["crop", "bilinear"]
-
-
 Size = tuple[int, int]
 
 
@@ -391,14 +389,8 @@ class Retina(nn.Module):
 
 
 RNNType = Literal["rnn", "lstm", "gru"]
-
-
 GlimpseEncoderType = Literal["linear", "conv"]
-
-
 GlimpseFusion = Literal["sum", "product"]
-
-
 RNNState = tuple[Tensor, ...]
 
 

@@ -18,8 +18,6 @@ from visattn.models.saving.config import model_config
 from visattn.models.saving.runs import find_run, run_config
 
 _IS_DEFAULT_OR_PATH = re.compile(r".*: null$|(run|ckpt_path):")  # lines of the config of a run
-
-
 _MAX_VALUES = 12  # longer lists of a config are counted, not printed
 
 

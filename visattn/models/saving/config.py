@@ -22,20 +22,10 @@ from visattn.models.configurable import CLASSES, Configurable, is_sharded
 from visattn.models.saving.weight_files import Shapes, check_weight_types
 
 MAX_TENSOR_BYTES = 2**31  # of one tensor during construction or one forward pass
-
-
 BASE_OPERATIONS = 2_000  # for building a model with few weights
-
-
 _OPERATIONS_PER_WEIGHT = 40
-
-
 _MAX_WEIGHTS = 10_000
-
-
 _FORWARD_OPERATIONS = 100_000
-
-
 _COMPARISONS: tuple[Any, ...] = (torch.ops.aten.equal.default, torch.ops.aten.allclose.default)
 
 
@@ -138,9 +128,7 @@ class _MemoryGuard(TorchDispatchMode):
 
 ModelConfig = dict[str, Any]
 
-
 MAX_NUMBER = 2**20  # of any argument: no dimension, depth or size needs more
-
 
 # Errors of constructors that get arguments of a wrong type.
 _ARGUMENT_ERRORS = (

@@ -20,20 +20,10 @@ from visattn.io.safe_text import parse_json
 from visattn.models.configurable import Configurable, ModelGraph
 
 GRAPH_SUFFIXES = (".onnx", ".pt2")
-
-
 METADATA_KEY = "visattn"
-
-
 """Key of the metadata, as JSON: `metadata_props` of ONNX, an extra file of a `.pt2` archive."""
-
-
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-
 _CHECKED_BATCH = 3  # images of the check; the graph is traced with 2
-
-
 _TOLERANCE = 1e-4
 
 

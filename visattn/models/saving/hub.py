@@ -22,31 +22,14 @@ from visattn.models.saving.stalled_downloads import (
 if TYPE_CHECKING:
     import huggingface_hub
 
-
 _SCHEME = "hf://"
-
-
 MODEL_FILE = "model.safetensors"
-
-
 """File of a model in its repository."""
-
-
 _NAME = re.compile(rf"{_SCHEME}(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-
-
 _COMMIT_HASH = re.compile("[0-9a-f]{40}")
-
-
 _CONTENT_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
-
-
 _ANSWERS_LOCK = threading.RLock()
-
-
 _CHUNK_BYTES = 2**20
-
-
 _UNAUTHORIZED = (401, 403)
 
 

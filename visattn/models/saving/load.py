@@ -46,16 +46,11 @@ from visattn.models.saving.weight_files import check_loaded_weights, check_weigh
 
 __all__ = ["LoadedModel", "load", "load_blocks", "load_model", "save", "save_blocks"]
 
-
 _FORMS = (
     "timm:NAME, torchvision:NAME, hf:DIRECTORY, run:DIRECTORY, FILE.py:NAME, package.module:NAME, "
     "hf://USER/NAME, one of `visattn models` or an exported .safetensors file"
 )
-
-
 _HUB_CARD = "README.md"
-
-
 _IMAGE = "example.png"
 
 

@@ -8,14 +8,8 @@ import timm
 from torch import Tensor, nn
 
 TensorDict = dict[str, Tensor]
-
-
 ConvertedModel = tuple[dict[str, Any], TensorDict]
-
-
 """The constructor arguments of a model, and its state dict."""
-
-
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 
 _CONFIG = re.compile(r"config(?:-(\d+))?\.yaml")
-
-
 _MAX_LISTED = 5  # runs or checkpoints in an error message
 
 

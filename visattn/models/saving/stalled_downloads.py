@@ -12,22 +12,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-
 PATIENCE_SECONDS = 60.0
-
-
 """Time in which each part of a file must arrive, and an answer begin.
 
 One part of `CHUNK_BYTES` in it is 1.1 kB/s, a third of what a slow telephone line carries; the hub
 follows redirects and repeats failed requests for half a minute, which must not end a download."""
-
-
 CHUNK_BYTES = 2**16
-
-
 _LOOK_SECONDS = 0.2
-
-
 _END_SECONDS = 30.0  # in which reads from closed connections end by themselves
 
 

@@ -19,20 +19,10 @@ from visattn.io.safe_text import read_json
 from visattn.models.saving.weight_files import check_memory, open_safetensors, require_local_file
 
 _MAX_PICKLE_BYTES = 2**26  # limit of data.pkl, which describes the tensors
-
-
 _ALLOCATING_GLOBALS = ("bytearray", "torch Tensor")  # their argument is the size they allocate
-
-
 _TENSOR_SLACK_BYTES = 2**20
-
-
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the pickled magic number
-
-
 _LEGACY_PICKLES = 5  # before torch 1.6: magic number, protocol, system, object, storage keys
-
-
 # Plain containers that training scripts save with the weights; creating them executes no code.
 _SAFE_GLOBALS: list[Any] = [argparse.Namespace]
 
@@ -197,30 +187,19 @@ def _nested_tensors(contents: object) -> list[Tensor]:
 
 TensorDict = dict[str, Tensor]
 
-
 # Keys under which training scripts save the state dict; averaged (EMA) weights come first.
 _WRAPPERS = (
     "state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema", "state_dict",
     "model_state_dict", "model", "module", "net", "network", "weights", "params", "teacher",
     "student",
 )  # fmt: skip
-
-
 _COMPILE_PREFIX = "_orig_mod."
-
-
 _COMMON_PREFIX = re.compile(r"^(?:(?:module|model|backbone|encoder|net|network)\.)+")
-
-
 _WEIGHT_FILES = (
     "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json",
     "pytorch_model.bin",
 )  # fmt: skip
-
-
 _MAX_INDEX_BYTES = 2**26
-
-
 _MAX_WRAPPERS = 4  # nested mappings around the state dict
 
 

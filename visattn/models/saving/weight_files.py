@@ -25,13 +25,8 @@ from visattn.io.written_files import finish_replacements
 
 Shapes = dict[str, tuple[int, ...]]
 
-
 _MAX_HEADER_BYTES = 2**25  # the names and offsets of about 200,000 tensors
-
-
 _PICKLE_PROTOCOLS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-
-
 _URL = re.compile(r"\w[\w+.-]+:/")
 
 

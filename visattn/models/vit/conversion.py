@@ -326,8 +326,6 @@ _DINOV2_NAMES = {
     r"(blocks\.\d+\.mlp)\.w12\.(\w+)": r"\1.fc1.\2",
     r"(blocks\.\d+\.mlp)\.w3\.(\w+)": r"\1.fc2.\2",
 }
-
-
 _REQUIRED_KEYS = {"cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.ls1.gamma"}
 
 

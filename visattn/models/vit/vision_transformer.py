@@ -425,8 +425,6 @@ class _ClassRows(nn.Module):
 
 
 _CIFAR: Mapping[str, Any] = {"img_size": (32, 32), "patch_size": 4}
-
-
 _COMPACT: Mapping[str, Any] = {
     "embed_dim": 256,
     "num_heads": 4,
@@ -479,8 +477,6 @@ VIT_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "mlp_ratio": 1.0,
     },
 }
-
-
 """Arguments that differ from the defaults of `VisionTransformer`. `tiny` to `huge` are the sizes of
 the ViT and DeiT papers for images of 224 pixels; `cifar_DIM_DEPTH` have 4-pixel patches on images
 of 32 pixels; `cifar_192_9` is the ViT of the SL-ViT paper and `sl_vit` the same with shifted patch

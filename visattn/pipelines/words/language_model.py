@@ -88,8 +88,6 @@ PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
     "image_patches", "pixel_values_videos",
 )  # fmt: skip
-
-
 DEFAULT_PROMPTS = {
     "instructblip": "A short image description.",
     "florence2": "<CAPTION>",
@@ -98,29 +96,14 @@ DEFAULT_PROMPTS = {
     "kosmos-2.5": "<ocr>",
     "fuyu": "Generate a coco-style caption.\n",
 }
-
-
 """Prompts of models that were trained with a fixed one for captions."""
-
-
 _CHAT_PROMPT = "Describe this image."
-
-
 _VIDEO_PROMPT = "Describe this video."
-
-
 _INSERT_IMAGE_TOKENS = ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip", "fuyu")
-
-
 """Models whose processors write the image tokens themselves."""
 
-
 Messages = Sequence[Mapping[str, Any]]
-
-
 _Photo = Image.Image | Tensor
-
-
 _PHOTO_PARTS = ("image", "image_url")
 
 
@@ -544,11 +527,7 @@ def pixel_name(inputs: dict[str, Any]) -> str:
 
 
 _ONES = ("attention_mask", "text_attention_mask")
-
-
 _REPEATED = ("cross_attention_mask",)
-
-
 _OTHER_TEXT = ("qformer_input_ids", "qformer_attention_mask")
 
 

@@ -19,14 +19,9 @@ from visattn.images.reader import ImageLike, LoadedImage, list_images, read_imag
 from visattn.images.video import VideoClip, is_video, read_clip, video_length
 
 PromptLike = ImageLike | Sequence[ImageLike]
-
-
 """A photo, a video file, or a list of photos that one prompt shows together."""
 
-
 _NUM_FRAMES = 8  # of a video, where the processor samples none itself
-
-
 _NOT_OF_SAMPLING = ("do_sample_frames", "video_metadata", "device", "return_metadata")
 
 
@@ -200,8 +195,6 @@ def video_metadata(
 
 
 _MASKS = ("attention_mask",)
-
-
 _MIN_QUERIES = 2  # with one, some models pack the heads on the axis of the queries
 
 

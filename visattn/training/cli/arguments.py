@@ -58,14 +58,8 @@ def find_config(name: str) -> Path:
 
 
 _CONFIG = ("--config", "-c")
-
-
 _OPTIONS = ("--config", "--run", "--ckpt_path", "--dry-run", "--print_config", "--seed_everything")
-
-
 _HELP_OPTIONS = ("--print_config", "--model.help", "--data.help", "--help")  # need no config
-
-
 _OPTION_OF_SUFFIX = {".yaml": "--config", ".yml": "--config", ".ckpt": "--ckpt_path"}
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 
 _GAP = "  "
-
-
 _MAIN_SPLITS = ("val/", "test/")
 
 
@@ -65,8 +63,6 @@ def _format_cell(name: str, value: float, notes: Mapping[str, Any]) -> str:
 
 
 _PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
-
-
 _SHORT_PRECISIONS = {"None", "32", "16", "bf16"}  # as Lightning abbreviates them
 
 

@@ -22,8 +22,6 @@ _LOST = re.compile(
     r"|unreachable|gloo|nccl|recvValue|sendBytes|recvBytes|failed to (connect|recv)",
     re.IGNORECASE,
 )
-
-
 _SPLITS = {
     "fit": {"train": "training", "val": "validation"},
     "validate": {"val": "validation"},
@@ -122,14 +120,8 @@ def _sample_counts(trainer: Trainer, stage: str) -> tuple[dict[str, int], str]:
 
 
 TIMEOUT = 300.0
-
-
 """Default for the seconds that processes wait for each other."""
-
-
 _STOPPED = {None, 0, 130, 143}  # exit codes: running, done, Ctrl-C, SIGTERM
-
-
 _children: list[subprocess.Popen[bytes]] = []
 
 

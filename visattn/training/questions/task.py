@@ -91,14 +91,8 @@ def hop_targets(
 
 
 CONTROLS = ("other_image", "blank_image")
-
-
 ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")
-
-
 _NUM_ERASED = 128  # images per split in which objects are erased
-
-
 _OPTIM = OptimConfig(warmup_steps=100, decay_start=0.5)
 
 
@@ -386,8 +380,6 @@ class QuestionEvaluation(Evaluation):
 
 
 _MIN_SIDE = 320  # of the drawn image in pixels
-
-
 _WIDTH = 1000
 
 

@@ -23,8 +23,6 @@ from visattn.viz.heatmap import DrawOptions, overlay_palette, resize_image
 from visattn.viz.text import sanitize_text
 
 _BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
-
-
 _ENCODING = threading.Lock()
 
 
@@ -183,11 +181,7 @@ def _quoted_json(data: Mapping[str, Any]) -> str:
 
 
 _LONGEST = 1280  # side of the embedded image in pixels, which limits the size of the page
-
-
 _MANY, _LONGEST_OF_TWO, _LONGEST_OF_MANY = 4, 960, 480
-
-
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
@@ -199,8 +193,6 @@ _FIGURE = """\
 <svg id="boxes" aria-hidden="true"></svg>
 </div>
 </figure>"""
-
-
 _STRIP_IMAGE = """\
 <figure>
 <div class="frame">

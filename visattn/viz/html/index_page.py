@@ -20,11 +20,7 @@ from visattn.viz.text import sanitize_text
 from visattn.viz.tiles import TRACK
 
 _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
-
-
 _CARD_ASPECT, _WIDE = 4 / 3, 1.2  # of index.css; of photos
-
-
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 

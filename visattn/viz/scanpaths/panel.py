@@ -24,20 +24,12 @@ from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import ACCENT, BACKGROUND, GAP, MARGIN, MUTED, SMALL, TEXT, TRACK
 
 _SUPERSAMPLING = 3  # for antialiased lines
-
-
 _COLORS = (
     TEXT, ACCENT, (190, 128, 44), (140, 92, 160), (186, 84, 84),
     (96, 140, 72), (84, 104, 176), (150, 120, 104),
 )  # fmt: skip
-
-
 _LEFT, _TOP, _BOTTOM = 48, 12, 34  # margins of the plot, in pixels
-
-
 _MAX_NAME_WIDTH = 84
-
-
 _MIN_RADIUS = 8.0  # of a number marker; if they do not fit, some are left out
 
 
@@ -195,38 +187,16 @@ def _write_labels(
 
 
 _TIMES, _DOT = "\N{MULTIPLICATION SIGN}", " \N{MIDDLE DOT} "
-
-
 _WIDTH = 1200
-
-
 _INNER_WIDTH = _WIDTH - 2 * MARGIN
-
-
 _IMAGE_SIZE = 400  # maximum side of the two images, which lie beside each other
-
-
 _PLOT_WIDTH = _INNER_WIDTH - 2 * _IMAGE_SIZE - 2 * GAP
-
-
 _MIN_PLOT_HEIGHT = 240
-
-
 _TITLE_SIZE, _HEADER_HEIGHT = 25, 24  # in pixels
-
-
 _MAX_PATCH = {1: 169, 2: 136}  # maximum side of a patch, by the number of scales
-
-
 _MAX_PATCH_MANY_SCALES, _MIN_PATCH = 104, 64
-
-
 _SCALE_GAP = 8  # between the patches of one glimpse
-
-
 _MARKER_HEIGHT, _LINE_HEIGHT = 32, 22  # above and below the patches of a glimpse
-
-
 _PROBABILITY_WIDTH = 46
 
 

@@ -172,31 +172,14 @@ def _nearest_cells(
 
 Color = tuple[int, int, int]
 
-
 _WIDE = 2.0  # ratio of width to height
-
-
 _SUPERSAMPLING = 3  # for antialiased lines
-
-
 _FIRST_COLOR, _LAST_COLOR = 80, 240  # indices into the colormap: visible on black and on white
-
-
 _DIMMED = 0.5  # brightness outside all glimpses
-
-
 _MIN_RADIUS, _MAX_RADIUS = 6.0, 11.0  # of a number marker, in pixels
-
-
 _MANY_GLIMPSES = 6  # with more glimpses, boxes of coarse scales have fainter lines
-
-
 _MARKER_DISTANCE = 2.1  # minimum distance of number markers, in radii
-
-
 _OUTLINE = (16, 16, 20)
-
-
 _TAG_SIZE = 15  # of the text at a glimpse, in pixels
 
 
