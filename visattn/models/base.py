@@ -16,9 +16,6 @@ from visattn.insertion.inserted_block import InsertedBlock
 from visattn.models.configurable import Configurable
 from visattn.recording.probe_cache import probe_grids
 
-"""Subclasses of `Configurable` by name; of several with one name, the last one defined."""
-
-
 MAX_PIXELS = 2**24
 """Pixels of one input image: 4096 x 4096. A model file may not ask for more memory than that."""
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data

@@ -73,6 +73,7 @@ def example_images(size: tuple[int, int]) -> UInt8[Tensor, "2 3 y x"]:
 ConstructorT = TypeVar("ConstructorT", bound=Callable[..., None])
 
 CLASSES: dict[str, type["Configurable"]] = {}
+"""Subclasses of `Configurable` by name; of several with one name, the last one defined."""
 
 
 class Configurable:
