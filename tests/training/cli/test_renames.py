@@ -91,10 +91,22 @@ def test_tasks_of_others_keep_their_names() -> None:
     assert "--model.optim.warmup_steps=3" in rename_arguments(chosen, [{"model": own}])
 
 
+def test_a_config_over_another_need_not_name_the_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    over = tmp_path / "over.yaml"
+    over.write_text("model: {init_args: {warmup_steps: 3, optimizer: {init_args: {lr: 0.25}}}}")
+    optim = printed(capsys, "--config", "scenes_soft", "--config", str(over))["optim"]
+    assert (optim["warmup_steps"], optim["optimizer"]["init_args"]["lr"]) == (3, 0.25)
+    other = {"model": {"init_args": {"warmup_steps": 3}}}
+    assert rename_config(other, own_task=False) == other
+
+
 def test_classes_are_known_by_their_former_modules() -> None:
     old = {
         "model": {"class_path": "visattn.training.tasks.glimpse.GlimpseTask"},
-        "data": {"class_path": "visattn.training.questions.data.VQADataModule"},
+        "data": {"class_path": "visattn.training.data.vqa.VQADataModule"},
         "other": ["visattn.models.vqa.mac.MAC"],
     }
     new = rename_config(old)

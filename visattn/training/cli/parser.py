@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from visattn.io.safe_text import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.saving.config import model_classes
 from visattn.training.cli.arguments import option_values
-from visattn.training.cli.renames import rename_arguments, rename_config
+from visattn.training.cli.renames import is_own_task, rename_arguments, rename_config
 from visattn.training.cli.yaml_safety import check_yaml, read_config
 from visattn.training.data_module import DataModule
 from visattn.training.distributed.launcher import is_peer_lost
@@ -80,10 +81,10 @@ def _represent_text(dumper: yaml.SafeDumper, member: Enum) -> yaml.Node:
     return dumper.represent_str(str(member.value))
 
 
-def _load_yaml(text: str) -> Any:
+def _load_yaml(text: str, *, own_task: bool = True) -> Any:
     if len(text) > 200 or "\n" in text:  # shorter values expand to few
         check_yaml(text, source="a config value")
-    return rename_config(_yaml_loader(text))
+    return rename_config(_yaml_loader(text), own_task=own_task)
 
 
 class Parser(LightningArgumentParser):
@@ -100,6 +101,8 @@ class Parser(LightningArgumentParser):
             for path, config in configs.items():
                 if _has_config_key(config):
                     raise ValueError(f"{path} includes another config; pass both with --config")
+            own_task = is_own_task(args, list(configs.values()))
+            set_loader("yaml", partial(_load_yaml, own_task=own_task), (yaml.YAMLError,))
             args = rename_arguments(args, list(configs.values()))
             parsed = super().parse_args(args, *rest, **options)
             trainer = parsed.get(f"{parsed.get('subcommand')}.trainer", Namespace())

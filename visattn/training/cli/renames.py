@@ -22,29 +22,37 @@ _TASK = re.compile(r"(visattn\.[\w.]+\.)?\w+Task")  # others may have options of
 _ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)})(?=[.=]|$)")
 
 
-def rename_config(config: Any) -> Any:
+def rename_config(config: Any, *, own_task: bool = True) -> Any:
     """Return a config with today's names of options and classes.
 
     Args:
         config: Content of a YAML file, or a part of it.
+        own_task: Whether a model without a class, which another config names, is one of visattn.
 
     Example:
         >>> rename_config({"class_path": "CaptioningTask", "init_args": {"warmup_steps": 3}})
         {'class_path': 'CaptioningTask', 'init_args': {'optim': {'warmup_steps': 3}}}
-        >>> rename_config("visattn.training.captioning.data.ScenesDataModule")
+        >>> rename_config("visattn.training.data.scenes.ScenesDataModule")
         'visattn.training.ScenesDataModule'
     """
     if isinstance(config, str):
         return _CLASS.sub(r"visattn.training.\1", config)
     if isinstance(config, list):
-        return [rename_config(value) for value in config]
+        return [rename_config(value, own_task=own_task) for value in config]
     if not isinstance(config, dict):
         return config
-    renamed = {name: rename_config(value) for name, value in config.items()}
-    options = renamed.get("init_args")
-    if isinstance(options, dict) and _TASK.fullmatch(str(renamed.get("class_path"))):
-        renamed["init_args"] = _nest(options)
+    renamed = {name: rename_config(value, own_task=own_task) for name, value in config.items()}
+    if _TASK.fullmatch(str(renamed.get("class_path"))):
+        _nest_options(renamed)
+    model = renamed.get("model")
+    if own_task and isinstance(model, dict) and "class_path" not in model:
+        _nest_options(model)
     return renamed
+
+
+def _nest_options(task: dict[str, Any]) -> None:
+    if isinstance(options := task.get("init_args"), dict):
+        task["init_args"] = _nest(options)
 
 
 def _nest(options: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +78,22 @@ def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[s
         >>> rename_arguments(["--model.optimizer.lr=0.1", "--model.warmup_steps", "3"], [])
         ['--model.optim.optimizer.lr=0.1', '--model.optim.warmup_steps', '3']
     """
+    if not is_own_task(arguments, configs):
+        return list(arguments)
+    return [_ARGUMENT.sub(lambda match: f"--model.{OPTIONS[match[1]]}", each) for each in arguments]
+
+
+def is_own_task(arguments: Sequence[str], configs: Sequence[Any]) -> bool:
+    """Return whether a command line trains a task of visattn; also if it names none.
+
+    Args:
+        arguments: Command-line arguments.
+        configs: Contents of the configs, of which the last one with a task counts.
+
+    Example:
+        >>> is_own_task(["--model=mine.MyTask"], [{"model": {"class_path": "CaptioningTask"}}])
+        False
+    """
     models = [config.get("model") for config in configs if isinstance(config, dict)]
     tasks = [
         model["class_path"] for model in models if isinstance(model, dict) and "class_path" in model
@@ -77,6 +101,4 @@ def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[s
     for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
         name, _, own = option.partition("=")
         tasks += [own or value] if name in ("--model", "--model.class_path") else []
-    if tasks and not _TASK.fullmatch(str(tasks[-1])):
-        return list(arguments)
-    return [_ARGUMENT.sub(lambda match: f"--model.{OPTIONS[match[1]]}", each) for each in arguments]
+    return not tasks or _TASK.fullmatch(str(tasks[-1])) is not None
