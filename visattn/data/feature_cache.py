@@ -153,6 +153,7 @@ def unpack_record(record: UInt16[np.ndarray, " n2"]) -> Float16[np.ndarray, " n"
     values, checksum = content[: -2 * _CRC_WORDS], content[-2 * _CRC_WORDS :]
     if zlib.crc32(values) != int.from_bytes(checksum, "little"):
         return None
+    # An array over bytes cannot be written to, of which torch warns.
     return np.frombuffer(bytearray(values), dtype="<f2").astype(np.float16, copy=False)
 
 
@@ -244,11 +245,14 @@ def write_features(
         if done:
             log(f"features: {done:,} of {total:,} photos are already cached")
             check_features(folder, header, encoder, load, header.ids[:done])
+        # With 6 photos done and batches of 4, the batch of photos 4 to 7 is computed again, and its
+        # first two are skipped: a batch of photos 6 to 9 might give other last bits.
         cached, skip = done, done % batch_size
         start = last = time.monotonic()
         for ids, images in _prefetch(header.ids[done - skip :], load, batch_size):
             values = compute_features(encoder, images, header.views)
             finite = np.isfinite(values).reshape(len(values), -1).all(1)
+            # What comes before the first faulty photo is kept.
             end = len(ids) if finite.all() else int(finite.argmin())
             _append(file, pack_records(values[skip:end]), done)
             if end < len(ids):
@@ -329,6 +333,7 @@ def _append(file: FileIO, records: UInt16[np.ndarray, "b views n"], done: int) -
     remaining = memoryview(records.tobytes())
     try:
         while remaining:
+            # An unbuffered write may take a part only, as on a disk that is nearly full.
             remaining = remaining[file.write(remaining) :]
     except OSError as error:
         raise OSError(
@@ -450,6 +455,7 @@ class FeatureCache:
         _check_disk_space(folder, existing or requested)
         folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(folder, log):
+            # Again, as another process may have completed the features while this one waited.
             header = _open_matching(folder, requested) or requested
             if not header.complete:
                 _check_all_photos(folder, header, ids)
@@ -609,5 +615,6 @@ def _hash_weights(encoder: ImageEncoder) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(encoder.stage_feature_weights().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        # As bytes, since NumPy has no bfloat16.
         digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -174,6 +174,11 @@ def _parse_sentences(sentences: Any) -> dict[tuple[str, ...], tuple[Phrase, ...]
         raise ValueError(f"captions must be a list, got a {type(sentences).__name__}")  # noqa: TRY004
     captions: dict[tuple[str, ...], tuple[Phrase, ...]] = {}
     for entry in sentences:
+        # Annotations count what stands between spaces, captions count words of `split_words`:
+        #
+        #     parts    A  dog's   bone  ,  two  cats
+        #     words    a  dog 's  bone     two  cats
+        #     starts   0  1       3     4  4    5     6
         parts = str(_require_field(entry, "sentence", str)).split()
         words_of_parts = [split_words(part) for part in parts]
         words = tuple(chain.from_iterable(words_of_parts))
@@ -254,6 +259,7 @@ def _nonempty(boxes: Iterable[Sequence[float]]) -> tuple[Box, ...]:
     return tuple(cast("Box", tuple(box)) for box in boxes if box[0] < box[2] and box[1] < box[3])
 
 
+# [/EN#7/people Two kids]: a chain of phrases for one thing, its kinds, the words; or a plain word.
 _PARTS = re.compile(r"\[/EN#(\d+)((?:/[a-z]+)+) ([^\]]+)\]|([^\s\[\]]+)")
 
 

@@ -76,6 +76,7 @@ class Geometry:
         if not all(map(math.isfinite, values)):
             raise ValueError(f"matrix and region must be finite, got {self.matrix}, {self.region}")
         (a, b, _), (c, d, _), last_row = self.matrix
+        # A box must stay a box: `_transform_box` maps two of its corners.
         axes_kept, axes_swapped = a and d and not (b or c), b and c and not (a or d)
         if not (axes_kept or axes_swapped) or last_row != (0, 0, 1):
             raise ValueError(
@@ -119,6 +120,7 @@ class Geometry:
         (y, x), (height, width) = self.input_size, size
         if not (0 <= top <= top + y <= height and 0 <= left <= left + x <= width):
             raise ValueError(f"a canvas {size} does not hold {y} x {x} pixels at ({top}, {left})")
+        # The region stays: padding shows nothing of the image.
         return self._after(1.0, -float(left), 1.0, -float(top), size)
 
     def flipped(self, *, vertical: bool = False) -> "Geometry":
@@ -150,6 +152,11 @@ class Geometry:
         self._check_has_no_placement()
         placed = placement.at_size(self.input_size)
         (left, top, right, bottom), (height, width) = placed.extent, self.input_size
+        # A ResNet at 224 x 224 has 7 x 7 cells, centered at 0.5, 32.5, ... 192.5: they reach from
+        # -15.5 to 208.5, and not from 0 to 224. What is drawn over 0 to 224 is moved there first:
+        #
+        #     drawn at    0   112    224
+        #     looks at  -15.5  96.5  208.5
         step: Matrix = (
             ((right - left) / width, 0.0, left),
             (0.0, (bottom - top) / height, top),
@@ -224,6 +231,7 @@ class Geometry:
             >>> small.to_input(torch.tensor([[20.0, 10.0]]))
             tensor([[5., 5.]])
         """
+        # In double precision whatever the points are: `inv` refuses half precision.
         inverse = torch.linalg.inv(torch.tensor(self.matrix, dtype=torch.float64))
         inverse = inverse.to(points)
         return points @ inverse[:2, :2].T + inverse[:2, 2]
@@ -346,6 +354,10 @@ class Geometry:
     ) -> "Geometry":
         """Return the geometry after a step that moves `scale * p + shift` to p."""
         self._check_has_no_placement()
+        # The matrix goes back, from the newest input to the image: the newest step is undone first
+        # and stands on the right. Half the size, then 25 columns cropped on the left:
+        #
+        #     x -> x + 25 -> 2 (x + 25)      first row of the matrix: 2, 0, 50
         step: Matrix = ((scale_x, 0.0, shift_x), (0.0, scale_y, shift_y), (0.0, 0.0, 1.0))
         return replace(self, matrix=_matrix_product(self.matrix, step), input_size=size)
 

@@ -186,6 +186,8 @@ class GridPlacement:
         corner = boxes.new_tensor([left / width, top / height] * 2)
         sides = boxes.new_tensor([(right - left) / width, (bottom - top) / height] * 2)
         first, last = ((boxes - corner) / sides).unflatten(-1, (2, 2)).unbind(-2)
+        # Cells that cover 0 to 3 of 16 pixels, and a box from 8 to 9.6: it lies at 2.67 to 3.2 of
+        # the grid, beyond the map. Moved back by 2.2 it lies at 0.47 to 1, in the last cells.
         back = torch.where(first >= 1, last - 1, 0.0) + torch.where(last <= 0, first, 0.0)
         placed = torch.cat((first - back, last - back), -1)
         empty = (boxes[..., 2:] <= boxes[..., :2]).any(-1, keepdim=True)
@@ -255,6 +257,12 @@ def _cells(
     start: float, step: float, count: int, visible: tuple[float, float]
 ) -> tuple[float, float, float, float]:
     """Return beginning and end of cells along an axis, and of what they cover."""
+    # Four cells of a 3 x 3 convolution with stride 2 and padding 1, over 8 pixels:
+    #
+    #     input       0   1   2   3   4   5   6   7   8
+    #     centers       0.5     2.5     4.5     6.5
+    #     extent   -0.5                           7.5         halfway to the neighbors
+    #     covered     0                               8       half a cell more, within the input
     first, last = start - step / 2, start + (count - 0.5) * step
     low, high = min(first, last) - abs(step) / 2, max(first, last) + abs(step) / 2
     return first, last, float(max(low, visible[0])), float(min(high, visible[1]))

@@ -109,6 +109,7 @@ def _center_crop(geometry: Geometry, size: Sides) -> Geometry:
 
 def _crop_offset(length: int, target: int) -> int:
     """Return the start of a center crop, rounded half to even; negative for padding."""
+    # As `center_crop` of torchvision: of an odd padding the larger part comes last.
     return round((length - target) / 2) if length >= target else -((target - length) // 2)
 
 
@@ -165,6 +166,7 @@ def _random_crop(step: Any, geometry: Geometry, params: Any) -> Geometry:
     (y, x), (height, width) = geometry.input_size, _pair(step.size)
     left, top, right, bottom = _padding_widths(step.padding or 0)
     if step.pad_if_needed:
+        # torchvision pads both sides by all that is missing, so twice what is needed.
         left += max(width - x - left - right, 0)
         top += max(height - y - top - bottom, 0)
     return crop_or_pad(geometry, params[0] - top, params[1] - left, (height, width))
@@ -273,6 +275,7 @@ def _steps(transform: Any) -> Iterator[Any]:
     if isinstance(transform, UnsupportedTransform):
         raise ValueError(transform.reason)  # noqa: TRY004 - it was passed as a transform
     steps = transform.transforms if _known_name(transform) == "Compose" else transform
+    # Exactly this class: a subclass may do more than call its children in their order.
     if isinstance(steps, (list, tuple)) or type(steps) is nn.Sequential:
         for step in cast("Sequence[Any]", steps):
             yield from _steps(step)
@@ -315,6 +318,7 @@ def _apply_step(step: Any, image: Any, geometry: Geometry) -> tuple[Any, Geometr
         if params is None:
             return output, geometry
         return output, RANDOM_TRANSFORMS[name](step, geometry, params)
+    # Before the step runs, so that an unsupported one is refused with its reason.
     after = _deterministic_geometry(step, geometry)
     return step(image), after
 
@@ -329,6 +333,7 @@ def _run_recorded(step: Any, image: Any) -> tuple[Any, Any]:
         params.append(sample(*inputs, **options))
         return params[-1]
 
+    # The step looks its method up on itself, where an attribute comes before the class's method.
     vars(step_copy)[name] = record_params
     output = step_copy(image)
     return output, params[-1] if params else None

@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
+# After FF, 00 is data and D0 to D7 are restarts within a scan: neither begins a segment.
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]", re.DOTALL)
 _EMPTY_MARKERS = {0x01, 0xD8}  # markers without content
 _SCAN, _END = 0xDA, 0xD9
@@ -73,6 +74,7 @@ def png_rows_missing(content: bytes) -> bool:
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
     depth, color_type, interlaced = content[24], content[25], content[28]
     bits = depth * _CHANNELS.get(color_type, 1)
+    # Each row begins with a byte that names its filter. A pass without columns has no rows at all.
     expected = sum(
         y * (1 + (x * bits + 7) // 8)
         for y, x in _pass_sizes(height, width, interlaced=bool(interlaced))
@@ -90,6 +92,7 @@ def _pass_sizes(height: int, width: int, *, interlaced: bool) -> Iterator[tuple[
 
 def _decompressed_lengths(content: bytes) -> Iterator[int]:
     """Yield the lengths of the decompressed parts of the image data, in small steps."""
+    # After 8 bytes of signature each chunk is length, kind, content and CRC: 12 bytes and content.
     decompressor, offset = zlib.decompressobj(), 8
     while offset + 8 <= len(content):
         length = int.from_bytes(content[offset : offset + 4], "big")

@@ -341,6 +341,7 @@ def find_images(
         if not _exists(path):
             raise FileNotFoundError(f"{path} does not exist; give image files or folders")
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
+            # Kept until the end: without any image, the folder that cannot be listed is the reason.
             append = unlisted.append if onerror else None
             files = walk_files(path, exclude=omit, skip=skip, onerror=append)
             for file in files:
@@ -467,6 +468,7 @@ def _read_bytes(path: PathLike, max_bytes: int) -> bytes:
     with file:
         if os.fstat(file.fileno()).st_size > max_bytes:
             raise ImageError(f"longer than max_bytes, {max_bytes:,} bytes")
+        # The file may have grown since; one byte too many lets `_open_image` see it.
         return file.read(max_bytes + 1)
 
 
@@ -476,6 +478,8 @@ def _decode_upright(
     """Return the upright RGB image and the EXIF orientation of the stored image."""
     _check_size(*image.size, max_pixels)
     if reduction is not None and image.format in ("JPEG", "MPO"):
+        # The reduction takes the upright size, `draft` the stored one. It decodes at 1, 1/2, 1/4 or
+        # 1/8 of the size: the smallest that is at least as large as its argument.
         rows, columns = image.size[::-1] if _exif_orientation(image) < 5 else image.size
         factor = reduction((rows, columns))
         image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
@@ -494,6 +498,8 @@ def _decode_upright(
 
 def _check_png_rows(image: Image.Image, file: io.BytesIO) -> None:
     """Refuse a truncated PNG: Pillow leaves missing rows black without an error."""
+    # Counting rows decompresses the file a second time. A last row that is not black was decoded,
+    # unless the file is interlaced: its last pass fills every second row only.
     last = image.crop((0, image.height - 1, image.width, image.height))
     if (image.info.get("interlace") or not np.asarray(last).any()) and png_rows_missing(
         file.getvalue()

@@ -141,6 +141,13 @@ def _resize_steps(
     size: tuple[int, int], resize: ResizeSpec
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
     """Return the resized size, the padded size, the top left padding, the top left crop."""
+    # All modes take the same steps. An image of 100 x 151 (height x width) to 64 x 64:
+    #
+    #                        resized   canvas    padding   crop
+    #     crop               64 x 96   64 x 96   0, 0      0, 16
+    #     crop, shorter 50   50 x 75   64 x 75   7, 0      0, 6
+    #     squash             64 x 64   64 x 64   0, 0      0, 0
+    #     pad                42 x 64   64 x 64   11, 0     0, 0
     y, x = resized = _resized_size(size, resize)
     height, width = resize.size
     canvas = (max(y, height), max(x, width))

@@ -20,6 +20,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """
     if image.mode.startswith("I;16"):
         return _gray_from_16_bit(np.asarray(image), image.info.get("transparency"))
+    # Pillow opens a PGM of 16 bits as 32-bit integers; only the range tells it from a 32-bit TIFF.
     if image.mode == "I":
         values = np.asarray(image)
         if values.min() >= 0 and values.max() <= 65535:
@@ -77,6 +78,7 @@ def _to_uint8(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
 
 def _gray_from_16_bit(values: Shaped[np.ndarray, "y x"], transparent: object) -> Image.Image:
     gray = _uint16_to_uint8(values)
+    # Compared before scaling, which turns up to 257 neighboring values into one gray.
     if isinstance(transparent, int):
         gray = np.where(values == transparent, np.uint8(255), gray)
     return Image.fromarray(gray).convert("RGB")

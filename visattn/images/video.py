@@ -159,6 +159,7 @@ class VideoReader:
 
         count = 0
         while self.max_frames is None or count < self.max_frames:
+            # Each frame must be decoded, for those after it; only wanted ones become pixels.
             if not self._capture.grab():
                 break
             seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
@@ -246,6 +247,7 @@ class Mp4Writer:
         sides = (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
         size = tuple(int(capture.get(side)) for side in sides)
         count = 0
+        # One frame more than were written is difference enough.
         while count < self._count + 1 and capture.grab():
             count += 1
         capture.release()
@@ -446,6 +448,7 @@ def set_frame_times(path: Path, seconds: Sequence[float]) -> bool:
     boxes = {kind: (start, end) for kind, start, end in _boxes(content, 0, len(content))}
     start, end = boxes.get(b"moov", (0, 0))
     described = all(kind in content[start:end] for kind in (b"mvhd", b"mdhd", b"stts"))
+    # The description must come last: its length changes, and it holds the offsets of the frames.
     if not steps or min(steps) <= 0 or end != len(content) or not described:
         return False
     movie = _Durations(content[start:end], [*steps, steps[-1]])
@@ -471,6 +474,12 @@ class _Durations:
         self.movie_scale = self._scale(b"mvhd")
 
     def _scale(self, kind: bytes) -> int:
+        # Contents of mvhd and mdhd, in version 0, which FFmpeg writes, in bytes:
+        #
+        #     0 version and flags   4 creation   8 change   12 time scale   16 duration
+        #
+        # In tkhd the number of the track and 4 empty bytes take the place of the time scale
+        # (duration at 20); in elst the number of entries comes first (duration of the first at 8).
         position = self.content.index(kind) + 4
         return struct.unpack_from(">I", self.content, position + 12)[0]
 
@@ -494,6 +503,7 @@ class _Durations:
 
     def _table(self) -> bytes:
         """Return runs of frames with one duration; rounded times do not drift apart."""
+        # Ends are rounded and not durations; each frame lasts at least a tick.
         ends, total = [0], 0.0
         for step in self.steps:
             total += step

@@ -84,6 +84,7 @@ def _register(name: str, preset: str) -> str:
             raise ValueError(
                 f"{name} has no pretrained weights; load yours with visattn.load or checkpoint_path"
             )
+        # timm passes pretrained_cfg and pretrained_cfg_overlay to each model.
         own = {key: value for key, value in options.items() if not key.startswith("pretrained_")}
         model = create_vit(preset, _class_names(name, num_classes), **_own_options(name, own))
         vars(model).update(
@@ -130,6 +131,7 @@ def _own_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _group_matcher(coarse: bool = False) -> dict[str, Any]:  # noqa: ARG001 (timm passes it)
     """Return the layers of a parameter by its name, as timm's layer-wise learning rates need it."""
+    # 99999 means "in the group before" in timm: the last norm learns as fast as the last block.
     stem = r"^cls_token|^dist_token|^reg_token|^pos_embed|^patch_embed"
     return {"stem": stem, "blocks": [(r"^blocks\.(\d+)", None), (r"^norm|^fc_norm", (99999,))]}
 

@@ -144,9 +144,11 @@ def fits(value: object, hint: Any) -> bool | None:
         results = [fits(value, each) for each in inner]
         return True if True in results else None if None in results else False
     if origin is Literal:
+        # By type too: True equals 1.
         return any(type(value) is type(each) and value == each for each in inner)
     if hint is int or hint is float:
         number = Integral if hint is int else Real
+        # NaN, which alone does not equal itself, is refused.
         return isinstance(value, number) and not isinstance(value, bool) and value == value
     if hint is None:
         return value is None
@@ -165,6 +167,7 @@ def _fits_sequence(value: object, origin: Any, inner: tuple[Any, ...]) -> bool |
     any_length = origin is not tuple or Ellipsis in inner
     kind = tuple if origin is tuple and any_length else Sequence
     if isinstance(value, str | bytes) or not isinstance(value, kind):
+        # Looking into an iterator would use it up, and a set is no Sequence: the function decides.
         return None if origin is Iterable and isinstance(value, Set | Iterator) else False
     kinds = [inner[0]] * len(value) if any_length else list(inner)
     if len(kinds) != len(value):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 _PART_SUFFIX = ".part"
 _PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part(\.[0-9A-Za-z]{1,12})?")
+# AT_FDCWD and RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS: `os` has no such rename.
 _AT_CWD, _LINUX_EXCHANGE, _MACOS_SWAP = -100, 2, 2
 
 
@@ -54,6 +55,7 @@ def atomic_replace(
         part, lock = _create_part(target, suffix)
     try:
         yield part
+        # Content before name: else a crash could leave an empty file under the name.
         flush(part)
         part.replace(target)
     except BaseException as error:
@@ -218,6 +220,7 @@ def _remove_if_dead(part: Path) -> None:
     """Remove a temporary file or folder that no process has locked."""
     lock = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        # Raises if the writer still runs, and the caller goes on to the next one.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
@@ -297,6 +300,7 @@ def disk_errno(error: BaseException, folder: str | os.PathLike[str]) -> int | No
         # Any other text was written by this package, and says what to do already.
         explained = error.strerror != os.strerror(error.errno or 0)
         return None if explained or error.errno not in _PROBLEMS else error.errno
+    # torch.save writes in C++ and raises a RuntimeError that does not say why it failed.
     full = isinstance(error, RuntimeError) and is_disk_full(folder)
     return errno.ENOSPC if full else None
 

@@ -100,6 +100,7 @@ def check_relative_path(name: str) -> None:
         Traceback (most recent call last):
         ValueError: a file name must be a path inside its directory, got '../a.jpg'
     """
+    # Names may come from Windows: a backslash separates folders there, and C: is a drive.
     parts = PurePosixPath(name.replace("\\", "/")).parts
     outside = not parts or parts[0].startswith("/") or ".." in parts or parts[0][1:2] == ":"
     if outside or CONTROL_CHARACTERS.search(name):
@@ -142,6 +143,8 @@ class SafeDirectory:
         """
         check_relative_path(name)
         path = self.folder / name
+        # Folders are resolved once, since data sets have many files in few of them. A file itself
+        # may still be a link.
         if path.parent not in self._checked_parents:
             self._check_inside(path.parent, name)
             self._checked_parents.add(path.parent)

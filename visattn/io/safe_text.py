@@ -108,6 +108,7 @@ def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     """
     output = bytearray()
     while content:
+        # 31 selects the header of gzip. One byte above the limit is decompressed, which shows it.
         member = zlib.decompressobj(wbits=31)
         try:
             output += member.decompress(content, max_bytes + 1 - len(output))
@@ -117,6 +118,7 @@ def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
             raise ValueError(f"more than {max_bytes:,} bytes after decompression")
         if not member.eof:
             raise ValueError("damaged gzip (truncated)")
+        # A file may be several members, one after the other, and end in zeros.
         content = member.unused_data.lstrip(b"\0")
     return bytes(output)
 

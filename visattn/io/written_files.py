@@ -119,6 +119,7 @@ class WrittenFiles(NamedTuple):
         """
         files = {name: [digest] for name, digest in digests.items()}
         for name, known in self.sets.get(key, {}).items():
+            # Until it is replaced, the old content is still known; what the user changed is not.
             if (present := _digest(self.folder / name)) in known:
                 files[name] = list(dict.fromkeys([present, *files.get(name, [])]))
         return self._replace(sets={**self.sets, key: files})
@@ -171,6 +172,14 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
             if not overwrite:
                 written.check(names)
             old = [name for name in written.sets.get(key, {}) if not written.foreign([name])]
+            # A process may be killed between any two steps; no file may then look like the user's:
+            #
+            #     record knows     files of the set               what the next command finds
+            #     old digests      old                            the old set
+            #     old and new      old                            the old set
+            #     old and new      part is renamed to .ready      the new set: it completes the rest
+            #     old and new      old removed, new renamed       the new set: it completes the rest
+            #     new digests      new                            the new set
             written.with_set(key, digests).write()
             if len({*names, *old}) == 1:
                 (part / names[0]).replace(folder / names[0])
@@ -312,6 +321,7 @@ def _replace_by_journal(
 def _finish(ready: Path, folder: Path) -> None:
     """Do what the journal of a folder says and was not done yet, then remove that folder."""
     journal = parse_json(decode_utf8(read_bytes_bounded(ready / _JOURNAL, _MAX_BYTES)))
+    # Anyone may have written the journal: its names must not lead out of the folder.
     inside = folder.resolve()
     for name in (*journal["present"], *journal["new"]):
         if not (folder / name).parent.resolve().is_relative_to(inside):

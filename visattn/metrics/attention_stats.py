@@ -87,6 +87,7 @@ def head_diversity(weights: Float[Tensor, "b h n m"]) -> Float[Tensor, " h"]:
         tensor([0.7500, 0.7500, 0.5000])
     """
     heads = weights.shape[1]
+    # Head by head: all pairs at once would take h times the memory of the weights.
     distances = [
         (weights - weights[:, head : head + 1]).abs().sum(-1).mean((0, 2)).sum() / 2
         for head in range(heads)
@@ -177,6 +178,7 @@ def diagnose_layers(
                 continue
             layer = _layer_at(subject.info.attention_layers, attention_map.site)
             means = layer_diagnostics(attention_map, weights, input_size, layer)
+            # A module that runs several times in one pass has a map for each call.
             key = f"{attention_map.site}:{attention_map.info.call or 0}"
             batch_sum = _scale(means, float(len(images)))
             sums[key] = _add(sums[key], batch_sum) if key in sums else batch_sum
@@ -262,6 +264,7 @@ def _cell_centers(grid: tuple[int, int], size: tuple[int, int]) -> Float[Tensor,
 
 def _scale(layer: LayerDiagnostics, factor: float) -> LayerDiagnostics:
     before = {role: fraction * factor for role, fraction in layer.before.items()}
+    # Measures of prefix tokens are no fields: they lie in `before`.
     fields = {
         name: values * factor for name, values in layer.measures().items() if name in vars(layer)
     }

@@ -159,6 +159,7 @@ def _python_scores(
         for caption, image_references in zip(captions, references, strict=True)
     ]
     columns["CIDEr-D"] = cider_d(caption_counts, reference_counts)
+    # The corpus scores are means over the images, those of BLEU apart.
     means = {name: math.fsum(column) / len(column) for name, column in columns.items()}
     return {**means, **dict(zip(BLEUS, corpus_bleu, strict=True))}, columns
 

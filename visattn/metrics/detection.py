@@ -138,6 +138,7 @@ def _rows_by_image(
     rows = np.flatnonzero(selected)
     rows = rows[np.argsort(image[rows], kind="stable")]
     images, first = np.unique(image[rows], return_index=True)
+    # Without rows np.split still gives one part, an empty one, which belongs to no image.
     return dict(zip(images.tolist(), np.split(rows, first[1:]), strict=bool(len(rows))))
 
 
@@ -187,6 +188,7 @@ def _best_object(
     for group in (free & ~ignored, free & ignored):
         columns = np.flatnonzero(group & (overlaps >= min(threshold, 1 - 1e-10)))
         if len(columns):
+            # In pycocotools a later object of the same overlap replaces the one before.
             best = columns[overlaps[columns] == overlaps[columns].max()]
             return int(best[-1])
     return None
@@ -200,6 +202,7 @@ def _precision_recall(
     total = sum(image.num_objects for image in images)
     if not total:
         return np.full((num_thresholds, num_levels), np.nan), np.full(num_thresholds, np.nan)
+    # The limit is one per image, so it cuts before the detections of all images are sorted.
     score = np.concatenate([image.score[:limit] for image in images])
     order = np.argsort(-score, kind="stable")
     correct = np.concatenate([image.correct[:, :limit] for image in images], 1)[:, order]
@@ -208,6 +211,7 @@ def _precision_recall(
     misses = (~correct & ~ignored).cumsum(1, dtype=np.float64)
     curve = np.zeros((num_thresholds, num_levels))
     for row, (predicted, false) in enumerate(zip(hits, misses, strict=True)):
+        # The first detections may all be ignored ones: 0 / 0 without the addend of pycocotools.
         precision = predicted / (predicted + false + np.spacing(1.0))
         envelope = np.maximum.accumulate(precision[::-1])[::-1]
         position = np.searchsorted(predicted / total, RECALL_LEVELS, side="left")

@@ -75,6 +75,11 @@ def _neighbor_sum(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     The weights are a third of a tent, without its peak. Sums of slices are several times as fast as
     depthwise convolutions on CPUs.
     """
+    # Adding half of both neighbors, along one axis after the other, spreads a pixel to a tent:
+    #
+    #     1/4  1/2  1/4                             1/12  1/6  1/12
+    #     1/2   1   1/2    less the peak, by 3:     1/6    0   1/6
+    #     1/4  1/2  1/4                             1/12  1/6  1/12
     tent = values
     for axis in (2, 3):
         last, previous = tent.shape[axis] - 1, tent
@@ -86,6 +91,7 @@ def _neighbor_sum(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
 
 def _tent_sums(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y2 x2"]:
     """Return the sums over tents around every second pixel, with zero padding."""
+    # Along one axis, for five pixels: (a, b, c, d, e) -> (a + b/2, b/2 + c + d/2, d/2 + e).
     for axis in (2, 3):
         even, odd = _even_odd(values, axis)
         values = even.clone()
@@ -99,6 +105,7 @@ def _add_tents(
     values: Float[Tensor, "b c y x"], heights: Float[Tensor, "b c y2 x2"]
 ) -> Float[Tensor, "b c y x"]:
     """Return values plus tents around every second pixel, the transpose of `_tent_sums`."""
+    # Along one axis, for three heights: (p, q, r) -> (p, (p + q)/2, q, (q + r)/2, r).
     for axis in (3, 2):
         size = list(heights.shape)
         size[axis] = values.shape[axis]
@@ -144,10 +151,13 @@ def _conjugate_gradients(
     direction = preconditioned = _precondition(residual, grids)
     norm = inner_product(residual, preconditioned)
     for iteration in range(int(hole.sum((1, 2, 3)).amax()) if hole.numel() else 0):
+        # Reading the residual waits for the GPU; up to three needless steps do no harm.
         if iteration % 4 == 0 and float(residual.abs().amax()) <= max_residual:
             break
         product = matrix_product(direction)
         curvature = inner_product(direction, product)
+        # Each channel of each image is a system of its own. One that is solved has a curvature of 0
+        # and stays, while the others go on.
         step = torch.where(curvature > 0, norm / curvature.where(curvature > 0, 1.0), 0.0)
         x, residual = x.addcmul_(step, direction), residual.addcmul_(step, product, value=-1)
         preconditioned = _precondition(residual, grids)
@@ -162,6 +172,7 @@ def _coarse_grids(hole: Bool[Tensor, "b 1 y x"]) -> list[Bool[Tensor, "b 1 _ _"]
     grids: list[Tensor] = []
     known = (~hole).float()
     while max(known.shape[2:]) > 1 and not bool(known.all()):
+        # A tent reaches one node to each side. If one of the nine is known, the tent would move it.
         known = max_pool2d(known, 3, 2, 1)
         grids.append(known == 0)
     return grids
@@ -214,6 +225,7 @@ def removal_ranks(values: Float[Tensor, "b n"], ties: Int[Tensor, "b n"]) -> Int
         >>> removal_ranks(torch.tensor([[0.5, 0.9, 0.5]]), torch.tensor([[2, 0, 1]]))
         tensor([[2, 0, 1]])
     """
+    # Pixels take their random order first; the stable sort keeps it among equal values.
     order = ties.gather(1, values.gather(1, ties).argsort(dim=1, descending=True, stable=True))
     ranks = torch.arange(values.shape[1], device=values.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, ranks)
@@ -280,6 +292,8 @@ def average_ranks(values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         >>> average_ranks(torch.tensor([[0.5, 0.1, 0.5]]))
         tensor([[1.5000, 0.0000, 1.5000]])
     """
+    # `below` values are smaller and `up_to` are not larger; those in between are equal and share
+    # the ranks from `below` to `up_to` - 1: (3, 1, 3, 2) -> (2.5, 0, 2.5, 1).
     contiguous = values.contiguous()
     ordered = contiguous.sort(1).values
     below = torch.searchsorted(ordered, contiguous)

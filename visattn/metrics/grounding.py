@@ -46,9 +46,14 @@ def box_coverage(
     """
     rows, columns = grid
     # Overlaps of boxes count once, so areas cannot be summed box by box. All edges of boxes and of
-    # cells together cut the image into tiles that are wholly inside or outside of each.
+    # cells together cut the image into tiles that are wholly inside or outside of each. Along one
+    # axis, for a box from 0.25 to 0.6 and two cells:
+    #
+    #     edges    0      0.25      0.5      0.6      1
+    #     tiles      0.25      0.25      0.1      0.4
+    #     inside      no        yes      yes      no
+    #     cell        0          0        1        1
     x0, y0, x1, y1 = boxes.double().clamp(0, 1).unbind(-1)
-    # A tile between consecutive edges lies in a single cell, and is either inside a box or outside.
     x, y = _edges(x0, x1, columns), _edges(y0, y1, rows)
     center_x, center_y = (x[..., 1:] + x[..., :-1]) / 2, (y[..., 1:] + y[..., :-1]) / 2
     inside_x = (x0[..., None] < center_x[..., None, :]) & (center_x[..., None, :] < x1[..., None])
@@ -219,6 +224,7 @@ def _tile_lengths(
     edges: Float[Tensor, "*b edges"], centers: Float[Tensor, "*b tiles"], cells: int
 ) -> Float[Tensor, "*b cells tiles"]:
     """Return the length of each tile in the row of the cell that contains it, along one axis."""
+    # As a matrix, one row per cell, so that two products add up the tiles of each cell.
     cell_indices = (centers * cells).long().clamp(max=cells - 1).unsqueeze(-2)
     lengths = edges.new_zeros(*centers.shape[:-1], cells, centers.shape[-1])
     return lengths.scatter_(-2, cell_indices, edges.diff(dim=-1).unsqueeze(-2))

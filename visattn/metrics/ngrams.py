@@ -137,6 +137,16 @@ def lcs_length(words: Sequence[str], other: Sequence[str]) -> int:
         Hyyrö 2004, Bit-parallel LCS-length computation revisited. A row of the dynamic programming
         table is stored in the bits of an integer.
     """
+    # The words "a b a c" against "b c a". A bit of the row is 0 where the common subsequence of the
+    # words up to there is one longer than that of the words before; the first word is the last bit:
+    #
+    #     words     c a b a
+    #     start     1 1 1 1
+    #     after b   1 1 0 1
+    #     after c   0 1 0 1
+    #     after a   1 0 1 0      two zeros: the length is 2
+    #
+    # One addition moves the zeros of all words at once, by its carries.
     positions: dict[str, int] = {}  # bit mask of the positions of each word
     for position, word in enumerate(words):
         positions[word] = positions.get(word, 0) | 1 << position

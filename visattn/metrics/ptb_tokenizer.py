@@ -275,9 +275,11 @@ def _token_ends(shape: str, start: int) -> tuple[int, ...]:
     end, longest, pattern = start + 1, 0, ""
     for rule in _RULES[_character_kind(shape[start])]:
         match = rule.match(shape, start)
+        # Of equally long matches the first rule has the token, so the order of the rules matters.
         if match is not None and match.end() > longest:
             longest, pattern = match.end(), rule.pattern
             end = match.start("next") if "next" in rule.groupindex else longest
+    # Each of these is split after three letters: can not, gon na, lem me.
     return (start + 3, end) if pattern == _TWO_WORDS else (end,)
 
 

@@ -112,6 +112,7 @@ def cascading_randomization(
     done: tuple[str, ...] = ()
     for part in cascading_module_groups(model, num_steps):
         done += part
+        # Earlier groups come first in `done`: with the same seed they are shuffled as before.
         with shuffle_weights(model, done, seed):
             likeness.append(map_similarity(intact, maps()))
     return torch.stack(likeness, 1)

@@ -179,6 +179,14 @@ class Affine(Augmentation):
         cosine, sine = angle.cos() / scale, angle.sin() / scale
         inverse = torch.stack([cosine, sine, -sine, cosine], -1).view(-1, 2, 2)
         translation = (2 * torch.stack([right, down], -1) - 1) * self.translate
+        # `affine_grid` asks where each output pixel comes from, in coordinates from -1 to 1:
+        #
+        #     output, -1 to 1  ->  pixels from its middle     times half of the output's sides
+        #                      ->  pixels of the input        rotated back, divided by the scale
+        #                      ->  input, -1 to 1             divided by half of the input's sides
+        #
+        # The first factor stands at the columns of the matrix, the last at its rows. Scale 2 from
+        # 10 x 10 to 20 high and 40 wide: (2, 0; 0, 1).
         half_size = torch.tensor([output_size[1], output_size[0]]) / 2
         inverse = inverse * half_size / torch.tensor([[size[1]], [size[0]]]) * 2
         return torch.cat([inverse, -(inverse @ (2 * translation)[:, :, None])], 2)
@@ -265,6 +273,7 @@ class RandomResizedCrop(PerImageTransform):
         """
         crop: _Crop | None = None
 
+        # Called when the header is read, and no pixel: what may be left out depends on the crop.
         def reduction(size: tuple[int, int]) -> int:
             nonlocal crop
             crop = self._draw(size, uniform)
@@ -281,6 +290,7 @@ class RandomResizedCrop(PerImageTransform):
         """Return the crop that the transform draws for a photo of this size."""
         rng_state = torch.default_generator.get_state()
         torch.default_generator.manual_seed(int(uniform.double() * 2**53))
+        # Of an image the transform asks for the size only; a meta tensor has no memory.
         box = self.transform.make_params([torch.empty(1, *size, device="meta")])
         torch.default_generator.set_state(rng_state)
         return _Crop(size, box["top"], box["left"], box["height"], box["width"])
@@ -293,6 +303,7 @@ class RandomResizedCrop(PerImageTransform):
             resampling = _DCT_FILTERS[InterpolationMode(transform.interpolation)]
             scaled = image.resize((width, height), resampling, box=(left, top, right, bottom))
             return torch.from_numpy(np.array(scaled).transpose(2, 0, 1).copy())
+        # Cropped first and resized by torchvision, whose pixels these are to be.
         pixels = np.array(image.crop((int(left), int(top), int(right), int(bottom))))
         resized = resize(
             torch.from_numpy(pixels).permute(2, 0, 1),
@@ -414,6 +425,7 @@ class RandAugment(Augmentation):
         space = list(self.transform._AUGMENTATION_SPACE)  # noqa: SLF001 (has no public name)
         for kinds, signs in self._uniforms_first(images, uniforms).split(2):
             operations = (kinds * len(space)).long().clamp(max=len(space) - 1)
+            # At most two calls per operation, each with many images, instead of one call per image.
             for number, name in enumerate(space):
                 for negative in (False, True):
                     rows = ((operations == number) & ((signs <= 0.5) == negative)).nonzero()[:, 0]
@@ -506,6 +518,8 @@ class RandomErasing(Augmentation):
         area = size[0] * size[1] * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
         heights, widths = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
         fits: Bool[Tensor, "a b"] = (heights < size[0]) & (widths < size[1])
+        # torchvision draws again until a rectangle fits. Here all attempts are drawn ahead, so that
+        # an image always takes as many numbers, and argmax finds the first that fits.
         first = fits.int().argmax(0, keepdim=True)
         erased = (chosen < self.p) & fits.any(0)
         height, width = (sides.gather(0, first)[0] * erased for sides in (heights, widths))

@@ -256,6 +256,7 @@ class JointTransforms:
             size = (image.shape[1], image.shape[2])
             made: Any = tv_tensors.BoundingBoxes  # whose constructor has no types
             inputs["boxes"] = made(boxes, format="XYXY", canvas_size=size)
+        # Without devices, as transforms run on the CPU: else the state of each GPU is saved too.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             for transform in self.transforms:
@@ -300,6 +301,7 @@ def _build_transform(spec: AugmentationSpec, mask_fill: int) -> v2.Transform:
     if not (isinstance(transform, type) and issubclass(transform, v2.Transform)):
         hint = did_you_mean(name, [member for member in vars(v2) if member[0].isupper()])
         raise ValueError(f"unknown transform {name!r}; {hint}")  # noqa: TRY004 (a wrong name)
+    # torchvision would fill both with 0: a class in label maps, and black in images.
     fill = {tv_tensors.Image: _GRAY, tv_tensors.Mask: mask_fill}
     defaults = {"fill": fill} if "fill" in inspect.signature(transform).parameters else {}
     try:

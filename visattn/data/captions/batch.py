@@ -63,6 +63,7 @@ def split_words(caption: str) -> list[str]:
     """
     text = unicodedata.normalize("NFC", caption.lower().replace("’", "'"))
     words = _ASCII_WORD if text.isascii() else _WORD
+    # The space cuts a clitic off its word: dog's -> dog 's, isn't -> is n't.
     return words.findall(_CLITIC_PATTERN.sub(r" \g<0>", text))
 
 
@@ -356,6 +357,8 @@ def collate_captions(
     if without := [sample.id for sample in samples if not sample.captions]:
         raise ValueError(f"every sample needs a caption, these have none: {without[:5]}")
     rows = [
+        # The start token and the words. A caption that is cut has no end token, so that a model
+        # does not learn to stop in the middle of a sentence.
         (vocabulary.encode(caption)[: max_words and max_words + 1], image_index, caption_index)
         for image_index, sample in enumerate(samples)
         for caption_index, caption in enumerate(sample.captions)

@@ -95,6 +95,15 @@ def _is_side(match: re.Match[str]) -> bool:
     word, text = match[0].lower(), match.string
     if word not in _BEFORE_OTHER:
         return True
+    # The first of these tests that holds decides:
+    #
+    #     "a right angle"                         correct: no side
+    #     "on the left", "the left wall"          a word stands beside it that only sides have
+    #     "walks left in the park"                a movement, while "left in" may mean "remained"
+    #     "two slices left", "right next to"      remaining, exactly: no side
+    #     "turn right"                            all others: a side
+    #
+    # Only 60 characters before: a pattern that ends in $ is tried from every place of its text.
     before, end = text[max(0, match.start() - 60) : match.start()], match.end()
     if word == "right" and _AFTER_CORRECT.match(text, end):
         return False

@@ -175,6 +175,7 @@ def select_listed(entries: Iterable[CaptionEntry], names: Sequence[str]) -> list
     for entry in entries:
         by_name[entry.file] = by_name[entry.id] = entry
         stems.setdefault(PurePosixPath(entry.file).stem, []).append(entry)
+    # Lists often lack the suffix. Without it a name must still mean a single photo.
     by_name |= {
         stem: same_stem[0]
         for stem, same_stem in stems.items()
@@ -370,6 +371,8 @@ def read_caption_splits(
         if split not in folders:
             raise ValueError(f"photos must include the folder of the {split} split")
         entries = entries_of[files[split]]
+        # A file of its own belongs to the split as a whole, unless it assigns this split itself, as
+        # one of Karpathy's does, or the user has named another list.
         assigned = name is not None and any(entry.split == name for entry in entries)
         if assigned or not separate_files or name not in (default, None):
             entries = entries_of_split(entries, str(name))

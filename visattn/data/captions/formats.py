@@ -140,6 +140,7 @@ def _parse_karpathy(text: str) -> Iterator[CaptionRecord]:
         folder = _text(image, "filepath", location, "karpathy") if image.get("filepath") else ""
         file = _check_path(f"{folder}/{name}" if folder else name, location)
         split = _text(image, "split", location, "karpathy")
+        # Karpathy's name for the rest of COCO's validation photos, with which models are trained.
         split = "train" if split == "restval" else split
         sentences = _list(image, "sentences", "karpathy", location)
         captions = [_text(sentence, "raw", location, "karpathy") for sentence in sentences]
@@ -214,6 +215,7 @@ FORMATS: Mapping[CaptionFormat, FormatRow] = {
     ),
     "karpathy": FormatRow(
         '{"images": [{"filename", "split", "sentences": [{"raw"}, ...]}, ...]}',
+        # What is left of JSON: it has images and no annotations.
         lambda first, _: first[:1] in ("{", "["),
         _parse_karpathy,
     ),
@@ -254,6 +256,7 @@ def parse_results(text: str) -> Iterator[CaptionRecord]:
 
 def _parse_result_table(text: str) -> Iterator[CaptionRecord]:
     rows = [(f"line {number}", *line.partition("\t")) for number, line in _lines(text)]
+    # A file name may end in #1; only if all names do, it is the number of the caption.
     numbered = all(_FLICKR_NAME.fullmatch(name.strip()) for _, name, _, _ in rows)
     for location, name, tab, caption in rows:
         if not tab or not name.strip():

@@ -55,6 +55,8 @@ def resize_weights(
                 [0.0000, 0.7500, 0.2500]])
     """
     centers = starts[..., None] + (torch.arange(out) + 0.5) / scales[..., None]
+    # A tent is at most two pixels wide on either side, as scales are at least 0.5. Black pixels
+    # beyond the image take their share of the sum, so that ink fades there, and are cut off.
     pixels = torch.arange(-2, size + 2) + 0.5
     support = scales.clamp(max=1)[..., None, None]
     weights = (1 - (centers[..., None] - pixels).abs() * support).clamp(min=0)
@@ -211,6 +213,7 @@ class ClutteredMNIST(LabeledImages):
         num_sources = len(self.distractor_source) - self.exclude_self
         sources = (distractors[..., 0] * num_sources).long()
         if self.exclude_self:
+            # From the digit itself on, the numbers move up by one: it is not its own distractor.
             sources += sources >= self.image_indices(indices)[:, None]
         return Placements(
             (uniforms[:, :2] * (canvas_size - digit_size + 1)).long(),
@@ -277,6 +280,7 @@ def paste(
     """
     height, width = patches.shape[2:]
     stride = canvases.shape[3]
+    # Indices of a flattened canvas: each canvas has another corner, which no slice can express.
     offsets = (torch.arange(height)[:, None] * stride + torch.arange(width)).flatten()
     pixels = (corners[:, :1] * stride + corners[:, 1:] + offsets)[:, None]
     pixels = pixels.expand(-1, canvases.shape[1], -1)

@@ -205,6 +205,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         """Return the batch of canvases with these indices."""
         placed = self.placements(indices)
         height, width = self.spec.canvas.size
+        # Patches are larger than their ink: they reach over the edge, into a margin that is cut
+        # off, and over the ink of neighbors, which "max" keeps under their black border.
         margin = self.patch_size
         canvases = self.digits.new_zeros((len(indices), 1, height + margin, width + margin))
         patches = self._resized_digits(placed)
@@ -278,6 +280,10 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
     ) -> Int[Tensor, "b n 2"]:
         height, width = self.spec.canvas.size
         present = self._present(num_digits)
+        # A row is as wide as its digits and the gaps between them; `free` is what remains on both
+        # sides. Three digits:
+        #
+        #     |  left  | digit gap digit gap digit |  right  |      left + right = free
         tops = height_uniforms * (height - sizes[..., 0])
         extents = (sizes[..., 1] + gaps) * present
         last_gap = gaps.gather(1, num_digits[:, None] - 1)

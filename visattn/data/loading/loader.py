@@ -193,6 +193,12 @@ class StatefulDataLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, int]:
         """Return the epoch, the number of its batches done, and the global batch size."""
         sampler = self.epoch_sampler
+        # The sampler's start is where the next iteration begins; it is 0 once that has begun.
+        #
+        #     resumed, not begun      start 7, epoch -1        7, as loaded
+        #     in the epoch            start 0, same epoch      batches that training took: workers
+        #                                                      have drawn more from the sampler
+        #     next one, not begun     start 0, other epoch     0
         started = self._epoch == sampler.epoch and not sampler.start_batch
         return {
             "epoch": sampler.epoch,
@@ -250,6 +256,8 @@ def loader_options(
         >>> list(DataLoader("abc", **options))
         ['ac', 'b']
     """
+    # A data set that returns whole batches takes a list of indices as one item: without a batch
+    # size, the loader passes on each list that the sampler yields.
     order: dict[str, Any] = {"batch_sampler": batches, "collate_fn": collate_fn}
     if collate_fn is None:
         order = {"sampler": batches, "batch_size": None}

@@ -71,6 +71,7 @@ def per_sample_uniforms(
     start = _mix_bits(_mix_bits(np.array([seed], np.uint64)) + np.array(indices, np.uint64))
     steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN_GAMMA
     bits = _mix_bits(start[:, None] + steps)
+    # A float64 holds 53 bits: the upper ones of 64 give multiples of 2^-53, never rounded up to 1.
     return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -158,15 +159,17 @@ class LengthBucketBatchSampler(Sampler[list[int]]):
         self.epoch, self.start_batch = epoch, batches_done
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Take the start now: loaders may create an iterator and read it later.
+        # The start is for one iteration: the epoch after a resumed one begins with its first batch.
         start_batch, self.start_batch = self.start_batch, 0
         yield from self._iterate_batches(self.epoch, start_batch)
 
     def _iterate_batches(self, epoch: int, start_batch: int) -> Iterator[list[int]]:
         # Everything follows from seed and epoch, also the parts that are skipped: a resumed run
         # draws the same pools and the same order of batches, and begins within them.
+        # The large factor keeps the epochs of one seed apart from those of the next.
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(self.num_samples, generator=generator)
+        # The tail is cut before the processes take every n-th, so that all have as many batches.
         order = order[: len(self) * self.global_batch_size][self.rank :: self.num_replicas]
         for pool in order.split(self.batch_size * self.batches_per_pool):
             batch_order = torch.randperm(len(pool) // self.batch_size, generator=generator).tolist()

@@ -204,6 +204,8 @@ def vqa_accuracy(answers: Sequence[str], predicted: str) -> float:
     total, count = len(answers), answers.count(predicted)
     if total < 2:
         return float(count)
+    # Leaving out one of those who agree leaves one less, leaving out another leaves all of them.
+    # Two of ten: (2 * 1/3 + 8 * 2/3) / 10 = 0.6.
     matching = count * min((count - 1) / 3, 1) + (total - count) * min(count / 3, 1)
     return matching / total
 

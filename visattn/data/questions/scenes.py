@@ -216,6 +216,8 @@ def scene_answers(*, max_count: int = 4) -> tuple[str, ...]:
 
 def _only_related(relation: str, anchor: SceneObject, world: World) -> int | None:
     """Return the only object on one side of another; None if there are more, or unclear ones."""
+    # All that is not clearly on the other side: an object within the margin may be on this one, and
+    # the question has no definite answer then.
     sides = [
         (index, thing)
         for index, thing in enumerate(world.objects)
@@ -370,6 +372,7 @@ class SceneQuestions(Dataset[QuestionSample]):
 
     def scene(self, index: int) -> tuple[World, list[SceneQuery]]:
         """Return the ground truth of a scene, and its questions."""
+        # 100 + split: not the scenes that `Scenes` draws with the same seed.
         stream = (self.seed, 100 + get_args(Split).index(self.split), index)
         rng = np.random.default_rng(stream)
         novel = self.split == "novel"
@@ -452,6 +455,7 @@ def _with_attribute(
 ) -> SceneObject:
     """Return an object with another value of an attribute, and no pair that is held out."""
     changed = replace(thing, **{kind: options[int(rng.integers(len(options)))]})
+    # The planted attribute stays, and the other one of the pair is drawn again.
     if kind != "texture" and (changed.color, changed.shape) in HELD_OUT:
         pairs = [
             pair
@@ -557,6 +561,7 @@ class _QuestionDraw:
 
     def _compare(self) -> SceneQuery | None:
         attribute = ATTRIBUTES[int(self.rng.integers(len(ATTRIBUTES)))]
+        # Objects with a name that does not say what is compared.
         able = [i for i in range(len(self.objects)) if self.names(i, attribute)]
         values = [getattr(thing, attribute) for thing in self.objects]
         pairs = [*permutations(able, 2)]

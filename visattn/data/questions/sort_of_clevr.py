@@ -216,6 +216,8 @@ def pair_facts(
             (centers - second).square().sum(-1),
         )
     )
+    # If the largest squared side is at least the sum of the others, the angle is at least 90
+    # degrees. Centers on one line (cross 0) form no triangle.
     obtuse = (2 * sides.amax(0) >= sides.sum(0)) & (cross != 0)
     return PairFacts(between & others, near & others, obtuse & others)
 

@@ -129,6 +129,8 @@ def normalize_answer(answer: str) -> str:
         https://github.com/GT-Vision-Lab/VQA, PythonEvaluationTools/vqaEvaluation/vqaEval.py.
     """
     text = " ".join(answer.split())
+    # As the official code does it: marks are looked for in the unchanged text, and one comma
+    # between digits has all marks removed, which else become spaces: "1,000 - 2" -> "1000 2".
     in_number = re.search(r"\d,\d", text) is not None
     result = text
     for mark in _PUNCTUATION:

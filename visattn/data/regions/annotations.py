@@ -101,6 +101,7 @@ class AnnotatedImage:
         if not masks:
             return sample
         geometry = sample.geometry
+        # Only one mask at a time has the size of the photo, which may be far above the input's.
         stacked = torch.zeros(len(self.objects), *geometry.input_size, dtype=torch.bool)
         for row, mask in zip(stacked, self.masks(), strict=True):
             row.copy_(mask if resize is None else sample_nearest(mask, geometry, fill=0))

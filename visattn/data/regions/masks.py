@@ -110,6 +110,8 @@ def mask_rle(mask: Bool[np.ndarray, "y x"]) -> CocoRLE:
         `pycocotools.mask.encode`, to the character.
     """
     pixels = mask.T.reshape(-1)
+    # Background before the first pixel makes a first run of 0 if the mask begins inside; a pixel
+    # unlike the last one ends the last run.
     edges = np.flatnonzero(np.diff(pixels, prepend=False, append=not pixels[-1]))
     lengths = np.diff(edges, prepend=0).tolist()
     counts = "".join(
@@ -299,6 +301,12 @@ def _fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray
     (left, top), (right, bottom) = np.floor(corners.min(0)), np.ceil(corners.max(0))
     y, x = (np.clip((top, bottom), 0, size[0]), np.clip((left, right), 0, size[1]))
     (first, last), (left, right) = y.astype(int), x.astype(int)
+    # Each edge marks, in the rows that it crosses, the first pixel center to its right. A row that
+    # is crossed at x = 3 and x = 5:
+    #
+    #     marks         0 0 0 1 0 1
+    #     running sum   0 0 0 1 1 2      odd inside
+    #
     # Only the parity of the number of crossed edges matters, so uint8 may overflow.
     crossings = np.zeros((last - first, right - left + 1), dtype=np.uint8)
     rows = np.arange(first, last) + 0.5
@@ -350,6 +358,9 @@ def _decompress_counts(text: str) -> Int[np.ndarray, " n"]:
     places = np.arange(len(bits)) - np.repeat(starts, ends - starts + 1)
     values = np.add.reduceat((bits & 31) << (5 * places), starts)
     values -= np.where(bits[ends] & 16, 1 << (5 * (ends - starts + 1)), 0)  # two's complement
+    # Runs 1 3 2 4 2 2 6 are written as 1 3 2 1 0 -2 4: from the fourth on, as the difference from
+    # the run two before, as runs of neighboring columns are alike. Every second number is summed
+    # up, from the second and from the third on; the first stands alone.
     lengths = values.astype(np.float64)  # exact below 2^53, and does not wrap around
     for first in (1, 2):
         lengths[first::2] = lengths[first::2].cumsum()

@@ -198,6 +198,7 @@ class MaskFolder(SegmentationImages):
                 f"class_map must map 0 to 255 to classes below {num_classes}, or {IGNORE_CLASS}; "
                 f"got {wrong[0][0]}: {wrong[0][1]}"
             )
+        # -1 stands for numbers without a class, which would else be taken for class 0.
         self._table = np.full(256, -1, np.int16)
         self._table[list(mapping)] = list(mapping.values())
 
@@ -232,12 +233,14 @@ class MaskFolder(SegmentationImages):
         numbers, read = np.zeros(256, dtype=np.int64), 0
         classes = np.unique(self._table[(self._table >= 0) & (self._table != IGNORE_CLASS)])
         filled: list[int] = []
+        # At random, since files with the same classes often follow each other.
         order = torch.randperm(len(self.files), generator=torch.Generator().manual_seed(0))
         with ThreadPoolExecutor(_MASK_THREADS) as threads:
             deque(threads.map(self._check_header, self.files), maxlen=0)  # raises the first error
             for chunk in map(Tensor.tolist, order.split(_MIN_MASKS)):
                 for index, part in zip(chunk, threads.map(self._count_numbers, chunk), strict=True):
                     numbers += part
+                    # Examples are masks with a class besides 0, which is mostly background.
                     filled += [index] if self._per_class(part)[1:IGNORE_CLASS].any() else []
                 read += len(chunk)
                 if self._per_class(numbers)[classes].all():
@@ -386,6 +389,8 @@ def label_map(
         tensor([[7, 3, 0]], dtype=torch.uint8)
     """
     labels = torch.zeros(size, dtype=torch.uint8)
+    # Objects are ranked by area, so each pixel remembers the smallest one so far. What is `below`
+    # ranks behind the largest possible area, and no object at all behind both.
     nothing = 2 * labels.numel() + 1
     rank = torch.full(size, nothing)  # of the object that covers a pixel; lower ones cover higher
     for mask, number, below in objects:

@@ -237,6 +237,7 @@ def verify_caption(caption: str, world: World) -> Verdict:
     if claim is None:
         return Verdict(parsed=False, true=False, objects=tuple(referents))
     pairs = _satisfying_pairs(claim, world.objects)
+    # Without a pair there is nothing to transpose, and no word refers to anything.
     for mention, things in zip((claim.first, claim.second), zip(*pairs, strict=True), strict=False):
         first, last = mention.span
         referents[first:last] = [tuple(sorted(set(things)))] * (last - first)

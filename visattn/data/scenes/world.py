@@ -167,6 +167,7 @@ def _place_discs(count: int, rng: np.random.Generator) -> list[tuple[str, float,
     """Sample discs until all lie inside the image without overlap; all are resampled each time."""
     names = tuple(RADII)
     while True:
+        # Those placed already may leave no room for the next, so all are drawn again.
         discs: list[tuple[str, float, float, float]] = []
         for _ in range(count):
             size = names[int(rng.integers(len(names)))]
@@ -264,6 +265,7 @@ def _square(u: Plane, v: Plane) -> Plane:
 
 
 def _triangle(u: Plane, v: Plane) -> Plane:
+    # Distances from the three edges, 120 degrees apart: (0, 1) and (+-sin 60, -cos 60).
     return np.maximum(v, 0.866 * np.abs(u) - 0.5 * v) - 0.5
 
 
@@ -283,6 +285,8 @@ def _star(u: Plane, v: Plane) -> Plane:
     rho = np.hypot(u, v)
     inner_x, inner_y = 0.45 * math.cos(sector / 2), 0.45 * math.sin(sector / 2)
     ex, ey = inner_x - 1.0, inner_y
+    # In one tenth of the star the edge runs from the tip (1, 0) to the inner corner, 0.45 from the
+    # middle; the cross product is the distance from that line, negative inside.
     px, py = rho * np.cos(theta) - 1.0, rho * np.sin(theta)
     return (px * ey - py * ex) / math.hypot(ex, ey)
 

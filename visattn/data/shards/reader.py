@@ -187,6 +187,7 @@ class ShardSamples:
         shard = int(self._row(number)["shard"])
         inside = shard < len(self._metadata.shards) and offset >= BLOCK and size <= max_size
         if inside and offset + size <= self._metadata.shards[shard].bytes:
+            # The header before the content proves that the index belongs to this tar.
             data = self._tar(shard).read(offset - BLOCK, BLOCK + size)
             key_matches = data.startswith(f"{sample_key(number)}.".encode())
             if key_matches and len(data) == BLOCK + size and _header_size(data) == size:
@@ -251,6 +252,7 @@ class _Tar:
 
 def _header_size(header: bytes) -> int:
     """Return the member size in a tar header; -1 if it is not a number."""
+    # Octal digits. A size of 8 GB or more has another form, and is above the limit anyway.
     digits = header[124:136].strip(b"\0 ")
     return int(digits, 8) if digits.isdigit() and b"8" not in digits and b"9" not in digits else -1
 

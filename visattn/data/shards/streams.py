@@ -221,6 +221,7 @@ class SampleStream:
         library = import_webdataset()
         generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
         order = torch.randperm(len(self.urls), generator=generator).tolist()
+        # Each tar belongs to one worker of one process.
         own_urls = [self.urls[index] for index in order[self.rank :: self.world][number::readers]]
         start = (self.seed, self.epoch, self.rank, number)
         pipeline = library.DataPipeline(
@@ -228,6 +229,7 @@ class SampleStream:
             _read_opened,
             library.shuffle(self.buffer, initial=self.buffer, rng=random.Random(mix_seed(*start))),
         )
+        # The workers share the batches of their process; the first ones take what does not divide.
         num_batches = self.batches // readers + (number < self.batches % readers)
         if not num_batches:  # the library takes 0 samples as no limit
             return

@@ -405,6 +405,7 @@ def _write_tar(
                 + content
                 + bytes(padded_size(len(content)) - len(content))
             )
+        # The first member is the image, the last the record; a class between them is the label.
         rows.append((*row[:2], *row[-2:], sample.label))
         progress(1)
     put(_END)
