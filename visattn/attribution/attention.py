@@ -302,6 +302,11 @@ def _network(capacities: Float[Tensor, "l n n"], row: Float[Tensor, " n"]) -> An
             f"of 1; got values from {float(everything.min())} to {float(everything.max())}, and a "
             f"row of sum {float(row.sum())}"
         )
+    # Tokens are numbered layer by layer from the input on, and flow runs from the source, which
+    # stands for the row of outputs, down to the input. Two layers of three tokens:
+    #
+    #     input 0 1 2  <--  3 4 5  <--  6 7 8  <-- 9 (source)
+    #             layers[0]     layers[1]      row
     depth, count = len(capacities), len(row)
     layer, upper, lower = capacities.nonzero(as_tuple=True)
     [outputs] = row.nonzero(as_tuple=True)
@@ -508,6 +513,7 @@ def relevance(
     layers = [layer for layer, _ in recorded]
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
+        # The identity that tokens start with is left out; a pool starts with its attention instead.
         return propagate_relevance(matrices, rows) - (0 if layers[-1].single_query else rows)
 
     matrices = [
@@ -605,6 +611,8 @@ def combine_layers(
         propagate: Propagates rows of the pooled tokens through matrices.
     """
     first, last, remaining = layers[0], layers[-1], list(matrices)
+    # Layers may have other prefix tokens: all matrices are brought to the most that any has. A pool
+    # gives rows only, so that its own do not count unless it is the only layer.
     most = max(
         len(layer.prefix_tokens) for layer in layers if not layer.single_query or layer is first
     )

@@ -122,10 +122,11 @@ class RelevanceRules(OperationRecorder):
             return super().__torch_function__(func, types, args, kwargs)
         sources = {each.grad_fn for each in tensors}
         output = rule(func, args, kwargs)
-        if isinstance(output, str):
+        if isinstance(output, str):  # the name of what it has no rule for
             self.unruled.add(output)
             return func(*args, **kwargs)
         first = output[0] if isinstance(output, tuple) else output
+        # The operations that a rule is made of need no rules themselves.
         self.exempt(first, sources)
         return output
 
@@ -154,6 +155,7 @@ def _activation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     x = args[0]
     with torch.no_grad():
         kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
+        # A clone, since a function may still work in place by a positional argument.
         share = torch.where(x == 0, 0, func(x.clone(), *args[1:], **kwargs) / x)
     return x * share
 
@@ -200,6 +202,7 @@ def _attention_shares(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
     half = scores.requires_grad and value.requires_grad
     if not half:
         return query, key, value
+    # Weights times values is the second product: queries and keys keep a quarter.
     return _scaled_gradient(query, 0.5), _scaled_gradient(key, 0.5), _scaled_gradient(value, 0.5)
 
 

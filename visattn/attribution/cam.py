@@ -181,6 +181,7 @@ def hires_cam(
     Source:
         Draelos and Carin 2020, arXiv:2011.08891; clipped at 0 unless `signed`.
     """
+    # Before the conversion to float32: half precision was rounded by more.
     smallest = max(_CANCELED, torch.finfo(activations.dtype).eps)
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
     result = torch.einsum("bcyx,bcyx->byx", activations, gradients)
@@ -283,6 +284,8 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     flat = activations.double().flatten(2)
     flat = flat - flat.mean(2, keepdim=True)
     kernel = (flat.mT @ flat / flat.shape[1] + 1).tanh()
+    # A kernel with rows and columns of mean 0 is that of centered features, which are never
+    # computed.
     kernel = kernel - kernel.mean(1, keepdim=True)
     value, direction = _largest_eigenvector(kernel - kernel.mean(2, keepdim=True))
     projection = direction * value.clamp(min=0).sqrt()[:, None]
@@ -345,6 +348,8 @@ def _first_component(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n"]:
     """Return the projection of each position on the first principal component, of any sign."""
     flat = values.flatten(2).double()
     centered = flat - flat.mean(2, keepdim=True)
+    # The products of channels [c, c] and those of positions [n, n] have the same largest
+    # eigenvalue, and either gives the component: the smaller matrix is decomposed.
     if centered.shape[1] < centered.shape[2]:
         _, direction = _largest_eigenvector(centered @ centered.mT)
         return torch.einsum("bcn,bc->bn", centered, direction)

@@ -65,6 +65,8 @@ def scorecam(
         evaluate, count = variant_scorer(
             explained, images, target, internal_batch_size=internal_batch_size
         )
+        # A constant channel is not run: its mask of zeros leaves the mean color, which is 0 here.
+        # Others that are not run are left out below.
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
         for chunk in channels.split(count):
             placed = resample_to_input(activations[rows, chunk], size, feature_layer.placement)
@@ -212,6 +214,12 @@ def _shared_trunk(
     If possible each image runs up to the layer once for all channels, whose features are repeated
     there. Both ways must then give the same scores for the given channels, repeated once.
     """
+    # Only the layers behind differ between channels, so that those before need to run only once:
+    #
+    #     b images --> layer --> b features --repeat--> m b features, a channel of each 0 --> scores
+    #
+    # What leaves the layers before on another way (a skip connection, a size that was stored) would
+    # not be repeated. The run with a pair tells: all images through all layers must give the same.
     repeated = explained.info.output.key == "" and not explained.info.output.error
 
     def evaluate(channels: Tensor, *, repeat: bool) -> Tensor:

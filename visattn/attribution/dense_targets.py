@@ -228,6 +228,7 @@ class BoundBox(BoundTarget):
             if detections.objectness is not None:
                 norms = detections.scores.norm(dim=1).clamp(min=torch.finfo(likeness.dtype).tiny)
                 likeness = likeness / norms * detections.objectness
+            # The zero is the result if nothing is detected.
             values.append(torch.cat((overlap * likeness, likeness.new_zeros(1))).amax())
         return torch.stack(values)
 
@@ -254,6 +255,8 @@ class BoundBox(BoundTarget):
             elif scores.ndim == 2:
                 scores = scores.amax(1)
             if self.boxes:
+                # The weights with which detections count for a box: what has none cannot be
+                # explained.
                 fits = scores * self._iou(index, placed).square()
             else:
                 fits = scores * (placed[:, 2:] > placed[:, :2]).all(1)

@@ -108,6 +108,7 @@ def analyze_model(
     other = output.unnamed and output.num_classes != len(names)
     if names and (output.error or output.assumed or other):  # names tell which tensor has classes
         info = _cached_info(model, defaults, size, result, len(names))
+    # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
         info = replace(info, output=info.output.two_classes())
     if class_names is not None:
@@ -125,7 +126,7 @@ def _cached_info(
     """Return the metadata of a model that was probed; cached as long as the model lives."""
     cache = _CACHE.setdefault(model, {})
     key = (size, defaults, num_classes)
-    if key not in cache or cache[key][0] is not result:
+    if key not in cache or cache[key][0] is not result:  # another result: changed modules
         pooled = probe_pooled_features(model, size, len(defaults.mean), num_classes)
         info = _model_info(model, defaults, size, result, pooled)
         output = _output_layout(model, defaults, pooled.output or result.output, num_classes)
@@ -247,6 +248,7 @@ def read_by_target(
     """
     model, info = explained.model, explained.info
     result = probe_model(model, info.input_size, images.shape[1])
+    # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)
     try:
         reading = find_reading(
@@ -277,9 +279,12 @@ def _output_layout(
     """
     if output.error or output.num_classes == num_classes:
         return output
+    # Without a head timm returns features, and so does a class of transformers that is no
+    # classifier, unless it calls its output logits.
     headless = defaults.library == "timm" and getattr(model, "num_classes", None) == 0
     if defaults.library == "transformers":
         headless = output.key != "logits" and "Classification" not in type(model).__name__
+    # A layer that declares as many classes says more than how the output was computed.
     declared = output.num_classes in declared_class_counts(model.modules())
     if not headless and (defaults.library == "visattn" or declared):
         return replace(output, features="", assumed=False)

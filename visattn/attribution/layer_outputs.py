@@ -263,6 +263,9 @@ def resample_level(
     """
     axes: list[Tensor] = []
     for count, length, side in zip(values.shape[1:], grid, canvas, strict=True):
+        # Strides are powers of two. A canvas of 100 pixels has 13 cells of stride 8: 100 / 13 = 7.7
+        # is near 8, and the cells cover 104 pixels. 4 cells on it (25 pixels each, far from 32)
+        # have another stride, and are taken to cover the canvas exactly.
         stride = 2.0 ** torch.tensor(side / count).log2().ceil().item()
         extent = count * stride if side / count >= _NEAR * stride else float(side)
         centers = (torch.arange(length, dtype=torch.float64) + 0.5) * (side / length)

@@ -174,6 +174,8 @@ def read_shares(
         tensor([0.5000, 0.5000, 0.0000, 0.0000, 0.0000])
     """
     read = info.read_rows
+    # What a pool reads of each token is in its own weights: the layers below are drawn for all
+    # patches alike.
     if read is None or read.pool:
         pooled = _POOLED_TOKENS.get(info.pooling, ())
         prefix = [float(token in pooled) for token in prefix_tokens]

@@ -108,6 +108,7 @@ class BlockChain:
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Check that a block gets the output of the block before, and detach it."""
+        # A block may get its tokens by keyword.
         key = next((name for name, value in kwargs.items() if isinstance(value, Tensor)), "")
         hidden = args[0] if args else kwargs[key]
         if self.tokens and not _same_tokens(hidden, self.tokens[-1], self.num_tokens):
@@ -128,6 +129,7 @@ class BlockChain:
         if len(self.tokens) < len(self.names):
             return None
         replaced = self.replace(self.tokens)
+        # A model that has its tokens before its batch gets them back like that.
         replaced = replaced if self.tokens[-1] is hidden else replaced.transpose(0, 1)
         self.replaced = replaced
         return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
@@ -339,6 +341,12 @@ def _run_head(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], chain: BlockChain
 ) -> Any:
     """Return the output of a model whose last layers run on the tokens of each block."""
+    # All blocks give their tokens to one run of the head, as if they were images. The model is
+    # called with as many images, since it may remember its batch, but the blocks run on the first
+    # copy:
+    #
+    #     3 b images -> first b -> block 1 --> block 2 --> block 3
+    #                                 +-----------+-----------+--> tokens of 3 b --> head --> scores
     try:
         return explained.forward(images.repeat(len(chain.names), 1, 1, 1))
     except RuntimeError as error:

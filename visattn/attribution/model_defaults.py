@@ -208,6 +208,7 @@ def _needed_colors(expected: ModelDefaults, colors: ColorMap) -> _Colors:
     )
     pairs = [(mean + shift * std, scale * std) for mean, std, scale, shift in rows]
     measured: _Colors = (tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs))
+    # Measured numbers are rounded: if they are as good as the usual ones, those are meant.
     usual = ((expected.mean, expected.std), UNCHANGED)
     return next((each for each in usual if _are_close(each, measured)), measured)
 

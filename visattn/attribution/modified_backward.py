@@ -110,6 +110,7 @@ def guided_backprop(
                 f"guided backpropagation does not fit {explained.info.name}: {error}; use "
                 "input_gradient"
             )
+        # Hooks on the nodes of the graph also reach a ReLU that is called as a function.
         for node in recorder.rectifiers(output):
             node.register_prehook(_positive)
         gradients = _rule_gradients(explained, inputs, target(output))
@@ -224,6 +225,8 @@ def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     """Return what a layer adds to gradient times input, broadcast to its output."""
     name = getattr(func, "__name__", "")
     if name in SMOOTH_ACTIVATIONS | RECTIFIERS | {"sigmoid", "tanh", "hardsigmoid"}:
+        # A ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6 above
+        # 6 does not.
         return (
             None if name.startswith("relu") and name != "relu6" else _implicit(func, args, kwargs)
         )

@@ -136,6 +136,7 @@ def rise_masks(
         Petsiuk et al. 2018, arXiv:1806.07421, section 3.2.
     """
     cells = grids.shape[1]
+    # One cell more than the image needs, so that the crop may start anywhere in the first cell.
     cell = [-(-length // cells) for length in size]
     whole = [(cells + 1) * side for side in cell]
     large = interpolate(grids[:, None], whole, mode="bilinear", align_corners=False)[:, 0]
@@ -526,6 +527,7 @@ def variant_scorer(
         )
 
     def channels_last(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
+        # The same axes in another order of the memory.
         return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
 
     if explained.info.attention_layers:

@@ -118,6 +118,8 @@ def cell_visibility(geometry: Geometry, grid: tuple[int, int]) -> Bool[Tensor, "
 
 def _grid_points(geometry: Geometry, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return points of the photo in each cell `[gy, s, gx, s, 2]`, and which are visible."""
+    # The matrix leads from the input to the photo, so that its scale is photo pixels per input
+    # pixel, and a cell gets about one point for each pixel of the photo.
     scale = max(abs(value) for row in geometry.matrix[:2] for value in row[:2])
     sides = (geometry.input_size[0] / grid[0], geometry.input_size[1] / grid[1])
     down, along = (min(max(math.ceil(side * scale), 1), _MAX_SAMPLES) for side in sides)
@@ -213,6 +215,7 @@ def mask_to_runs(mask: Bool[Tensor, "y x"]) -> tuple[tuple[int, int], tuple[int,
     """
     values, counts = torch.unique_consecutive(mask.flatten().cpu(), return_counts=True)
     runs = counts.tolist()
+    # The first run is outside, and empty if the first pixel is inside.
     return (mask.shape[0], mask.shape[1]), tuple([0, *runs] if bool(values[0]) else runs)
 
 

@@ -261,8 +261,10 @@ def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     largest = maps.amax((2, 3), keepdim=True)
     scaled = torch.where(largest > _MIN_MAXIMUM, maps / largest.clamp_min(_MIN_MAXIMUM), 0.0)
     shares = _peaks(scaled)
+    # Less the global maximum, whose value and share are 1.
     rivals = shares.sum((2, 3), keepdim=True) - 1
     total = (shares * scaled).sum((2, 3), keepdim=True) - 1
+    # The smallest share of a peak is 1/4: less than 0.2 is rounding, and there is no rival.
     mean = torch.where(rivals > 0.2, total / rivals.clamp_min(0.2), 0.0).clamp(0, 1)
     return scaled * (1 - mean).square()
 
@@ -337,7 +339,7 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
         level: torch.cat((levels[level], gabor_energy(levels[level][:, 0])), 1)
         for level in {level for pair in pairs for level in pair}
     }
-    total = images.new_zeros(len(images), 7, *grid)
+    total = images.new_zeros(len(images), 7, *grid)  # intensity, two colors, four orientations
     for center, surround in pairs:
         contrast = center_surround(features[center], features[surround])
         total = total + resize_antialiased(normalize_peaks(contrast), grid)
@@ -347,7 +349,7 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
 
 def _scales(height: int, width: int) -> tuple[int, list[tuple[int, int]]]:
     """Return the finest center level and the pairs of center and surround levels."""
-    finest = min(2, max(0, min(height, width).bit_length() - 7))
+    finest = min(2, max(0, min(height, width).bit_length() - 7))  # 2 from 256 pixels on, 1 from 128
     last = (max(height, width) - 1).bit_length()  # from this level on there is one pixel
     pairs = {
         (center, min(center + apart, last))

@@ -230,6 +230,8 @@ def _relevance(run: WordRun, gradients: WordGradients) -> Float[Tensor, " i"]:
     queries = matrices[0].shape[1]
     row = run.row(run.layers[0], gradients.word)
     start = matrices[0].new_zeros(1, 1, queries)
+    # A recurrent decoder has no attention among words that carries relevance back to earlier steps:
+    # all steps start with 1, and those after the word have no gradient.
     start[..., slice(None) if run.recurrent else row] = 1.0
     if run.joint:
         return propagate_relevance(matrices, start)[0, 0, run.image_layers[0].columns]

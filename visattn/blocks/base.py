@@ -81,6 +81,7 @@ class FastDropout(nn.Dropout):
         threshold = round(self.p * _LEVELS)
         if input.device.type != "cpu" or not self.training or threshold in (0, _LEVELS):
             return super().forward(input)
+        # A random number of 64 bits makes four of 16. They are signed: -2^15 stands for 0.
         words = torch.empty((input.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: input.numel()].view(input.shape)
         keep = bits >= threshold - _LEVELS // 2
@@ -141,6 +142,7 @@ def apply_gate(
     """
     gate = tap(gate)
     keep_gate = tap.wanted or not can_write_inplace(x, gate)
+    # The result has the memory of the gate, so that other strides would change the memory format.
     if keep_gate or torch.compiler.is_compiling() or gate.stride() != x.stride():
         return x * gate
     return gate.mul_(x)

@@ -80,7 +80,7 @@ class CoordinateAttention(Block):
         super().__init__(channels)
         hidden = reduced_channels(channels, reduction, minimum=8)
         self.squeeze = nn.Conv1d(channels, hidden, 1)
-        self.norm = nn.BatchNorm1d(hidden)
+        self.norm = nn.BatchNorm1d(hidden)  # unchecked: a row and a column are two values
         self.rows = nn.Conv1d(hidden, channels, 1)
         self.columns = nn.Conv1d(hidden, channels, 1)
         self.tap = Tap("gate")

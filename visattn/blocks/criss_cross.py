@@ -67,6 +67,8 @@ def _dense_weights(
     """Return the weights over columns and rows as weights over the whole grid."""
     same_row = torch.eye(down.shape[1], dtype=down.dtype, device=down.device)
     same_column = torch.eye(down.shape[2], dtype=down.dtype, device=down.device)
+    # Weights of a column belong to the column of their query, those of a row to its row: there, and
+    # nowhere else, the identities are 1.
     dense = torch.einsum("byxu,xw->byxuw", down, same_column)
     dense = dense + torch.einsum("byxw,yu->byxuw", across, same_row)
     return dense.flatten(3).flatten(1, 2)

@@ -84,6 +84,7 @@ class DoubleAttention(Block):
     ) -> None:
         super().__init__(channels)
         hidden = reduced_channels(channels, reduction)
+        # A softmax over a single descriptor would be 1 everywhere, whatever the features.
         count = max(2, hidden) if num_descriptors is None else num_descriptors
         if count < 1:
             raise ValueError(f"num_descriptors must be at least 1, got {count}")

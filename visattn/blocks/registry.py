@@ -198,7 +198,7 @@ def register_block(
             f"the name {new_name!r} is taken by the block {existing} ({import_path(registered)}); "
             f"choose another: va.register_block({cls.__name__}, name=...)"
         )
-    if existing in BLOCKS:
+    if existing in BLOCKS:  # a built-in block, registered once more
         return block
     aliases = (
         tuple(alias for alias in info.aliases if _normalize(alias) not in names) if info else ()

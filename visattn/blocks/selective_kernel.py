@@ -94,6 +94,7 @@ class SelectiveKernel(Block):
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the weighted sum of the branches."""
         outputs = [branch(x) for branch in self.branches]
+        # The mean of the sum, without a sum as large as a branch.
         pooled = torch.stack([channel_means(output) for output in outputs]).sum(0)
         scores = self.select(self.norm(self.squeeze(pooled)).relu())
         weights = branch_softmax(scores.unflatten(1, (len(outputs), self.channels)))

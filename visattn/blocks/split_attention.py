@@ -33,6 +33,7 @@ def radix_softmax(
     """
     if radix == 1:
         return scores.sigmoid().unsqueeze(1)
+    # A convolution in groups returns [group, split, channel]; branches are [split, group, channel].
     by_group = scores.reshape(scores.shape[0], groups, radix, -1)
     return branch_softmax(by_group.transpose(1, 2).flatten(2))
 

@@ -233,6 +233,8 @@ def context_vector(
 def _unit_vectors(vectors: Float[Tensor, "*b n d"], eps: float) -> Float[Tensor, "*b n d"]:
     float_vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     squares, minimum = float_vectors.square().sum(-1, keepdim=True), eps**2
+    # The clamp comes before the root: the gradient of rsqrt at 0 is NaN, also where a mask covers
+    # its value. Vectors shorter than eps have no direction that is more than rounding.
     unit = float_vectors * squares.clamp(min=minimum).rsqrt()
     return unit.masked_fill(squares < minimum, 0.0)
 
@@ -312,6 +314,7 @@ def dot_product_attention(
     if mask is not None:
         _check_boolean(mask)
     factor: float = query.shape[-1] ** -0.5 if scale is None else scale
+    # The kernel aligns at the upper left only, and takes no mask beside its own.
     kernel_is_causal = causal == "upper_left" and not need_weights and mask is bias is None
     if causal is not None and not kernel_is_causal:
         causal_part = causal_mask(

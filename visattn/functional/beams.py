@@ -46,6 +46,7 @@ class BeamHistory(Generic[StepOutputT]):
         """Store the attention tensors of the live hypotheses of the active images."""
         for stored, part in zip(self.outputs, output, strict=True):
             if stored is not None and part is not None:
+                # Before the first word an image has one hypothesis, later up to `beam_size`.
                 stored[step, active, : part.shape[1]] = part
 
     def record_tokens(
@@ -79,6 +80,8 @@ class BeamHistory(Generic[StepOutputT]):
         # caption is read from its end, by following these columns back to the first word.
         for step in reversed(range(longest)):  # no boolean index, for which a GPU would wait
             inside = lengths > step
+            # A word stands in its own column, its attention in that of its parent: it was computed
+            # before the words were chosen.
             parents = self.parents[step].gather(1, columns)
             tokens[:, :, step] = self.tokens[step].gather(1, columns).where(inside, pad_token)
             log_probs[:, :, step] = self.log_probs[step].gather(1, columns).where(inside, 0.0)
@@ -134,6 +137,8 @@ class FinishedHypotheses:
         """Fill free slots with hypotheses that are truncated at the maximum length."""
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         used = self.complete[active].sum(1, keepdim=True)
+        # Slot i gets the truncated hypothesis of rank i - used: finished captions stay before
+        # truncated ones, whatever their scores.
         rank = torch.arange(self.scores.shape[1], device=scores.device) - used
         free = (rank >= 0) & (rank < scores.shape[1])
         rank = rank.clamp(0, scores.shape[1] - 1)
@@ -367,6 +372,8 @@ class _Candidates(NamedTuple):
 
     def continuing(self, end_token: int, beam_size: int) -> "_Candidates":
         """Return the best `beam_size` candidates that do not end."""
+        # A stable sort by "ends" keeps the order of the others. If the vocabulary is too small to
+        # fill the beam, ends follow, which minus infinity takes out of the search.
         ends = self.tokens == end_token
         order = ends.long().argsort(dim=1, stable=True)[:, :beam_size]
         candidates = self._replace(totals=self.totals.masked_fill(ends, -torch.inf))
@@ -386,6 +393,7 @@ def _best_candidates(
 def _truncated_scores(total: Float[Tensor, "a k"], ends: _Candidates) -> Float[Tensor, "a k"]:
     """Return log-probabilities of live hypotheses; minus infinity for those that just ended."""
     is_end = (ends.totals > -torch.inf).long()
+    # Added, not written: other candidates of the same parent go on, and would write a 0 over its 1.
     num_ends = torch.zeros_like(total, dtype=torch.long).scatter_add(1, ends.parents, is_end)
     return total.masked_fill(num_ends > 0, -torch.inf)
 

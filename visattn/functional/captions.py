@@ -246,6 +246,7 @@ def pack_targets(
     row, step, device = packing.rows, packing.steps, packing.rows.device
     positions = torch.full((packing.counts[0], len(packing.counts)), -1, device=device)
     positions[row, step] = torch.arange(len(row), device=device)
+    # The clamp only makes the index valid; words past the longest caption are dropped below.
     word_indices = positions[rows, steps.clamp(max=len(packing.counts) - 1)]
     kept = (word_indices >= 0) & (steps < len(packing.counts))
     indices = word_indices[kept]
@@ -301,7 +302,7 @@ def sample_captions(
         (torch.Size([2, 5]), True)
     """
     token = start
-    state = state.reorder_beams(torch.zeros_like(token))
+    state = state.reorder_beams(torch.zeros_like(token))  # one start, which all samples go on from
     banned = torch.tensor(banned_tokens, device=start.device).long()
     lengths = torch.zeros_like(token)
     active = torch.ones_like(token, dtype=torch.bool)

@@ -72,6 +72,8 @@ def gauss_legendre(num_points: int) -> tuple[Float[Tensor, " n"], Float[Tensor, 
     """
     if num_points < 1:
         raise ValueError(f"num_points must be at least 1, got {num_points}")
+    # Golub and Welsch: points are eigenvalues of the matrix of the recurrence of the Legendre
+    # polynomials, weights the squared first entries of its eigenvectors.
     order = torch.arange(1, num_points, dtype=torch.float64)
     off_diagonal = order / (4 * order**2 - 1).sqrt()
     matrix = off_diagonal.diag(1) + off_diagonal.diag(-1)

@@ -94,6 +94,9 @@ def resample_pos_embed(
         )
     image = pos_embed.float().reshape(*old_grid, -1).permute(2, 0, 1).unsqueeze(0)
     if rule == "dino":
+        # DINO passes a factor, and adds 0.1 so that rounding down cannot lose a cell. The factor
+        # also says where between the old cells the new ones are read, so that the size alone is not
+        # the same.
         growth = [(to + 0.1) / size for to, size in zip(new_grid, old_grid, strict=True)]
         image = interpolate(image, scale_factor=growth, mode="bicubic")
     else:
@@ -170,6 +173,8 @@ def relative_position_scores(
         _offset_vectors(queries.shape[-2], columns),
         _offset_vectors(queries.shape[-3], rows),
     )
+    # q · (r + s) = q · r + q · s: one product per row offset and one per column offset are added,
+    # instead of one per pair of cells.
     by_column = torch.einsum("...yxd,xwd->...yxw", queries, across)
     by_row = torch.einsum("...yxd,yud->...yxu", queries, down)
     scores = by_row.unsqueeze(-1) + by_column.unsqueeze(-2)
@@ -215,6 +220,8 @@ def relative_position_bias(
         (query_tokens - num_prefix_tokens).unsqueeze(-1),
         (key_tokens - num_prefix_tokens).unsqueeze(-2),
     )
+    # Prefix tokens and padding are negative now: they have no offset, and whatever entry the clamp
+    # leads to is multiplied by 0 below.
     down = (key // grid_width - query // grid_width).clamp(
         -(height // 2), height // 2
     ) + height // 2

@@ -234,6 +234,7 @@ def _split_into_chunks(buckets: Int[Tensor, "b r n"], chunk: int) -> LSHChunks:
     queries = queries.reshape(*order.shape[:2], -1, chunk)
     previous = torch.cat((torch.full_like(queries[:, :, :1], -1), queries[:, :, :-1]), 2)
     keys = torch.cat((previous, queries), -1)
+    # The argsort of an order is its inverse: the slot of each token.
     return LSHChunks(buckets, order.argsort(-1), chunk, queries, keys)
 
 
@@ -267,6 +268,7 @@ def _chunked_attention(
     # With the same maximum in all rounds the sums of the rounds can be added.
     maximum = _by_token(scores.detach().amax(-1, keepdim=True), chunks).amax(1)
     maximum = maximum.masked_fill(maximum == -torch.inf, 0.0)
+    # A pair that shares a chunk in two rounds stands in both: each gives half of its weight.
     weights = (scores - _gather_vectors(maximum, chunks.queries)).exp() / num_rounds
     total = _by_token(weights.sum(-1, keepdim=True), chunks).sum(1)
     weighted = _by_token(weights @ _gather_vectors(values, chunks.keys), chunks).sum(1)
@@ -283,6 +285,8 @@ def _visible_in_chunks(
     count = torch.zeros_like(query * key)
     visible = torch.ones_like(count, dtype=torch.bool)
     for hash_round in range(chunks.buckets.shape[1]):
+        # Tokens that stand together in one round may do so in others: each round looks at the pairs
+        # of all, so that a pair that would count twice is known.
         bucket = chunks.buckets[:, hash_round]
         chunk = chunks.slots[:, hash_round] // chunks.chunk
         distance = _pair_differences(chunk, chunks)

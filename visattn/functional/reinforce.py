@@ -140,6 +140,7 @@ def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tenso
         raise ValueError(
             f"a leave-one-out baseline needs at least 2 samples per image, got {count}"
         )
+    # The reward minus the mean of the k - 1 others is k / (k - 1) times that minus the mean of all.
     return (rewards - rewards.mean(1, keepdim=True)) * (count / (count - 1))
 
 

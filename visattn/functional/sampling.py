@@ -97,6 +97,9 @@ def affine_coverage(
     reach = [_reach(count, align_corners) for count in size]
     down, across = _places(size, align_corners, like=theta)
     a, b, e, c, d, f = theta.flatten(1)[..., None, None].unbind(1)
+    # Theta maps the output to the input. A pixel is inside if the inverse carries it to within
+    # `reach` of the output. The inverse of [[a, b], [c, d]] is [[d, -b], [-c, a]] / det; both sides
+    # are multiplied by det, so that a region without area divides nothing by 0.
     x, y = across - e, down - f
     steps = tuple(2 * end / count for count, end in zip(size, reach, strict=True))
     area = (a * d - b * c).abs()
@@ -156,6 +159,8 @@ def _places(
 
 def _reach(count: int, align_corners: bool) -> float:
     """Return the coordinate of the outer edge of an axis."""
+    # With aligned corners -1 and 1 are the centers of the outer pixels: the edge is half a pixel
+    # on.
     return count / (count - 1) if align_corners and count > 1 else 1.0
 
 
@@ -164,6 +169,7 @@ def _overlap(
 ) -> Float[Tensor, "b y x"]:
     """Return the fraction of a pixel around `place` between minus and plus `reach`."""
     pixel = pixel.clamp_min(torch.finfo(pixel.dtype).tiny)
+    # In units of a pixel: how much of middle ± 1/2 lies in ± edge.
     middle, edge = place / pixel, reach / pixel
     shared = torch.minimum(middle + 0.5, edge) - torch.maximum(middle - 0.5, -edge)
     return shared.clamp(0, 1)

@@ -84,6 +84,7 @@ def diagonal_shifts(
         Lee et al. 2021, arXiv:2112.13492, equation 6, and the authors' code: all four diagonals, by
         half a patch.
     """
+    # Negative padding crops: each copy gains on one side what it loses on the other.
     down, right = offset
     moves = ((down, right), (down, -right), (-down, right), (-down, -right))
     copies = (pad(images, (dx, -dx, dy, -dy)) for dy, dx in moves)
@@ -183,6 +184,8 @@ def window_indices(
     indices = _combine_axes(rows, columns, grid[1])
     if indices.numel() == grid[0] * grid[1] and shift_size == (0, 0):
         return indices, None
+    # Regions are numbered up to the count of windows, at most that of columns: no two pairs of them
+    # get one number.
     regions = _combine_axes(row_regions, column_regions, grid[1] + 1)
     same_region = regions.unsqueeze(-1) == regions.unsqueeze(-2)
     return indices, same_region & (indices >= 0).unsqueeze(-2)
@@ -244,6 +247,7 @@ def window_slots(indices: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {coun
         >>> window_slots(window_indices((1, 3), (1, 2), (0, 1))[0], 3)
         tensor([3, 0, 1])
     """
+    # Padding is -1 and sorts to the front; behind it the slots follow in the order of positions.
     return indices.flatten().argsort()[indices.numel() - count :]
 
 
@@ -261,6 +265,7 @@ def scatter_weights(
         >>> scatter_weights(torch.tensor([[0.25, 0.75]]), torch.tensor([[2, 0]]), 3)
         tensor([[0.7500, 0.0000, 0.2500]])
     """
+    # Padding has weight 0, so that it may be added to the cell 0 that the clamp turns it into.
     dense = weights.new_zeros((*weights.shape[:-1], count))
     return dense.scatter_add(-1, indices.clamp(min=0).expand(weights.shape), weights)
 
@@ -304,6 +309,12 @@ def _padded_window_axis(
     size: int, window: int, shift: int, device: torch.device | None
 ) -> tuple[Int[Tensor, "w p"], Int[Tensor, "w p"]]:
     """Return the positions of one axis, rolled and padded, and 1 for its last `shift` slots."""
+    # Here padding comes after the shift, behind what wrapped around, and the region marks as many
+    # slots as were shifted. With padding these are other slots: position 0 is kept from the last
+    # one only. The example of `_window_axis`, 7 positions:
+    #
+    #     positions   1 2 3 | 4 5 6 | 0 -1 -1
+    #     regions     0 0 0 | 0 0 0 | 0  0  1
     check_window(window, shift)
     padded = -(-size // window) * window
     slots = torch.arange(padded, device=device)
@@ -376,6 +387,7 @@ def dense_to_window_weights(
     tokens = indices.clamp(min=0)
     rows = dense[:, :, tokens.flatten()].reshape(*weights.shape[:4], dense.shape[3])
     own = rows.gather(-1, tokens.unsqueeze(1).expand(weights.shape))
+    # Dense weights know nothing of padding slots: these keep the weights that they had.
     valid = indices >= 0
     return torch.where(valid.unsqueeze(-1) & valid.unsqueeze(-2), own, weights)
 

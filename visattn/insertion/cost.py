@@ -71,7 +71,7 @@ def _count_by_site(
             counter.macs = counted[name]
 
         def leave(*_: object) -> None:
-            counter.macs = counted[""]
+            counter.macs = counted[""]  # sites lie in no other site
 
         return enter, leave
 
@@ -126,6 +126,7 @@ def _count_operation(name: str, args: tuple[Any, ...], result: Any, weights: set
         return MACs(weighted=result.numel() * inner)
     if name in ("bmm", "baddbmm"):
         products = result.numel() * tensors[-1].shape[-2]
+        # A weight that is expanded to a batch is a view: it has the storage of the parameter.
         weighted = any(_storage_id(x) in weights for x in tensors[-2:])
         return MACs(weighted=products) if weighted else MACs(attention=products)
     if "scaled_dot_product" in name:

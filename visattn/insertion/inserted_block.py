@@ -96,6 +96,8 @@ def check_aspect_ratio(features: Grid, signal: Grid, names: Mapping[str, str]) -
     Example:
         >>> check_aspect_ratio((20, 28), (10, 14), {})
     """
+    # A side was rounded by less than a cell, either way: s on the signal and f on the features
+    # allow factors from (s - 1) / f to (s + 1) / f. One factor must suit both axes.
     low = max((s - 1) / f for s, f in zip(signal, features, strict=True))
     high = min((s + 1) / f for s, f in zip(signal, features, strict=True))
     if low > high:

@@ -313,6 +313,7 @@ def _build_block(spec: str | BlockFactory, channels: int, options: dict[str, Any
 def _unique_name(block: nn.Module, taken: dict[str, nn.Module]) -> str:
     name = block_name(block) or type(block).__name__
     name = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
+    # `add_module` refuses the names of methods.
     name = f"{name}_block" if hasattr(nn.Module, name) else name
     count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
     return f"{name}{count + 1}" if count else name

@@ -214,6 +214,8 @@ class ResolutionTracker:
             return frame.inputs
         inside = self.changes[frame.start :]
         inputs = [x for x in frame.inputs if x.depth > 0 and len(x.shape) > 2]
+        # Smaller and back to the shape of the input: a detour, which says nothing of the model
+        # around it. It is kept for a while, since a later concatenation may use what it enlarged.
         if inputs and not frame.joined and all(_preserves_shape(x, grid, shape) for x in inputs):
             del self.changes[frame.start :]
             if self.frames:
@@ -226,8 +228,14 @@ class ResolutionTracker:
         self, frame: _Frame, inside: list[ResolutionChange], grid: Grid, order: int
     ) -> ResolutionChange | None:
         """Return the change of a module whose changes form a single step."""
+        # The branch and the shortcut of a unit each halve the size: two changes, which are one
+        # step, that of the unit, and what stands before it is the end of a stage.
+        #
+        #     56 --> conv1, stride 2 --> conv2 --> + --> 28
+        #      '---> 1 x 1, stride 2 ------------^
         inputs = [x for x in frame.inputs if x.grid and x.grid != (1, 1)]
         if not inside and len(inputs) == 1 and not same_size(inputs[0].grid or grid, grid):
+            # No function was seen to change the size: the module itself is the step.
             inside = [
                 ResolutionChange(inputs[0].grid or grid, grid, inner=inputs[0].hosts, order=order)
             ]

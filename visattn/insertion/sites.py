@@ -438,6 +438,7 @@ def _check_order(trace: Trace, site: Site, name: str) -> None:
     """Raise unless the source runs once before each run of the site."""
     source_calls = [output.order for output in trace.outputs[name]]
     site_calls = [output.order for output in trace.outputs[site.name]]
+    # The source and the site must take turns: a signal is used up by the next run of the site.
     turns = sorted([(order, 0) for order in source_calls] + [(order, 1) for order in site_calls])
     if len(source_calls) != len(site_calls) or [who for _, who in turns] != [0, 1] * len(
         source_calls

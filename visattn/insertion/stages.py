@@ -114,6 +114,11 @@ def _resolution_levels(
     if not steps:
         grids = [addition.grid for addition in trace.additions]
         return [Stage(grids[-1], "", None)] if grids else []
+    # The first step that enlarges ends the bottleneck. For sizes 56, 28, 14, 28, 56 it is step 2:
+    #
+    #     level   0        1        2           3        4
+    #             56 -0->  28 -1->  14 -2->     28 -3->  56
+    #             encoder  encoder  bottleneck  decoder  decoder
     turn = next((n for n, step in enumerate(steps) if step.upsamples), None)
     wrappers = multi_stage_modules(steps)
     levels: list[Stage] = []
@@ -238,6 +243,7 @@ class _StageEnds:
             [f"{parent}.{key}".lstrip(".") for key, _ in outer.named_children()] if outer else []
         )
         place = beside.index(name) if name in beside else 0
+        # Of the children unit4, unit5, unit6 and conv7, the last that is like unit5 is unit6.
         run = name
         for other in beside[place + 1 :]:
             outputs = self.trace.outputs.get(other, [])
@@ -258,6 +264,7 @@ class _StageEnds:
             last = addition.within if inside else last
             for name in addition.within:
                 contained[name] = contained.get(name, True) and inside
+        # From the outermost module to the innermost.
         for name in last:
             grids = [out.grid for out in self.trace.outputs[name] if len(out.shape) == 4]
             if name and contained[name] and grids and same_size(grids[-1], stage.grid):

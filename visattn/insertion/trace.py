@@ -243,8 +243,11 @@ class _TraceMode(TorchFunctionMode):
                 self.trace.output_modules = self.provenances[output].modules
             if isinstance(output, Tensor):
                 tracked = self._tracked_tensors(inputs)
+                # What no traced function returned, such as the result of foreign code, begins a
+                # line of its own.
                 new_origin = Provenance(1 + max((line.depth for _, line in tracked), default=-1))
                 line = self.provenances.get(output, new_origin)
+                # A leaf whose output still counts as that of another module has only passed it on.
                 if line.modules and not any(True for _ in module.children()):
                     self.passthrough.add(name)
                 modules = (*line.modules, name)

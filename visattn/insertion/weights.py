@@ -209,6 +209,8 @@ class BakedModule(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            # While a copy is made these do not exist yet, and to look for the host in the host does
+            # not end.
             if name in (HOST, CHILD_NAME):
                 raise
             return getattr(self.host, name)
@@ -281,6 +283,7 @@ def bake(model: nn.Module) -> list[str]:
     """
     changed: list[str] = []
     hosts = _find_hosts(model)
+    # Refused before the first host is replaced.
     for name, host in hosts.items():
         if (inserted := get_inserted(host)) and inserted.signal:
             raise ValueError(
@@ -332,7 +335,7 @@ def _find_hosts(model: nn.Module) -> dict[str, nn.Module]:
 def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Replace a module everywhere in the model."""
     for parent in list(model.modules()):
-        if parent is not new:
+        if parent is not new:  # it holds the old one
             children = _child_modules(parent)
             for key in [key for key, child in children.items() if child is old]:
                 children[key] = new

@@ -94,6 +94,7 @@ def _check_float_range(images: Tensor, shift: Tensor, scale: Tensor) -> None:
         return
     functorch: Any = torch._C._functorch  # noqa: SLF001 # pyright: ignore[reportAttributeAccessIssue]
     wrapped = functorch.is_functorch_wrapped_tensor(images)  # by vmap or grad
+    # Fake tensors of an export, and other subclasses, may have no values.
     if wrapped or images.device.type != "cpu" or type(images) is not Tensor or not images.numel():
         return
     low, high = map(float, images.detach().aminmax())
@@ -452,6 +453,7 @@ class ImageClassifier(Configurable, nn.Module, ABC):
             return normalize_images(images, self.shift, self.scale)
         if images.dtype == torch.uint8:
             return ((images * self.luma).sum(1, keepdim=True) - self.shift) / self.scale
+        # The weights of luma sum to 1: gray of normalized colors is normalized gray.
         return (normalize_images(images, self.shift, self.scale) * self.luma).sum(1, keepdim=True)
 
     def accepts_size(self, height: int, width: int) -> bool:

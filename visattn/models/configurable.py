@@ -148,6 +148,7 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)  # inspect, the command line and the pages see the true signature
     def keep_arguments(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Only then: what the constructor wrote itself, such as a checked value, is not overwritten.
         init(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()

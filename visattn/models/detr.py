@@ -34,6 +34,11 @@ class ObjectQueries(NamedTuple):
     def append(self, other: Self) -> Self:
         """Return these queries and others, which they do not see; the others see these."""
         (batch, count), extra = self.content.shape[:2], other.content.shape[1]
+        # Denoising queries see the answers, and nothing of them may reach the object queries:
+        #
+        #                  own    other    (keys)
+        #     own queries  yes    no
+        #     others       yes    as their mask says
         mask = self.content.new_ones(batch, count + extra, count + extra, dtype=torch.bool)
         mask[:, :count, count:] = False
         if other.mask is not None:
@@ -103,6 +108,7 @@ class DenoisingQueries(nn.Module):
     def _noised_labels(self, labels: Int[Tensor, "b q"]) -> Float[Tensor, "b q c"]:
         flipped = torch.rand(labels.shape, device=labels.device) < self.label_noise
         random = torch.randint_like(labels, self.labels.num_embeddings)
+        # Padding is -1: it takes some label, and no query sees it.
         return self.labels(labels.where(~flipped, random).clamp(min=0))
 
     def _noised_boxes(self, boxes: Float[Tensor, "b q 4"]) -> Float[Tensor, "b q 4"]:
@@ -123,6 +129,8 @@ def spread_anchors(count: int) -> Float[Tensor, "n 4"]:
         The R2 sequence: Roberts 2018, "The unreasonable effectiveness of quasirandom sequences".
     """
     steps = torch.arange(1, count + 1, dtype=torch.float64)[:, None]
+    # 1 / p and 1 / p² of the plastic number p = 1.3247, with p³ = p + 1: their multiples, modulo 1,
+    # stay far apart for any count.
     centers = (steps * torch.tensor([0.7548776662466927, 0.5698402909980532])) % 1
     anchors = torch.cat((centers, torch.full((count, 2), _ANCHOR_SIZE)), -1)
     return inverse_sigmoid(anchors.float())
@@ -466,6 +474,7 @@ class DETR(DenseModel):
         else:
             best = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
         count, num_classes = min(max_detections, scores[0].numel()), scores.shape[-1]
+        # A stable sort, since topk returns equal scores in any order.
         top, index = scores.flatten(1).sort(dim=1, descending=True, stable=True)
         top, index = top[:, :count], index[:, :count]
         query = index // num_classes
@@ -524,6 +533,8 @@ class DETR(DenseModel):
             x, sampled = layer(x, self._position(boxes), boxes, memory, queries.mask)
             reference = inverse_sigmoid(boxes) if self.queries == "anchors" else None
             predictions.append(self.heads(x, reference))
+            # Each layer corrects the boxes of the layer before, which are constants for it, as in
+            # Deformable DETR.
             boxes = predictions[-1].boxes.detach() if self.queries == "anchors" else boxes
             points += [] if sampled is None else [sampled]
         logits, stacked = (torch.stack(part) for part in zip(*predictions, strict=True))
@@ -533,6 +544,7 @@ class DETR(DenseModel):
         batch = len(memory.features)
         content = self.query_content.expand(batch, -1, -1)
         if self.queries == "learned":
+            # These boxes are not read: attention is dense, and positions are learned.
             return ObjectQueries(content, content.new_full((batch, self.num_queries, 4), 0.5)), None
         if self.first_stage is None:
             anchors = cast("Tensor", self.anchors).sigmoid()

@@ -82,6 +82,7 @@ class UNetLevel(nn.Module):
         if self.gate is not None:
             gate = self.gate.gate(skip, x)
             skip = skip * gate[:, None]
+        # `nearest` alone rounds down, which shifts features if the sizes are no multiples.
         enlarged = interpolate(x, (skip.shape[2], skip.shape[3]), mode="nearest-exact")
         merged = self.input_block(torch.cat((enlarged, skip), 1))
         return self.output_block(self.convolutions(merged)), gate

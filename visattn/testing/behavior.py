@@ -124,6 +124,8 @@ def perturbed_block(
     random = torch.Generator().manual_seed(1000 + seed)
     with torch.no_grad():
         for parameter in block.parameters():
+            # Noise as large as a usual initialization: 1 / sqrt(fan-in), and 1/2 for biases and
+            # scales.
             fan = max(1, parameter.numel() // max(1, len(parameter))) if parameter.ndim > 1 else 4
             parameter.add_(torch.randn(parameter.shape, generator=random), alpha=fan**-0.5)
     return block

@@ -38,6 +38,7 @@ def deformable_attention(
     Source:
         Zhu et al. 2020, arXiv:2010.04159, equation 2, without its linear projections.
     """
+    # Every second size of [b, n, h, p] from the second on: n and p.
     (batch, heads, dim), (queries, points) = values.shape[:3], weights.shape[1::2]
     grid = 2 * locations.transpose(1, 2).flatten(0, 1) - 1
     sampled = grid_sample(
@@ -75,6 +76,9 @@ def deformable_splat(
     lower = pixels.floor()
     high_x, high_y = (pixels - lower).unbind(-1)
     splat: Tensor = weights.new_zeros(*weights.shape[:-1], rows * columns)
+    # The four cells around a point share its weight, as bilinear sampling reads them. A cell
+    # outside of the grid gets none, for `grid_sample` reads 0 there; the clamp only makes its index
+    # valid.
     for down, share_y in ((0, 1 - high_y), (1, high_y)):
         for right, share_x in ((0, 1 - high_x), (1, high_x)):
             x, y = lower[..., 0] + right, lower[..., 1] + down

@@ -154,6 +154,14 @@ def _tile_axis(
     size: int, kernel: int, device: torch.device | None
 ) -> tuple[Int[Tensor, "w t"], Int[Tensor, "w p"], Bool[Tensor, "w t p"]]:
     """Return the queries of each tile of an axis (-1: padding), their keys, and the mask."""
+    # An axis of 7 with neighborhoods of 3. Three queries in a row have at most 5 neighbors, which
+    # they share; near a border they stand together with others, and the mask tells them apart.
+    #
+    #     queries   0 1 2        3 4 5        6 - -        (- is padding)
+    #     keys      0 1 2 3 4    2 3 4 5 6    2 3 4 5 6
+    #     mask      x x x . .    x x x . .    . . x x x    row by row, one per query
+    #               x x x . .    . x x x .
+    #               . x x x .    . . x x x
     tile = min(kernel, size)
     length = min(size, 2 * tile - 1)
     starts = torch.arange(0, size, tile, device=device).unsqueeze(1)
@@ -221,6 +229,8 @@ def grouped_attention(
         tensor([2., 2., 6., 6.])
     """
     heads, width = queries.shape[1], values.shape[3]
+    # Heads and groups are one axis, all groups of the first head before those of the second: each
+    # head repeats the mask, while each head has biases of its own.
     output, _ = dot_product_attention(
         _gather_groups(queries, groups.queries),
         _gather_groups(keys, groups.keys),
@@ -260,12 +270,14 @@ def dense_mask_and_bias(
         tensor([[False, False,  True,  True]])
     """
     num_prefix = groups.num_prefix_tokens
+    # Rows of prefix tokens borrow the slot of cell 0, and are replaced below.
     slots = _query_slots(groups, count)[(rows - num_prefix).clamp(min=0)]
     group, slot = slots // groups.queries.shape[1], slots % groups.queries.shape[1]
     group_keys = groups.keys[group]
     valid = group_keys >= 0
     valid = valid if groups.mask is None else valid & groups.mask[group, slot]
     keys = group_keys.clamp(min=0)
+    # Added, since padding is clamped to token 0 and must not overwrite what token 0 has.
     mask = torch.zeros(len(rows), count, dtype=torch.long, device=rows.device)
     mask = mask.scatter_add(1, keys, valid.long()) > 0
     prefix = (rows < num_prefix).unsqueeze(1)
@@ -292,6 +304,7 @@ def _gather_groups(
 
 def _query_slots(groups: TokenGroups, count: int) -> Int[Tensor, " _"]:
     """Return the query slot of each token of the grid, counted group by group."""
+    # Padding is -1 and sorts to the front; behind it the slots follow in the order of the tokens.
     flat = groups.queries.flatten()
     return flat.argsort()[flat.numel() - (count - groups.num_prefix_tokens) :]
 
@@ -365,6 +378,8 @@ def linear_attention_weights(
 
 def _feature_map(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
     """Return elu(x) + 1, computed as exp(x) below zero, where it keeps full precision."""
+    # The clamp keeps exp from overflow: its gradient would be NaN though `where` takes the other
+    # side.
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
 

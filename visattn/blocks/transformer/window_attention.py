@@ -107,6 +107,7 @@ class WindowAttention(nn.Module):
         if places.numel() > count:
             x = pad(x, (0, 0, 0, 1))  # the zero token of every padding slot
         slots = torch.where(places < 0, count, places).flatten()
+        # Projected once per token, the zero token included, and handed out to the slots afterwards.
         parts = self.qkv(x).index_select(1, slots)
         parts = parts.unflatten(2, (3, self.num_heads, -1)).unflatten(1, places.shape)
         queries, keys, values = parts.permute(3, 0, 4, 1, 2, 5).unbind(0)

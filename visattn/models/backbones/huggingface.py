@@ -399,6 +399,7 @@ def processor_transform(processor: Any) -> v2.Compose:
         transform = _transform_steps(config)
     except KeyError as error:
         raise ValueError(f"{name} lacks {error}; {_PASS_TRANSFORM}") from error
+    # An upright photo smaller than usual inputs, and a wide one that is larger.
     for size in ((83, 61), (253, 331)):
         photo = _photo(size)
         ours = v2.Compose(transform.transforms[1:])(photo)  # it is a tensor already
@@ -537,6 +538,7 @@ def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
     if shortest is None:
         return [v2.Resize(_sides(size), interpolation=mode)]
     side = _side(shortest)
+    # Levit, PoolFormer and ConvNext compute the side to resize to from the one in their config.
     if kind.startswith("Levit"):
         return [v2.Resize(int(side * 256 / 224), interpolation=mode)]
     if kind.startswith("PoolFormer") and config.get("crop_pct"):

@@ -315,6 +315,7 @@ def _tokenize(tokenizer: Any, texts: Sequence[str], config: Any) -> dict[str, Te
     """Return the inputs of the text tower; texts that are too long are refused."""
     text_config = getattr(config, "text_config", config)
     positions = int(getattr(text_config, "max_position_embeddings", 0) or _LONG)
+    # RoBERTa counts positions from the number of the padding token + 1 on: those before are unused.
     if "roberta" in str(getattr(text_config, "model_type", "")):
         positions -= int(getattr(text_config, "pad_token_id", 1) or 1) + 1
     limit = min(positions, int(getattr(tokenizer, "model_max_length", _LONG)))
@@ -426,6 +427,7 @@ def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
     except TypeError:  # a tokenizer without that argument, which cannot cut off
         return tokens
     for text, row in zip(texts, untruncated, strict=True):
+        # Behind a text stands padding, whose tokens equal the last one: count them from the end.
         padding = int((row.flip(0) != row[-1]).int().argmax())
         _check_length(text, _LONG - padding, tokens.shape[1])
     return tokens

@@ -34,6 +34,7 @@ def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Modu
         return nn.Identity()
     if not any(module in frozen for module in backbone.modules()):
         return backbone
+    # The copy shares all weights with the backbone: only its table of modules is its own.
     tail = copy.copy(backbone)
     parts = {name: network_after(part, frozen) for name, part in backbone.named_children()}
     tail.__dict__["_modules"] = parts
@@ -198,6 +199,8 @@ class TimmEncoder(ImageEncoder):
         ):
             return
         tail = network_after(self.backbone, set(self._frozen))
+        # On constant images different networks may agree, and random ones would disturb the random
+        # state.
         images = torch.arange(3.0 * math.prod(self.img_size)).sin().view(1, 3, *self.img_size)
         training = self.training
         self.eval()
@@ -319,6 +322,8 @@ class TimmEncoder(ImageEncoder):
     def _freeze(self) -> None:
         """Freeze everything before the first trainable stage."""
         modules = list(self.backbone.modules())
+        # A module stands before its children in the list, so that those up to the last frozen one
+        # include some that hold trained ones: of each, only its own parameters are frozen.
         before = modules[: self._count_frozen()]
         for parameter in self.backbone.parameters():
             parameter.requires_grad = True

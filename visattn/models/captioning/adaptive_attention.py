@@ -72,6 +72,9 @@ class AdaptiveAttention(nn.Module):
         query = self.scorer.query(hidden)
         scores = self.scorer.scores(query, keys)
         sentinel_score = self.scorer.scores(query, self.sentinel_key(sentinel).unsqueeze(-2))
+        # The softmax over places and sentinel, taken apart: the share of all places together, sum
+        # exp z / (sum exp z + exp s) = sigmoid(logsumexp z - s), times the softmax over places
+        # alone, which is the map.
         gate = (scores.logsumexp(-1, keepdim=True) - sentinel_score).sigmoid()
         if without_sentinel is not None:
             gate = gate.masked_fill(without_sentinel.unsqueeze(-1), 1.0)
@@ -238,6 +241,9 @@ class AdaptiveDecoder(nn.Module):
         self, words: Float[Tensor, "*b t e"], global_feature: Float[Tensor, "b e"]
     ) -> tuple[Float[Tensor, "*b t g"], Float[Tensor, "b g"]]:
         """Return the parts of the LSTM's and the sentinel's gates from words and from images."""
+        # The sentinel has a gate with the inputs of the LSTM: its weights stand below those of the
+        # four gates of the LSTM, and one product gives all five. Here are the parts that no step
+        # waits for.
         weight = torch.cat((self.lstm.weight_ih, self.sentinel_input.weight))
         bias = torch.cat((self.lstm.bias_ih + self.lstm.bias_hh, self.sentinel_input.bias))
         from_word, from_image = weight[:, : 2 * self.embed_dim].chunk(2, 1)
@@ -270,6 +276,7 @@ class AdaptiveDecoder(nn.Module):
             indexing="ij",
         )
         location = attention.weights @ torch.stack([x, y], -1).flatten(0, 1)
+        # A word that relies on the sentinel leaves the location where it was.
         return torch.lerp(state.feedback, location, attention.gate.unsqueeze(-1))
 
     def _output(

@@ -139,6 +139,12 @@ class PackedWords:
     @classmethod
     def from_packing(cls, packing: WordPacking, num_images: int) -> Self:
         """Create it from the packed order of the words."""
+        # The example of `pack_words`, captions of 3, 3 and 1 words; the first and the last one
+        # belong to image 0. Packed words 0 to 6 in both arrays, with - for padding:
+        #
+        #     by caption   0 3 5        by image   0 2 3 5
+        #                  1 4 6                   1 4 6 -
+        #                  2 - -
         longest, most = len(packing.counts), packing.words_per_image
         return cls(
             packing.rows * longest + packing.steps,

@@ -68,6 +68,7 @@ def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
     token = torch.full((len(images),), START)
     state: Any = model.start(model.encoder(images))
     values, after = state.tensors(), model.step(state, token[:, None])[1].tensors()
+    # What a step leaves as it is remains the same tensor, and is no output of its graph.
     changing = [name for name in values if after[name] is not values[name]]
     metadata = {
         "words": list(model.words),

@@ -101,6 +101,7 @@ class ColumnAttention(CaptionAttention):
         if self.score == "dot":
             return self.columns.new_zeros(0, self.hidden_size)
         weight = self.scorer.weights["weight"]
+        # `linear` takes the transpose of its weight, `general_scores` the weight as it is.
         if self.score == "general":
             return weight.T
         return weight[:, : self.hidden_size]  # of `concat` and `location`
@@ -161,7 +162,7 @@ class ColumnAttention(CaptionAttention):
             return scores.softmax(-1)
         radius, last = self.window_radius, self.grid_size[1] - 1
         if self.alignment == "monotonic":
-            center = min(state.num_words * self.window_step, last)
+            center = min(state.num_words * self.window_step, last)  # stays at the last column
             centers = scores.new_full((1, 1), center)
             return local_alignment(scores, centers, radius=radius, positions=self.columns)
         weight, vector = self.center_hidden.weight, self.center_vector

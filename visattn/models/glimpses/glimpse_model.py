@@ -433,7 +433,7 @@ class GlimpseModel(ImageClassifier):
                 )
             patches = self.retina(pyramid, location, indices)
             glimpse = self.glimpse_net(patches, location)
-            policy_state = state.policy[0]
+            policy_state = state.policy[0]  # from which the location was chosen
             state = self.next_state(glimpse, state, backprop_policy_to_core=backprop_policy_to_core)
             glimpses.append(Glimpse(location, state.core[0], policy_state, action))
         logits = self.classifier(torch.stack([glimpse.hidden_state for glimpse in glimpses], 1))
@@ -492,6 +492,7 @@ class GlimpseModel(ImageClassifier):
 
 def _check_memory_bounds(img_size: tuple[int, int], num_scales: int, num_glimpses: int) -> None:
     """Refuse arguments that need much memory though the weights are small."""
+    # Bounded first, since the power itself may be too large to compute.
     margin = 2 ** min(num_scales, 64)  # of the pyramid, on both sides together
     if (img_size[0] + margin) * (img_size[1] + margin) > MAX_PIXELS:
         raise ValueError(

@@ -91,6 +91,7 @@ class RecurrentAttentionModel(GlimpseModel):
     ) -> GlimpseState:
         """Advance the core; the policy shares its state, detached if no gradient may flow."""
         core = self.rnn(glimpse, state.core)
+        # The policy reads the hidden state alone, also that of an LSTM.
         return GlimpseState(core, core if backprop_policy_to_core else (core[0].detach(),))
 
 
@@ -251,4 +252,5 @@ class DRAM(GlimpseModel):
             return self.upper_rnn.initial_state(indices.shape[0], images)
         thumbnails = adaptive_avg_pool2d(images, self.context_size)
         states = self.context_net(thumbnails)[indices].split(self.hidden_size, 1)
+        # The hidden state of an LSTM or GRU lies between -1 and 1; a cell has no bounds.
         return (states[0].tanh(), *states[1:])

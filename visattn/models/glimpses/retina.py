@@ -170,6 +170,11 @@ def glimpse_pyramid(
             "a pyramid needs at least 1 scale, and images with pixels; got "
             f"num_scales={num_scales} and images {list(images.shape)}"
         )
+    # A row of pixels 1 2 3 4 with two scales. A box of level i stands at its first pixel, and a
+    # window reads every box of level 0, every second one of level 1, and so on:
+    #
+    #     level 0   0   0   1   2   3   4   0   0        2 pixels of padding to each side
+    #     level 1   0  .5 1.5 2.5 3.5   2   0            means of two
     margin = 2 ** (num_scales - 1)
     levels = [_pad_images(images, pad_value, margin)]
     for scale in range(num_scales - 1):
@@ -297,6 +302,8 @@ def _cell_indices(
     """Return column and row indices of the cells of windows in a level."""
     begin = pyramid.margin
     offsets = torch.arange(begin, begin + glimpse * step, step, device=first.device)
+    # The first and the last index that all levels have are boxes of padding only: windows beyond
+    # read these, so that no window needs a wider margin.
     cells = (first.unsqueeze(2) + offsets).clamp_(min=0).minimum(pyramid.last)
     columns, rows = cells.unbind(1)
     return columns, rows

@@ -187,6 +187,7 @@ def model_config(model: nn.Module) -> ModelConfig:
         >>> model_config(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
         8
     """
+    # FSDP2 derives a class of its own, whose last base is that of the model.
     known = type(model).__bases__[-1] if is_sharded(type(model)) else type(model)
     if model_class(known.__name__) is not known:
         raise ValueError(
@@ -258,6 +259,8 @@ def check_config_fits(config: Mapping[str, Any], shapes: Shapes, *, source: obje
     try:
         _check_numbers(config)
         build = partial(build_model, config)
+        # Shapes are found without values. A constructor that compares tensors, as `insert` does to
+        # see if a block is the identity, gets one answer for all: both are tried.
         expected = weight_shapes(build, num_weights=len(shapes), same=True)
         if (
             expected != shapes

@@ -152,6 +152,8 @@ def _checked_answers(name: HubName, watch: DownloadWatch) -> Iterator[list[str]]
     def fetched(url: str, temp_file: Any, **options: Any) -> None:
         fetch(url, watch.watched(temp_file), **options)
 
+    # huggingface_hub has no hook between an answer and what it does with it: its functions are
+    # replaced for the time of one download, in one thread at a time.
     replaced = (
         (file_download, "get_hf_file_metadata", watch.timed(checked)),
         (file_download, "http_get", watch.timed(fetched)),

@@ -282,6 +282,7 @@ def load_model(
         notes = load_weights(spec, file) if file else ()
         return LoadedModel(spec, None, _class_names(spec), str(file or "in memory"), notes)
     name = os.fspath(spec)
+    # A Path is a file, whatever its name: only a string names a library.
     kind, colon, rest = name.partition(":") if isinstance(spec, str) else ("", "", "")
     if colon and kind == "timm":
         return load_timm_model(rest, weights=file, pretrained=pretrained, timm_kwargs=model_kwargs)

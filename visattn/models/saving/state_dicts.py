@@ -289,6 +289,8 @@ def strip_prefix(loaded: StateDict, names: Collection[str]) -> StateDict:
 def _matching_prefix(tensors: TensorDict, names: set[str]) -> str:
     """Return the key prefix with which most names of a model occur, "" for none."""
     counts = Counter[str]()
+    # Each key votes for what stands before a name of the model: with `conv.weight` in the model
+    # `module.conv.weight` votes for `module.`
     for name in tensors:
         starts = [0, *(match.end() for match in re.finditer(r"\.", name))]
         counts.update(name[:start] for start in starts if name[start:] in names)

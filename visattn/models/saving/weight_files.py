@@ -263,6 +263,7 @@ def all_finite(tensors: list[Tensor]) -> bool:
     floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floating:
         return True
+    # The largest absolute value is NaN or infinite if any is, and a GPU is waited for only once.
     largest = torch.nn.utils.get_total_norm(floating, norm_type=torch.inf)
     return bool(largest.isfinite())
 

@@ -267,6 +267,8 @@ def _convert_bias_tables(
         if key.endswith(_TABLE):
             _, stage, _, block, *_ = key.split(".")
             rows, columns = (2 * side - 1 for side in windows[int(stage)][int(block)])
+            # timm and torchvision index by query minus key, `relative_position_bias` by key minus
+            # query.
             table = value.unflatten(0, (rows, columns)).flip(0, 1).permute(2, 0, 1)
             converted[key.removesuffix(_TABLE) + ".biases"] = table.contiguous()
         else:

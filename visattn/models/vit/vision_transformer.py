@@ -202,6 +202,7 @@ class VisionTransformer(ImageClassifier):
             attention={"qkv_bias": self.qkv_bias, "qk_norm": self.qk_norm, "lsa": self.lsa},
         )
         self.blocks = create_layers(attn_types, self.grid_size, layer_options)
+        # There is one norm, before pooling or after it; the other is the identity, as in timm.
         norms = nn.Identity(), nn.LayerNorm(dim, self.norm_eps)
         self.norm, self.fc_norm = norms if self.use_fc_norm else norms[::-1]
         options = {"num_heads": self.num_heads, "norm_eps": self.norm_eps}

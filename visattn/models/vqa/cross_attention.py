@@ -198,5 +198,6 @@ class ReadingLayer(nn.Module):
         queries = groups.by_image(self.norm2(tokens))
         read, weights = self.cross_attention(queries.flatten(1, 2), places, need_weights=True)
         tokens = tokens + groups.by_question(read.unflatten(1, queries.shape[1:3]))
+        # Queries are the tokens of question after question: the first of each is its answer token.
         answer = cast("Tensor", weights)[:, :, :: queries.shape[2]].transpose(1, 2)
         return tokens + self.mlp(self.norm3(tokens)), groups.by_question(answer), word_weights

@@ -119,11 +119,14 @@ class QuestionGroups:
             return cls(None, (num_images, 1))
         per_image = max(1, len(image_indices) // num_images)
         images = torch.arange(num_images, device=image_indices.device)
+        # The usual batch, with as many questions for each image, in order, is grouped by a view.
         if torch.equal(images.repeat_interleave(per_image), image_indices):
             return cls(None, (num_images, per_image))
         counts = image_indices.bincount(minlength=num_images)
         order = image_indices.argsort(stable=True)
         first = counts.cumsum(0) - counts
+        # Rank of a question: its place in the stable order by image, less where its image begins
+        # there.
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order), device=order.device) - first[image_indices[order]]
         most = int(counts.max())

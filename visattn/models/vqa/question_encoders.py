@@ -103,7 +103,7 @@ class _GRU(nn.Module):
     def __init__(self, dim: int, *, maximum: bool = False) -> None:
         super().__init__()
         self.maximum = maximum
-        both = dim % 2 == 0
+        both = dim % 2 == 0  # an odd width cannot be halved
         self.gru = nn.GRU(dim, dim // (1 + both), batch_first=True, bidirectional=both)
 
     def forward(
@@ -113,6 +113,8 @@ class _GRU(nn.Module):
             words, last = self.gru(embedded)
             return last.transpose(0, 1).flatten(1), words
         lengths = mask.sum(1)
+        # Packing refuses empty questions: one word of padding is read, and its state set to 0
+        # below.
         packed = pack_padded_sequence(
             embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
         )
