@@ -182,6 +182,7 @@ class AttentionMap(SavedAsJson):
         if channels is not None:
             tensor = _reduce_channels(tensor, channels)
         geometry = _transform_geometry(transform, image_size)
+        # `info` may say otherwise: that values are signed although none is negative.
         signed = MapInfo(signed=bool((tensor < 0).any()), written=("signed",))
         return cls(tensor, site, kind, geometry, signed | (info or MapInfo()), labels)
 
@@ -391,6 +392,14 @@ class AttentionMap(SavedAsJson):
                 f"the map must have a geometry to be resized to the image, {self.site} has none; "
                 "call with_geometry(geometry) first"
             )
+        # Axes are resampled one by one, as no geometry mixes them: it scales, moves, flips, or
+        # turns by 90 degrees. An image 8 wide, the middle of which (x from 2 to 6) became an input
+        # 2 wide, and a map of two cells with the values 0 and 1:
+        #
+        #     pixel of the image    0    1    2    3     4     5    6    7
+        #     x of its center       0.5  1.5  2.5  3.5   4.5   5.5  6.5  7.5
+        #     in cells                        0.25 0.75  1.25  1.75
+        #     value                 nan  nan  0    0.25  0.75  1    nan  nan
         (xx, xy, x0), (yx, yy, y0), _ = self.geometry.matrix
         rows, columns = size or self.geometry.image_size
         values, (grid_y, grid_x) = self.values, self.values.shape[-2:]
@@ -502,6 +511,7 @@ def resample_to_input(
         >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), moved)
         tensor([[0.2500, 0.7500, 1.0000, 1.0000]])
     """
+    # A map from edge to edge needs no more than the interpolation of PyTorch.
     edges = GridPlacement.edges(size)
     left, top, right, bottom = (placement or edges).at_size(size).extent
     if (left, top, right, bottom) == edges.extent:
@@ -573,6 +583,8 @@ def _resample_axis(
     last = values.shape[axis] - 1
     if not smooth:
         return _index_axis(values, positions.floor().long().clamp(0, last), axis)
+    # From here, whole numbers are the centers of cells; beyond the outermost ones their value
+    # stays.
     positions = (positions - 0.5).clamp(0, last)
     lower = positions.floor().long().clamp(max=max(last - 1, 0))
     weight = (positions - lower).to(values)
@@ -626,6 +638,8 @@ def heatmap_png(
     columns = min(len(tiles), _COLUMNS)
     padded = pad(tiles, (0, _GAP, 0, _GAP), value=_UNSEEN)
     blank = padded.new_full((rows * columns - len(tiles), *padded.shape[1:]), _UNSEEN)
+    # From [row, column, color, y, x] to [color, row, y, column, x], the order of pixels in the
+    # image.
     grid = torch.cat([padded, blank]).unflatten(0, (rows, columns))
     image = grid.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
     buffer = io.BytesIO()
@@ -640,6 +654,7 @@ def _colored(values: Float[Tensor, "n y x"], vmin: float, vmax: float) -> UInt8[
     position = share.clamp(0, 1) * (len(anchors) - 1)
     lower = position.floor().long().clamp(max=len(anchors) - 2)
     colors = anchors[lower].lerp(anchors[lower + 1], (position - lower).unsqueeze(-1))
+    # Red and blue change places in the colors of negative values.
     colors = torch.where((values < 0).unsqueeze(-1), colors.flip(-1), colors)
     colors[values.isnan()] = float(_UNSEEN)
     return colors.round().to(torch.uint8).permute(0, 3, 1, 2)

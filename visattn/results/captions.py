@@ -138,6 +138,7 @@ class Caption(SavedAsJson):
         images = self.image_maps
         if len(images) == 1:
             return self.maps.display_range()
+        # As if the photos were side by side: the peak of a word is that on any of them.
         flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in images], 1)
         joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
         return joined.display_range()
@@ -244,6 +245,8 @@ def _read_caption(
 ) -> Caption:
     """Return a caption of a record: the best one, or an alternative."""
     name, words = record["image"], tuple(entry["words"])
+    # A record of several photos has lists of geometries, maps and names, in the order of the
+    # photos.
     several = isinstance(record["geometry"], list)
     names = record.get("images", name)
     places = record["geometry"] if several else [record["geometry"]]
@@ -295,9 +298,11 @@ def _caption_record(caption: Caption) -> dict[str, Any]:
     every = (caption.maps, *caption.further_maps)
     info = caption.maps.info.to_dict()
     made = {name: each for name, each in info.items() if name not in ("image", *_OF_VIDEO)}
+    # The name is written beside the caption already, unless the map is of another image.
     if len(every) == 1 and caption.maps.info.image != caption.image:
         made["image"] = caption.maps.info.image
     maps = [each.values.tolist() for each in every]
+    # Nested lists lose their shape without words.
     shapes = {} if caption.words else {"shapes": [list(each.values.shape) for each in every]}
     statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
     return {

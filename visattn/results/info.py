@@ -205,6 +205,8 @@ class MapInfo:
             ({'rows': 'class'}, True)
         """
         values = {_FIELDS[key]: value for key, value in record.items() if key in _FIELDS}
+        # What is written although it is a default is written again: a record is returned as it was
+        # read.
         written = tuple(key for key, name in _FIELDS.items() if key in record
                         and record[key] in (_DEFAULTS[name], None))  # fmt: skip
         for name, value in values.items():
@@ -222,4 +224,5 @@ class MapInfo:
 
 _FIELDS = {_KEYS.get(each.name, each.name): each.name for each in fields(MapInfo)
            if each.name not in ("more", "written")}  # fmt: skip
+# Mappings, which have a factory instead of a default, are empty by default.
 _DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(MapInfo)}

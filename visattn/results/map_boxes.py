@@ -123,6 +123,7 @@ def part_boxes(
     known = values.detach().cpu().nan_to_num(0.0).clamp(min=0.0)
     level = threshold * float(known.max()) if relative else threshold
     mask = (values.detach().cpu() >= level) & (known > 0)  # false for NaN
+    # Pixels that touch at a corner belong to one part.
     labels: Any = ndimage.label(mask.numpy(), torch.ones(3, 3).numpy())[0]  # pyright: ignore[reportIndexIssue]
     total = float(known.sum(dtype=torch.float64))
     boxes: list[MapBox] = []

@@ -25,6 +25,7 @@ MAX_MAPS = 1_000  # each is drawn; no model has as many words, layers and heads 
 MAX_CELLS = 2**26  # of all maps together, as many as the largest image has pixels
 MAX_BYTES = 2**30  # of an array
 _DTYPE_KINDS = "biufcSU"  # numbers and strings; other kinds need pickle or hold fields
+# NumPy evaluates the header as a Python literal, with all the errors of a parser.
 _HEADER_ERRORS = (
     SyntaxError,
     TypeError,
@@ -108,6 +109,7 @@ def reshape_maps(
         raise ValueError(f"maps must be numbers, got {maps.dtype} {maps.shape}")
     if maps.size > MAX_CELLS:
         raise ValueError(f"maps must have at most {MAX_CELLS:,} cells in all, got {maps.shape}")
+    # As many rows as words: each row is a map, on a square grid if its cells form one.
     if grid is None and maps.ndim == 2 and words == len(maps) > 1:
         side = math.isqrt(maps.shape[1])
         grid = (side, side) if side * side == maps.shape[1] else None

@@ -128,6 +128,7 @@ class ValueRange:
     def scale(self, rule: ScaleRule) -> MapScale:
         """Return the scale of all maps together, by `image` or `global`."""
         high = self._upper_end if self._upper_end > 0 else 1.0
+        # Scores that are far from 0 everywhere would be drawn in one color on a scale from 0.
         if self._has_offset and self._lowest < self._highest:
             high = high if self._highest > 0 else self._highest
             return MapScale(rule, self._lowest, high, self._signed)

@@ -306,6 +306,7 @@ class ScanPath(SavedAsJson):
         boxes = torch.tensor(record["boxes"], dtype=torch.float64)
         count, scales, _ = boxes.shape
         side = record["glimpse_size"]
+        # The record has windows in pixels of the image, computed from whole pixels of the input.
         windows = place.to_input(boxes.view(-1, 2)).view(boxes.shape).round()
         arrays = {
             "patches": torch.empty(count, scales, 0, side, side, dtype=torch.uint8),
@@ -413,6 +414,7 @@ class Detections(SavedAsJson):
         points = record["points"]
         if points is not None:
             points = torch.tensor(points, dtype=torch.float64)
+            # Nested lists lose their shape without detections.
             points = points if objects else points.reshape(0, 0, 3)
         info = MapInfo.from_dict(_without(record, _OF_DETECTIONS))
         labels = tuple(each.label for each in objects)

@@ -78,10 +78,26 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
     #
     # Two hooks are ambiguous. At the end of a batch the step is taken, though not yet "completed";
     # at the end of an epoch all batches are completed, though the epoch is not yet.
+    #
+    # An example: epochs of two batches, each with a validation of two. Counts over the run, in the
+    # order ready, started, processed, completed, as Lightning has them and as they are saved:
+    #
+    #     saved at the            epoch                 batch                 validation
+    #     start of batch 2        1 1 0 0               2 1 1 1 -> 1 1 1 1    0 0 0 0
+    #     end of batch 1          1 1 0 0               1 1 1 0 -> 1 1 1 1    0 0 0 0
+    #     end of batch 2          1 1 0 0               2 2 2 1 -> 2 2 2 2    0 0 0 0 -> 1 1 0 0
+    #     end of val. batch 2     1 1 0 0               2 2 2 2               2 2 2 1 -> 2 2 1 1
+    #     end of validation       1 1 0 0               2 2 2 2               2 2 2 2
+    #     end of epoch            1 1 1 0 -> 1 1 1 1    2 2 2 2               2 2 2 2
+    #
+    # Lightning takes `1 1 0 0` and `2 2 1 1` for a validation that was interrupted. It repeats all
+    # of it, since the counts of the current validation are set to 0.
     epoch, batch = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
     current = batch["current"]
     kind = "processed" if current["processed"] == current["ready"] else "completed"
     epoch_ended = epoch["current"]["processed"] == epoch["current"]["ready"]
+    # Lightning counts an epoch that `max_steps` or early stopping ends as processed, although
+    # batches of it are left, which a run that is resumed with a later end has to read.
     if epoch_ended and current[kind] and not batch["is_last_batch"]:  # interrupted in the epoch
         for part in ("total", "current"):
             epoch[part]["processed"] -= 1
@@ -93,6 +109,7 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
             _set_counts(epoch[part], epoch[part]["processed"])
         else:
             epoch[part]["completed"] = epoch[part]["processed"]
+    # The loader has counted a batch that was interrupted, which is to be repeated.
     for loader in loops["state_dict"].get("combined_loader", []):
         loader["batches_done"] = current[kind]
     due = not epoch_ended and (
@@ -101,11 +118,15 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
     _normalize_validation(loops["epoch_loop.val_loop.batch_progress"], due=due)
     if epoch_ended:
         steps = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"].values()
+        # With `max_steps`, Lightning takes the next epoch for a resumed one and does not reset
+        # these.
         for progress in (batch, loops["epoch_loop.scheduler_progress"], *steps):
             _set_counts(progress["current"], 0)
         batch["is_last_batch"] = False
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= _counts_extra_step(trainer)
     elif in_end_hook and not due and is_accumulation_complete(trainer):
+        # Lightning counts this step, for the x axis of the logs, after the hook; a resumed run
+        # would leave it out. After a validation that is due, the resumed run counts it itself.
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
 
 

@@ -519,6 +519,8 @@ class CanvasDataModule(DataModule):
                 seed=3 * self.seed,
                 augmentations=self.train_transforms,
             )
+        # Training, validation and test have the residues 0, 1 and 2 modulo 3: no two of them share
+        # a seed, whatever `seed` and `split_seed` are.
         seed = 3 * self.split_seed + (1 if split == "validation" else 2)
         return self.draw(
             *self.splits.images(split), self.spec, seed=seed, distractor_source=train_digits

@@ -89,6 +89,8 @@ class OptimConfig:
         undecayed = {id(weight) for weight in no_weight_decay}
         groups: list[dict[str, Any]] = []
         for part, weights in parts.items():
+            # One group with the default weight decay and one without; `bool(options)` tells them
+            # apart.
             for options in ({}, {"weight_decay": 0}):
                 trained = [
                     weight
@@ -98,6 +100,7 @@ class OptimConfig:
                 mult = self.lr_mults.get(part, 1.0)
                 groups += [{"params": trained, "lr_mult": mult, **options}] if trained else []
         optimizer = (self.optimizer or default)(groups)
+        # Before the scheduler, which takes the current rates as those that its factor multiplies.
         for group in optimizer.param_groups:
             group["lr"] *= group["lr_mult"]
         scheduler = LambdaLR(optimizer, partial(self.factor, total_steps=total_steps))

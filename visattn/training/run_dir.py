@@ -57,6 +57,7 @@ def find_resume_point(run: Path) -> ResumePoint:
         except ValueError as error:
             unusable[file] = str(error)
     newest, progress = None, Progress(0, 0)
+    # Of equal steps `last.ckpt` first.
     for progress, _, _, file in sorted(candidates, reverse=True):  # noqa: B007 (used below)
         if not (reason := _damage(file)):
             newest = file
@@ -193,6 +194,7 @@ def create_run_dir(run: Path, *, new: bool) -> None:
     """
     run.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # Of two runs that begin at the same time, one fails: only one can create the folder.
         run.mkdir(exist_ok=not new)
     except FileExistsError as error:
         if any(run.iterdir()):

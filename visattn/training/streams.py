@@ -61,6 +61,7 @@ class StreamedTrainingDataModule(DataModule):
 
     def train_dataloader(self) -> StreamLoader:
         """Return batches of streamed training samples."""
+        # The info beside any split describes all of them; the training tars are not on this disk.
         split, workers = self.samples["validation"].info.splits["train"], self.num_workers or 0
         names = (shard_name("train", number) for number in range(len(split.shards)))
         stream = SampleStream(
@@ -236,6 +237,8 @@ def to_labeled_batch(
         )
     image = decode_image(sample.image, sample.location)
     label = torch.tensor([sample.label])
+    # The number exceeds the length of the list, 1: its remainder selects the image, the number
+    # itself the random numbers of the augmentation.
     return ImageFiles([image], label, resize, transforms, seed=seed)[[number]]
 
 

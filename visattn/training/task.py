@@ -95,6 +95,7 @@ class Task(LightningModule, ABC):
         """
         shared = [value for value in vars(self).values() if callable(value)]
         shared += [self.optim, self.data, self._device_mesh]
+        # What the memo holds counts as copied, so that these values are taken as they are.
         memo |= {id(value): value for value in shared if not isinstance(value, nn.Module)}
         copied = memo[id(self)] = type(self).__new__(type(self))
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
@@ -116,6 +117,8 @@ class Task(LightningModule, ABC):
         """
         if not self.training_forward:
             raise ValueError(f"compile must be no for {type(self).__name__}, got {mode}")
+        # An attribute of this object hides the method. To compile the module would rename its
+        # weights, to `_orig_mod.NAME`.
         forward = getattr(self.model, self.training_forward)
         setattr(self.model, self.training_forward, torch.compile(forward, mode=mode))
 
@@ -237,6 +240,7 @@ class Task(LightningModule, ABC):
             return
         lines: list[str] = []
         error = ""
+        # Files may be read to count, so that one process does; its error is an error of all.
         if self.trainer.is_global_zero:
             try:
                 for split in ("train", "validation"):
@@ -274,6 +278,7 @@ class Task(LightningModule, ABC):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seed the random numbers of this step."""
+        # Batches and not optimizer steps, since accumulated batches need numbers of their own.
         step = self.trainer.fit_loop.total_batch_idx
         seed_step(self.seed or 0, step, self.global_rank, self.device)
 
@@ -301,6 +306,8 @@ class Task(LightningModule, ABC):
         Raises:
             ValueError: If its model was trained for other classes, words or answers.
         """
+        # Lightning calls this before it loads the weights, whose shapes may fit other classes as
+        # well.
         arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
         check_same(arguments, self.model, self.saved_names)
         self.seed = checkpoint.get("visattn", {}).get("seed")

@@ -102,6 +102,7 @@ class BestCheckpoint(ModelCheckpoint):
         """
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        # Rank 0 only, since the file may be renamed here.
         score = self._recorded_score() if trainer.is_global_zero else None
         score = trainer.strategy.broadcast(score)
         if score is not None:
@@ -218,6 +219,7 @@ class LastCheckpoint(Checkpoint):
             GracefulExit: On a signal.
         """
         signal = self._agreed(trainer)
+        # Gradients are not part of a checkpoint, so that a step is not divided.
         if not is_accumulation_complete(trainer):
             return
         if signal > _DUE:
@@ -226,6 +228,7 @@ class LastCheckpoint(Checkpoint):
         due = self.steps and trainer.global_step % self.steps == 0
         final = trainer.global_step == trainer.max_steps
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        # Before a validation and at the end of an epoch there is nothing to do: their hooks write.
         if (signal or due or final) and not last and not validates_after_batch(trainer):
             self._save(trainer)
 
@@ -258,6 +261,9 @@ class LastCheckpoint(Checkpoint):
         """Write the state of a run that was stopped; after an error the older one stays."""
         self.watch.restore()
         if isinstance(exception, GracefulExit):
+            # A signal during training has written the state, one during a validation has not.
+            # Lightning moves checkpoint callbacks to the end, so that `EMA` has put the trained
+            # weights back by now.
             if self._written != trainer.fit_loop.total_batch_idx:
                 self._save(trainer)
             rank_zero_info(
@@ -271,6 +277,8 @@ class LastCheckpoint(Checkpoint):
         local = self.watch.received or (_DUE if due else 0)
         if trainer.world_size == 1:
             return local
+        # A signal (2 or 15) outweighs a due write (1), in whichever process either occurs. Clocks
+        # differ, and every process takes part in a write.
         shared = torch.tensor(local, device=trainer.strategy.root_device)
         distributed.all_reduce(shared, distributed.ReduceOp.MAX)
         return int(shared)

@@ -54,6 +54,8 @@ class EMA(WeightAveraging):
         """Save the averages as the weights, whole also where they are sharded."""
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         keep = pl_module._device_mesh is None or trainer.is_global_zero  # noqa: SLF001
+        # Lightning has moved the trained weights to `current_model_state` and put the averages
+        # here. With FSDP2 these are shards, which the strategy has not gathered.
         checkpoint["state_dict"] = gather_state(checkpoint["state_dict"], keep=keep)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -100,6 +102,7 @@ class AveragedWeights(AveragedModel):
     def __init__(self, model: nn.Module, *, decay: float, use_warmup: bool = True) -> None:
         super().__init__(model, use_buffers=True)
         self.decay, self.use_warmup = decay, use_warmup
+        # In the order of `_tensors`: parameters, then buffers.
         self._averaged = [tensor.requires_grad for tensor in model.parameters()]
         self._averaged += [all_finite([tensor]) for tensor in model.buffers()]
         self._walked: tuple[nn.Module, list[nn.Module], list[nn.Module]] | None = None
@@ -120,6 +123,7 @@ class AveragedWeights(AveragedModel):
         pairs = list(zip(averages, current, strict=True))
         updates = int(self.n_averaged)
         if updates:
+            # Weights that are unfrozen in the middle of a run are averaged from then on.
             for index, tensor in enumerate(current):
                 self._averaged[index] |= tensor.requires_grad
             pairs = list(compress(pairs, self._averaged))

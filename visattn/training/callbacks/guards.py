@@ -135,6 +135,8 @@ class SkipNonFiniteSteps(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Save the buffers; after a skipped step, watch for the first layer that fails."""
+        # Before the first batch of a step only: all the batches that it accumulates are skipped
+        # together.
         if self._saved and batch_idx % trainer.accumulate_grad_batches == 0:
             torch._foreach_copy_(self._saved, list(self._buffers.values()))
         if self.consecutive:
@@ -164,10 +166,14 @@ class SkipNonFiniteSteps(Callback):
             self.consecutive = 0
             return
         message = self._message(trainer, pl_module)
+        # Optimizers leave parameters without a gradient alone. A gradient of 0 would still move
+        # them, by momentum and weight decay.
         optimizer.zero_grad(set_to_none=True)
         if self._saved:
             torch._foreach_copy_(list(self._buffers.values()), self._saved)
         scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
+        # With a larger scale, the scaled gradients may have overflowed in half precision while
+        # those of the loss are finite; the scaler then lowers it.
         self.consecutive += scaler is None or scaler.get_scale() <= 1
         self.skipped += 1
         if self.consecutive >= self.max_steps:
@@ -258,5 +264,6 @@ class EvenForwards(Callback):
     def _repeat(self, pl_module: LightningModule) -> None:
         model: Any = pl_module.model
         for _ in range(self.missing):
+            # One image will do: what matters is that the layers are gathered as often as elsewhere.
             model(self.batch.images[:1])
         self.batch = None

@@ -103,6 +103,9 @@ def _check_metric(callback: EarlyStopping | ModelCheckpoint, task: Task) -> None
 
 
 def _act_after_validation(callback: EarlyStopping | ModelCheckpoint) -> None:
+    # By default these callbacks act at the end of a training epoch if each epoch ends with a
+    # validation. A run resumed from the checkpoint of that validation does not repeat it, and would
+    # find no scores at the end of this epoch.
     if isinstance(callback, ModelCheckpoint):
         if callback.monitor is not None and callback._save_on_train_epoch_end is None:  # noqa: SLF001
             callback._save_on_train_epoch_end = False  # noqa: SLF001

@@ -328,6 +328,8 @@ def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) 
         raise ValueError("the model has no Spatial Transformer, so there are no crops to draw")
     transformer = transformers[0]
     inputs: list[Float[Tensor, "b c y x"]] = []
+    # The crop is computed again from the image: the output of the module is that of its input,
+    # which may be a feature map.
     handle = transformer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     device = next(model.parameters()).device
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(device)

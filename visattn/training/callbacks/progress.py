@@ -311,6 +311,7 @@ class RunProgressBar(RichProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Show the completed steps."""
+        # Lightning shows this number plus 1.
         super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:

@@ -163,6 +163,8 @@ class CaptionedImagesDataModule(DataModule):
 
     def collate_fn(self, split: Split) -> "partial[CaptionBatch]":
         """Return the function that makes a batch of captioned photos."""
+        # The validation loss is that of whole captions; in training, long ones would decide the
+        # memory.
         most = self.max_words if split == "train" else None
         return partial(collate_captions, vocabulary=self.vocabulary, max_words=most)
 
@@ -186,6 +188,7 @@ class CaptionedImagesDataModule(DataModule):
         ids, photos = self.all_images(resize)
         views = ("plain", "mirrored") if self.hflip else ("plain",)
         folder = Path(str(self.feature_cache_dir))
+        # This runs in `setup`, before Lightning moves the task to its device.
         with _moved_to(encoder, device):
             FeatureCache.prepare(
                 folder,
@@ -408,6 +411,7 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
 
     def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
         """Return the ids and the photos of all splits, each photo once."""
+        # Without a test split, `test` is the same object as `validation`.
         splits = {samples.split: samples for samples in self.samples.values()}
         images = [ShardedPhotos(samples, resize) for samples in splits.values()]
         ids = [entry.id for entry in chain.from_iterable(photos.entries for photos in images)]

@@ -59,6 +59,11 @@ def encode_images(model: Captioner, batch: CaptionBatch) -> Float[Tensor, "b c y
 def teacher_force_batch(model: Captioner, batch: CaptionBatch) -> TeacherForcedOutput:
     """Return the logits and the attention of the model for the captions of a batch."""
     features = encode_images(model, batch)
+    # A caption of the tokens <start> a red <end>, whose length is 3:
+    #
+    #     step               0         1     2
+    #     token read         <start>   a     red      captions[:, :-1]
+    #     token predicted    a         red   <end>    captions[rows, steps + 1], the targets
     inputs = batch.captions[:, :-1]
     return model.teacher_force(
         features, inputs, batch.packing or batch.lengths, batch.image_indices
@@ -245,6 +250,7 @@ class CaptionEvalTask(Task):
 
     def _untrained_model(self) -> Captioner:
         """Return a model with the same architecture and random weights, always the same ones."""
+        # An attribute would become a part of the task, and of its checkpoints.
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = cast("Captioner", build_model(model_config(self.model)))

@@ -152,6 +152,8 @@ def hard_attention_losses(
     Source:
         Xu et al. 2015, arXiv:1502.03044, equations 10 to 12.
     """
+    # For the diagnostics, advantages are without the entropy. Where a constant baseline is
+    # subtracted, padding has some too; they have no effect, since its log-probability is 0.
     advantages = reward_weight * (rewards if baseline is None else rewards - baseline.detach())
     returns = advantages + entropy_rewards(entropies, entropy_weight)
     if leave_one_out:
@@ -331,9 +333,12 @@ class HardAttentionTask(CaptioningTask):
         losses = self.losses(rollouts, repeated)
         num_captions = len(batch.lengths)
         count = int(batch.lengths.sum()) if self.reduction == "mean" else num_captions
+        # The losses are means over captions; with the reduction `mean` they become means over
+        # words.
         scale = num_captions / count
         self._log_training(losses, rollouts, scale)
         loss = losses.total * scale * ddp_loss_scale(count, features.device)
+        # The weights that were read are 1 at the sampled place and have no gradient.
         attention = rollouts.output.attention._replace(weights=rollouts.probabilities)
         output = rollouts.output._replace(attention=attention)
         return self.weigh_batch(loss + self.attention_penalties(output, repeated), count)
@@ -360,6 +365,8 @@ class HardAttentionTask(CaptioningTask):
         """Return a random number for each word, the same ones for any number of processes."""
         device, count = batch.lengths.device, self.num_rollouts
         captions = torch.tensor(batch.caption_indices, device=device)
+        # Each process draws the numbers of all images of all processes and keeps its own, so that
+        # the shape must be the same in all of them.
         num_captions = all_reduce_max(int(captions.max()) + 1, device)
         num_words = all_reduce_max(int(batch.lengths.max()), device)
         numbers = generator.rand(num_images, num_captions, count, num_words)
@@ -374,6 +381,7 @@ class HardAttentionTask(CaptioningTask):
         word_losses = cross_entropy(
             output.logits, targets, reduction="none", label_smoothing=smoothing
         )
+        # Not the negative `word_losses`, which include the label smoothing.
         log_probs = rollouts.pad(categorical_log_prob(output.logits.detach(), targets), count)
         rewards = place_rewards(log_probs, batch.lengths[::count], self.reward)
         losses = hard_attention_losses(
@@ -387,6 +395,7 @@ class HardAttentionTask(CaptioningTask):
             entropy_weight=self.entropy_weight * self._falling(self.entropy_until),
         )
         if self.baseline == "moving_average":
+            # The mean over places, of which each word has one; rewards of padding are 0.
             num_words = all_reduce_mean(batch.lengths.sum().to(rewards.dtype))
             reward = all_reduce_mean(rewards.sum()) / num_words
             self.average_reward.copy_(update_moving_average(self.average_reward, reward))

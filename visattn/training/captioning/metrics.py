@@ -70,6 +70,7 @@ class GateAUC(BinaryAUROC):
 
     def compute(self) -> Tensor:
         """Return the area."""
+        # torchmetrics would return 0, as if the gates were always wrong.
         if len(dim_zero_cat(self.target).unique()) < 2:
             return torch.tensor(torch.nan, device=self.device)
         return super().compute()

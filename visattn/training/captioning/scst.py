@@ -128,6 +128,8 @@ class SCSTTask(CaptioningTask):
         rewards = self.rewards(samples, batch)
         self.log("train/reward", rewards.mean(), prog_bar=True)
         places = None if sampler is None else torch.stack(sampler.places, -1)
+        # The captions were sampled word by word without a graph. One pass over all of their words
+        # gives the log-probabilities a gradient.
         log_probs, sample_indices = self._log_probs(features, samples, places)
         advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
         loss = reinforce_loss(log_probs, advantages, reduction="mean")
@@ -171,6 +173,7 @@ class SCSTTask(CaptioningTask):
             output, place_log_probs = rollouts.output, rollouts.place_log_probs
         else:
             output = self.model.teacher_force(features, inputs, lengths, images)
+        # As in sampling; otherwise these are not the probabilities with which the words were drawn.
         banned = torch.tensor(BANNED_TOKENS, device=tokens.device)
         logits = output.logits.index_fill(-1, banned, -torch.inf)
         words = tokens[output.rows, output.steps]

@@ -140,6 +140,8 @@ class CaptioningTask(CaptionEvalTask):
             ValueError: If a caption has more words.
         """
         limit = getattr(self.model, "max_length", None)
+        # A caption of n words takes n + 1 positions, the first for the start token. One that is cut
+        # has no end, so that its last word is predicted but never read: it takes `max_words`.
         most = getattr(self.data, "max_words", counts.largest + 1) if split == "train" else None
         needed = counts.largest + 1 if most is None else min(counts.largest + 1, most)
         if limit is None or needed <= limit:

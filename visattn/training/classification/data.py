@@ -178,6 +178,8 @@ class TorchvisionDataModule(ClassificationDataModule):
             return InMemoryImages(images, labels, transforms, seed=self.seed)
         if self.affine:
             generator = torch.Generator().manual_seed(self.split_seed)
+            # The size of the chunks belongs to the data: each takes its numbers from the generator
+            # in turn, so that another size would give other images.
             images = torch.cat(
                 [
                     self.affine(chunk, torch.rand(4, len(chunk), generator=generator).T)

@@ -189,6 +189,7 @@ class TrainingCLI(LightningCLI):
         if fitting and checkpoint:
             self._find_checkpoint(checkpoint, new_run=bool(config.run))
         elif fitting and config.run and _is_rank_zero():
+            # The other processes start when rank 0 has already written to the folder.
             resume_option = f"--ckpt_path {self.run_dir}/checkpoints/last.ckpt"
             require_empty_run_dir(self.run_dir, resume_option)
         if self.dry_run:
@@ -331,6 +332,8 @@ class TrainingCLI(LightningCLI):
             kwargs["enable_checkpointing"] = False
         trainer = super().instantiate_trainer(
             default_root_dir=str(self.run_dir),
+            # The data modules give each process its share; Lightning's sampler would repeat
+            # samples.
             use_distributed_sampler=False,
             callbacks=callbacks,
             plugins=options.plugins or [AtomicCheckpointIO()],

@@ -154,6 +154,7 @@ def report_user_errors() -> Iterator[None]:
             raise
         raise ValueError(message) from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        # These errors have no type of their own; the file that raised one says what failed.
         files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         if Path(files[-1]).parent == _CALLBACKS and not is_peer_lost(error):

@@ -63,6 +63,7 @@ def _nest(options: dict[str, Any]) -> dict[str, Any]:
         for parent in parents:
             level[parent] = level.get(parent) or {}
             level = level[parent]
+        # A config that has both names keeps the value of today's.
         level.setdefault(last, options[name])
     return nested
 

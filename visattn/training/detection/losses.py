@@ -95,6 +95,7 @@ class SetCriterion:
         pairs: list[tuple[int, int, int, int]] = []
         for image, real in enumerate((labels != NO_OBJECT).cpu()):
             columns = real.nonzero().flatten().tolist()
+            # Without the columns of padding, which would take queries from objects.
             for layer in range(len(costs) if columns else 0):
                 rows, picked = linear_sum_assignment(costs[layer, image][:, columns])
                 pairs += [
@@ -151,6 +152,7 @@ class SetCriterion:
         classes[at] = labels[matches.image, matches.object]
         giou = generalized_box_iou(center_to_corners(predicted), center_to_corners(true))
         count = (labels != NO_OBJECT).sum().clamp(min=1)
+        # DDP averages gradients, so the sums are divided by the mean number of objects per process.
         total = all_reduce_mean((labels != NO_OBJECT).sum().float()).clamp(min=1)
         class_loss = self._class_loss(layers.logits.float(), classes, count)
         return {
@@ -168,11 +170,14 @@ class SetCriterion:
         """Return the sum of the focal loss, or `count` times the mean cross-entropy, per layer."""
         num_classes = logits.shape[-1]
         if self.class_probability == "sigmoid":
+            # Class -1, no object, becomes the column that is cut off: a row of zeros.
             targets = one_hot(classes + 1, num_classes + 1)[..., 1:].to(logits)
             return sigmoid_focal_loss(logits, targets, _ALPHA, _GAMMA, reduction="sum")
         weights = logits.new_ones(num_classes)
         weights[-1] = self.no_object_weight
         classes = classes.where(classes != NO_OBJECT, num_classes - 1)
+        # As in DETR, the cross-entropy is a weighted mean over queries, which the number of objects
+        # does not divide: `count` cancels that division.
         means = [
             cross_entropy(layer.flatten(0, 1), target.flatten(), weights)
             for layer, target in zip(logits, classes, strict=True)
@@ -198,6 +203,8 @@ def denoising_pairs(
         boxes: True boxes.
     """
     groups = denoising.logits.shape[2] // labels.shape[1]
+    # Indexing by a mask joins all images to a single one, in which query i belongs to object i and
+    # no padding is left.
     real = (labels != NO_OBJECT).repeat(1, groups)
     prediction = BoxPrediction(
         denoising.logits[:, real].unsqueeze(1), denoising.boxes[:, real].unsqueeze(1)

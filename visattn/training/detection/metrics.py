@@ -76,6 +76,7 @@ class DetectionScores(Metric):
 
 def _image_number(name: str) -> int:
     """Return a number that float64 holds exactly, the same on all processes."""
+    # 52 of 64 bits: float64 holds all integers up to 2^53.
     return int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 12
 
 

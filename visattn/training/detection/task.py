@@ -162,6 +162,7 @@ class DetectionEvaluation(Evaluation):
             "pointing_game": pointing_game_hits(peaks, masks, half_cell),
             "pointing_exact": pointing_game_hits(peaks, masks),
             "pointing_3x3": pointing_game_hits(peak_locations(smooth), masks),
+            # The peak of the next object's query is the control: it should miss.
             "other_query": pointing_game_hits(peaks.roll(1, 0), masks, half_cell),
         }
         for name, hit in hits.items():

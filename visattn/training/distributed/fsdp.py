@@ -151,6 +151,7 @@ def _is_layer(module: nn.Module) -> bool:
     """Return whether a module has parameters and children, but holds no layers itself."""
     if isinstance(module, _CONTAINERS) or not list(module.children()):
         return False
+    # Where stages hold blocks in a list, the blocks are the layers, and not the stages.
     inner = (part for part in module.modules() if isinstance(part, _CONTAINERS))
     nested = any(_is_layer(child) for part in inner for child in part.children())
     return not nested and any(True for _ in module.parameters())
@@ -214,6 +215,7 @@ def gather_state(state: Any, *, keep: bool) -> Any:
         {'weights': [tensor([1.])], 'step': 7}
     """
     if isinstance(state, DTensor):
+        # All processes have to take part, also those that keep nothing.
         whole = cast("DTensor", state.detach()).full_tensor()
         return whole.cpu() if keep else None
     if isinstance(state, Mapping):
@@ -246,6 +248,7 @@ def shard_optimizer_state(state: Mapping[str, Any], optimizer: Optimizer) -> dic
     """
     numbers = chain.from_iterable(group["params"] for group in state["param_groups"])
     weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    # An optimizer with other groups is refused by its own `load_state_dict`.
     weight_of = dict(zip(numbers, weights, strict=False))
     sharded = {
         number: {name: _shard_like(value, weight_of.get(number)) for name, value in parts.items()}
@@ -258,6 +261,7 @@ def _shard_like(value: Any, weight: Tensor | None) -> Any:
     """Return a whole tensor as a shard, if it has the shape of a sharded weight."""
     if not isinstance(weight, DTensor) or not isinstance(value, Tensor):
         return value
+    # The state of an optimizer also has numbers, such as the step, which each process has whole.
     if isinstance(value, DTensor) or value.shape != weight.shape:
         return value
     # Each process has read the whole tensor, so that none is sent.

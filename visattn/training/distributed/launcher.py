@@ -59,6 +59,7 @@ def report_lost_peers() -> Iterator[None]:
         yield
     except BaseException as error:
         lost = is_peer_lost(error)
+        # A lost connection is only the consequence: the process that failed says more.
         deadline = time.monotonic() + 2.0  # a killed process takes a moment to end
         while not (failed := failed_child()) and lost and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -113,6 +114,8 @@ def _sample_counts(trainer: Trainer, stage: str) -> tuple[dict[str, int], str]:
         try:
             loaders = getattr(data, f"{split}_dataloader")()
         except (ValueError, OSError) as error:
+            # Raised on one process, the error would leave the others waiting for it; all get it
+            # instead.
             return counts, f"{name}: {error}"
         for index, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
             counts[f"{split} {index}" if index else split] = len(loader.dataset)

@@ -121,6 +121,8 @@ def ddp_loss_scale(count: int | Tensor, device: torch.device) -> float | Float[T
     own = count if isinstance(count, Tensor) else torch.full((), float(count), device=device)
     gathered = own.to(device, torch.float32, copy=True)
     distributed.all_reduce(gathered)
+    # An example: the mean a of 3 words in one process and b of 1 word in another have the factors
+    # 1.5 and 0.5, so that the average of DDP is (3 a + b) / 4, the mean of the four words.
     return count * world_size() / gathered.clamp(min=1)
 
 
@@ -222,6 +224,9 @@ class GradientAccumulation:
             total = torch.full((), float(count), device=loss.device)
             torch.distributed.all_reduce(total)
         self._counts.append(total)
+        # The words of the later batches are not known yet, so each batch is weighted in units of
+        # the first one. Of means 3 and 1 over 1 and 3 words Lightning makes (3 + 3 * 1) / 2 = 3;
+        # the factor of `normalize`, 2 * 1 / (1 + 3), gives 1.5, the mean over the four words.
         return loss * (total / self._counts[0])
 
     @torch.no_grad()

@@ -228,6 +228,8 @@ class GlimpseEvaluator:
         """
         inputs, num_glimpses = model.normalize(images), model.num_glimpses
         num_starts = self.num_starts if model.init_location == "random" else 1
+        # Numbers of an image, two each: the starts of the greedy policy; the random locations; then
+        # for each sampled rollout its start and the noise of its t locations.
         counts = [2 * num_starts, 2 * num_glimpses, *[2 + 2 * num_glimpses] * self.num_samples]
         uniforms = per_sample_uniforms(self.seed, indices, sum(counts)).split(counts, 1)
         for start in _to_locations(uniforms[0], inputs).unbind(1):
@@ -239,6 +241,8 @@ class GlimpseEvaluator:
         for source, locations in fixed.items():
             yield source, _logits(model, inputs, locations=locations)
         if centers is not None:
+            # The center of a single object is where the greedy policy starts; those of several are
+            # the whole path.
             name = "init_locations" if centers.ndim == 2 else "locations"
             yield "centered", _logits(model, inputs, **{name: centers.to(inputs)})
         if self.num_samples:

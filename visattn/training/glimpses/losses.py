@@ -176,6 +176,17 @@ def classification_rewards(
         >>> classification_rewards(pair, torch.tensor([[1, 1]]))
         tensor([[[2., 1., 1.]]])
     """
+    # Six glimpses that read three labels, two for each; the second label is misread:
+    #
+    #     glimpse                        0  1  2  3  4  5
+    #     label that it is to read       0  0  1  1  2  2
+    #     label is read after it            x     x     x      [step - 1 :: step]
+    #     right                             1     0     1
+    #     reward `correct` to go         1  1  0  0  0  0      the third label does not count
+    #     action can earn a reward       1  1  1  1  0  0      `rewarded_actions`
+    #
+    # Action i leads to glimpse i. The policy does not choose a given first location: the five
+    # actions that are left are the last columns.
     num_glimpses = logits.shape[2]
     sequences = label_sequences(labels).unsqueeze(1)
     step = num_glimpses // sequences.shape[2]
@@ -283,9 +294,11 @@ def compute_glimpse_losses(
     values = _baseline_values(baseline, rollout, labels)
     advantages = rewards - values.detach()
     has_actions = rewards.numel() > 0
+    # In this order: the mean over rollouts needs the rewards of all of them.
     if options.leave_one_out_baseline and has_actions:
         advantages = leave_one_out_advantages(advantages)
     advantages = advantages * rewarded
+    # What was subtracted of the rewards in all, for the explained variance.
     expected_rewards = rewards - advantages
     if options.normalize_advantages and advantages.numel() > 1:
         advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)

@@ -79,6 +79,9 @@ def gradient_signal_to_noise(
     The gradient is that of the weights of the policy's mean, for a batch with one of the rollouts.
     At 1, the gradient of a single rollout has as much noise as signal.
     """
+    # A mean of the policy is W h, so its score is (sample - W h) / std^2 times h: one matrix p x d
+    # for each of the m rollouts. The squared norm of their mean exceeds that of the true gradient
+    # by the variance of the mean, noise / m, on average.
     residuals = (rollout.policy_samples - rollout.policy_means) / policy_std**2
     scores = residuals * advantages.unsqueeze(-1)
     gradients = torch.einsum("bmap, bmad -> mpd", scores, rollout.policy_states) / len(scores)
@@ -343,6 +346,7 @@ class GlimpseTask(Task):
     @property
     def _logs_now(self) -> bool:
         """Whether the diagnostics of this step are logged."""
+        # The steps that Lightning logs; the diagnostics of others are not computed.
         return not (self.global_step + 1) % max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
 
     def _log_training(self, rollout: GlimpseRollout, losses: GlimpseLosses) -> None:

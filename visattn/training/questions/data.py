@@ -251,6 +251,8 @@ class SceneQuestionsDataModule(DrawnScenesDataModule, QuestionDataModule):
         """Return questions about scenes without one of their objects, as a control."""
         if self.blank_images:
             return [], None
+        # The rows of a batch are the questions of its images in turn: the first of image i is
+        # starts[i].
         starts = [0]
         for sample in batch.samples:
             starts.append(starts[-1] + len(sample.questions))

@@ -110,6 +110,7 @@ class QuestionScores(Metric):
         values["majority"] = (best / self.count).nanmean()
         for group in self.groups:
             values[f"majority_{group}"] = self._of_group(best, group)
+        # Answers that are right for no question of their type, which is known at the end only.
         off_type = (self.predicted * (self.available == 0)).sum()
         values["off_type_answers"] = off_type / self.count.sum()
         values["num_questions"] = self.count.sum()
@@ -230,6 +231,7 @@ class ReferentScores(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name, over all types; NaN without such steps."""
         means = self.sums.sum(1) / self.count.sum(0)[:, None]
+        # From [metric, step, hop] to the order of `names`.
         values = means.permute(2, 1, 0).flatten().float()
         return dict(zip(self.names, values.unbind(), strict=True))
 

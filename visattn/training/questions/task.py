@@ -52,6 +52,7 @@ def answer_loss(
         targets = batch.soft_scores / totals.clamp(min=1e-9)
         known = (totals[:, 0] > 0).nonzero()[:, 0]
     if not len(known):
+        # 0 with a graph: DDP waits for the gradients of all processes.
         return logits.sum() * 0
     return cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
 
@@ -83,6 +84,7 @@ def hop_targets(
     sides = boxes.new_tensor([width, height, width, height])
     placed = boxes_to_cells(boxes / sides)
     covered = box_coverage(placed[:, :, None], grid).flatten(-2)[batch.image_indices]
+    # Four hops of a question with two steps look at the objects of the steps 0, 1, 1 and 1.
     last_step = referents.any(-1).sum(1).clamp(min=1) - 1
     hops = torch.arange(num_hops, device=boxes.device)
     steps = torch.minimum(hops, last_step[:, None])
@@ -275,6 +277,8 @@ class QuestionTask(Task):
             answers = self._answer(other.to(self.device)).logits.argmax(1)
             before = predictions[rows]
             correct = before == batch.answers[rows]
+            # As it should be: another answer without the referent, the same one without a
+            # distractor.
             same = (answers == before) == (erased == "distractor")
             metric.update((same & correct).sum(), correct.sum())
 
@@ -361,6 +365,7 @@ class QuestionEvaluation(Evaluation):
         """Return the metrics of each type, step, hop and head; none without heads."""
         if self.heads is None:
             return []
+        # Heads of hop 0, then those of hop 1: they were flattened to one axis.
         num_heads = self.heads.num_hops // self.referents.num_hops
         return [
             {**row, "hop": hop // num_heads + 1, "head": hop % num_heads + 1}

@@ -87,6 +87,7 @@ def focal_loss(
     with without_autocast(logits.device):
         losses = pixel_cross_entropy(logits, labels, ignore_index=ignore_index, reduction="none")
         count = (labels != ignore_index).sum().clamp(min=1)
+        # The cross-entropy is -log p, so p is exp(-loss); rounding may take 1 - p below 0.
         return (losses * (1 - (-losses).exp()).clamp(min=0) ** gamma).sum() / count
 
 

@@ -107,6 +107,8 @@ def boundary_band(masks: Bool[Tensor, "b y x"]) -> Bool[Tensor, "b y x"]:
     """
     height, width = masks.shape[1:]
     reach = max(1, round(_BOUNDARY_WIDTH * math.hypot(height, width)))
+    # The border of the image is a contour too. A square window is the maximum over a column and
+    # then over a row.
     outside = torch.nn.functional.pad((~masks).float(), (reach,) * 4, value=1.0)
     near = max_pool2d(max_pool2d(outside, (2 * reach + 1, 1), 1), (1, 2 * reach + 1), 1) > 0
     return masks & near
@@ -145,6 +147,7 @@ class GateScores(Metric):
         values = torch.nn.functional.interpolate(
             gates.double()[:, None], tuple(size), mode="nearest-exact"
         ).squeeze(1)
+        # By the logit, so that gates near 0 or 1, where the sigmoid is flat, are still kept apart.
         position = (values.logit(1e-9).clamp(-_MAX_LOGIT, _MAX_LOGIT) / _MAX_LOGIT + 1) / 2
         bins = (position * (_BINS - 1)).round().long()
         objects = (labels != 0) & (labels != IGNORE_CLASS)
@@ -155,6 +158,9 @@ class GateScores(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return `auc`, `inside` and `outside`; NaN without pixels of one kind."""
         background, objects = self.counts.double()
+        # The number of background pixels below each bin, half of those in it: summed over the
+        # pixels of objects, it is the number of pairs in which the object has the larger gate, with
+        # ties as halves.
         below = background.cumsum(0) - background / 2
         outside, inside = self.totals / self.counts.sum(1)
         auc = (objects * below).sum() / (objects.sum() * background.sum())

@@ -62,6 +62,8 @@ class SequenceScores(Evaluation):
         """Add the map of a symbol and its box: left, top, right, bottom, as fractions."""
         rows, columns = weights.shape
         coverage = box_coverage(box[None], (rows, columns))
+        # Half a cell on each side: the center of a cell lies in the larger box if the cell overlaps
+        # the box.
         reach = box.new_tensor([-0.5 / columns, -0.5 / rows, 0.5 / columns, 0.5 / rows])
         self["pointing_game"].update(pointing_hit(weights, (box + reach)[None]), 1)
         self["correctness"].update(attention_correctness(weights, coverage), 1)
@@ -170,6 +172,8 @@ class SequenceRecognitionTask(Task):
         self, features: Float[Tensor, "b c y x"], batch: DigitSequenceBatch
     ) -> tuple[TeacherForcedOutput, Int[Tensor, " p"], Int[Tensor, " b"]]:
         """Return the output for the true sequences, the targets, and the order of the images."""
+        # Labels 3 7 and padding, read as START 3 7 with the targets 3 7 END: `lengths + 1` words.
+        # The columns after that are not read.
         order = batch.lengths.argsort(descending=True, stable=True)
         lengths, tokens = batch.lengths[order], self._tokens(batch)[order]
         start, end = (torch.full_like(tokens[:, :1], token) for token in (START, END))
