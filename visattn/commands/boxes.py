@@ -115,6 +115,7 @@ class BoxFile:
             raise ValueError(f"--boxes must be a file, such as boxes.json; {self.path} is a folder")
         if os.path.realpath(self.path) in {os.path.realpath(image) for image in images}:
             raise ValueError(f"--boxes would overwrite the input image {self.path}")
+        # The file names images by their paths from the folder that all have in common.
         parents = [image.parent.absolute() for image in images]
         self._folder = os.path.commonpath(parents) if parents else ""
 

@@ -41,6 +41,7 @@ _PACKAGES = {"PIL": "pillow", "cv2": "opencv-python"}  # of modules with another
 _OPENCV_WHEELS = ("opencv-python", "opencv-contrib-python",
                   "opencv-python-headless", "opencv-contrib-python-headless")  # fmt: skip
 _TIMEOUT = 90  # seconds; a cold disk is slow
+# Packages may print when they are imported, without a line end: results have lines of their own.
 _PROBE = """
 import importlib, json, sys, warnings
 warnings.simplefilter("ignore")
@@ -160,6 +161,7 @@ def try_imports(
             results[name] = result
     facts = results.pop("", {})
     if untested := [name for name in modules if name not in results]:
+        # Modules are imported in order: the first without a result crashed or hung.
         results[untested[0]] = ending
     return {name: reason for name, reason in results.items() if reason}, facts
 

@@ -43,6 +43,7 @@ def create_folder(folder: Path) -> None:
         with explained_disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         remove_partial_files(folder)
+        # Fails now if nothing can be written, not after the first images.
         with temporary_folder(folder / "visattn"):
             pass
     except OSError as error:
@@ -69,6 +70,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # This releases the lock; so does the end of the process.
         os.close(descriptor)
 
 
@@ -124,6 +126,8 @@ def unique_names(paths: Sequence[Path], *, reserved: str = "index") -> dict[Path
     """
     absolute = {path: path.absolute() for path in paths}  # not resolved: links keep their names
     names = {path: _printable(full.stem) for path, full in absolute.items()}
+    # Of a/x/dog.jpg, b/x/dog.jpg and c/dog.jpg one folder distinguishes the last, two the others:
+    # a_x_dog, b_x_dog, c_dog.
     for depth in range(1, max(len(full.parts) for full in absolute.values())):
         for path in _duplicates(names):
             folders = [part for part in absolute[path].parts[1:-1] if part != ".."][-depth:]
@@ -304,6 +308,7 @@ def map_in_threads(
                 done, future = waiting.popleft()
                 yield done, future.result
         finally:
+            # Also if the caller stops early: items that wait for a thread are dropped.
             pool.shutdown(cancel_futures=True)
     if not isinstance(failure, StopIteration):
         raise failure

@@ -224,6 +224,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
         missing = (path for path, record in records.items() if not record.is_file())
         if any(True for _ in read_images(missing, [], strict=False)):
             return False  # another command is at work
+        # Records do not hold what the network saw, of which the coverage is the mean.
         self.coverage = Coverage(self.coverage.policy)
         for batch in batched(read_images(records, [], strict=False), batch_size):
             with autocast(self.args):

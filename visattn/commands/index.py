@@ -112,6 +112,7 @@ class FolderIndex:
                 return _IndexedRecord(state)  # its page is not in the folder
             rows = tuple(self._rows(record)) if made["command"] == self.command else ()
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            # Kept without card and rows, so that it is read again only when it changes.
             return _IndexedRecord(state)  # of something else, or just being replaced
         if card is None:
             return _IndexedRecord(state, None, 0, rows)
@@ -180,6 +181,8 @@ class FolderIndex:
         self, layout: Sequence[Sequence[str]], ranges: "Sequence[IndexRange]"
     ) -> Iterator[object]:
         """Yield for each page what its content depends on."""
+        # The first page lists all pages. Others show the number of their first photo and whether a
+        # page follows; one always precedes them.
         count = 0
         for number, names in enumerate(layout, start=1):
             states = [(name, self._entries[name].state) for name in names]

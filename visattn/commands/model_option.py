@@ -133,6 +133,7 @@ def _loaded_files(folder: Path) -> set[Path]:
     return {path for path in files if path.is_file()}
 
 
+# As in "0, cat" or "0 cat", which would become names with numbers in them.
 _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 ModelT = TypeVar("ModelT", bound="nn.Module")
 

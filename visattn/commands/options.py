@@ -117,6 +117,7 @@ def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
     """
 
     def parse(text: str) -> int:
+        # `int` takes underscores, too, and fails for more than 4,300 digits.
         plain = re.fullmatch(r"[+-]?[0-9]{1,20}", text)
         if plain is None or not lowest <= int(text) <= highest:
             raise argparse.ArgumentTypeError(
@@ -148,6 +149,7 @@ def real_number(lowest: float, highest: float) -> Callable[[str], float]:
 
     def parse(text: str) -> float:
         try:
+            # `float` takes 1_0, and digits of other scripts.
             value = float(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             value = math.nan
@@ -435,6 +437,7 @@ def refuse_without(
 
 def _given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield attribute and name of the options that differ from their defaults."""
+    # argparse does not say which options were typed: one with its default value passes.
     for action in parser._actions:  # noqa: SLF001 (argparse has no public list)
         name = action.dest
         if action.option_strings and getattr(args, name, action.default) != action.default:

@@ -169,10 +169,13 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         if made["command"] != origin.command:
             return {file: f"it holds results of visattn {made['command']}"}
         changed = any(made.get(key) != value for key, value in origin.digests.items())
+        # An image that changed under its own path is computed again; the results of another image
+        # that happens to have this name stay.
         if changed and made.get("image") != origin.image:
             return {file: f"it holds results of {made.get('image')}"}
         own = made["files"]
         reasons: dict[str, str] = {}
+        # Without the record, which is the first if it is there: it has no digest of itself.
         for name in present[present[0] == file :]:
             if name not in own:
                 reasons[name] = _NO_RECORD
@@ -234,6 +237,7 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
                     if self.digest(name) == old[name]:
                         (self.path / name).unlink(missing_ok=True)
                 last.replace(self.path / file)
+            # Now the new names are on the disk, too.
             for folder in folders:
                 flush(folder)
 

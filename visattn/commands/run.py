@@ -102,6 +102,7 @@ class Job(ABC, Generic[Result]):
         self.skipped: list[str] = []
         paths = self.find()
         self.mirrored = bool(getattr(args, "mirror", False))
+        # Images get their names before they are divided, so that all shards agree on them.
         self.all_names = (
             mirrored_names(paths, args.images, reserved=reserved)
             if self.mirrored
@@ -216,6 +217,12 @@ class Job(ABC, Generic[Result]):
             self.check_files()
         if self.folder is not None:
             _ = self._settings  # before threads need them
+        # All stages are generators, pulled by the loop below, so that a few batches are in memory:
+        #
+        #     names -> _read -> _batches -> _infer -> _write -> rows, index
+        #              threads              here      threads   here
+        #
+        # Finished images pass through with their records: rows have the order of the images.
         failures: list[str] = []
         done: list[str] = []
         with ExitStack() as stack:
@@ -416,6 +423,7 @@ class Job(ABC, Generic[Result]):
                 record = self.folder.finished(stem, origin, self.is_same)
                 if record is None:
                     return None
+                # A record of another version fails here, where its image can be computed again.
                 _ = [*self.rows(record)], [*self.problems(record)]
             except (OSError, ValueError, LookupError, TypeError, AttributeError):
                 return None  # the image cannot be read, or the record is of another version
@@ -441,6 +449,7 @@ class Job(ABC, Generic[Result]):
                     raise
                 self.skipped.append(str(error))
                 continue
+            # Finished images wait only behind images that wait for their batch.
             images = [task.image for task in batch if task.image is not None]
             pixels = sum(image.num_pixels for image in images)
             if len(images) == size or pixels >= PIXELS_PER_BATCH or not images:

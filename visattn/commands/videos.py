@@ -240,6 +240,7 @@ def _run_video(
 ) -> None:
     from visattn.pipelines.video import overlay_video
 
+    # A camera shows something else each time.
     finished = isinstance(job.source, Path) and not args.overwrite
     if finished and folder.finished(job.name, origin) is not None:
         print_row(job.source, *filter(None, [job.label]), "exists already")

@@ -152,6 +152,7 @@ def check_question(
         raise ValueError(
             f"a question may have at most {MAX_WORDS} words, got {len(words)}: {shown!r}"
         )
+    # Behind the special tokens, such as <pad>.
     known = sorted(vocabulary.words[4:])
     unknown = [word for word in dict.fromkeys(words) if word not in known]
     if len(unknown) == len(set(words)):
@@ -437,6 +438,7 @@ def _check_resized_only(
         ramp = ramp[:, None] if axis == 0 else ramp[None]
         pixels = ramp.expand(image_size)[..., None].expand(-1, -1, 3).contiguous().numpy()
         pixels_out = prepare([Image.fromarray(pixels)])["pixel_values"][0].float().mean(0).cpu()
+        # What black and white become undoes the normalization.
         ends = [
             prepare([Image.fromarray((0 * pixels + value).astype("uint8"))])["pixel_values"].mean()
             for value in (0, 255)
@@ -469,4 +471,5 @@ def _patch_places(
     try:
         yield places
     finally:
+        # Set on the instance, it hid the method of the class.
         del embeddings.visual_embed

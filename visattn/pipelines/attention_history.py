@@ -127,6 +127,7 @@ class AttentionHistory:
         """
         known = set(last_maps) == set(self.names)
         self.last_maps = dict(last_maps) if known else {}
+        # With its maps known, the record of `step` itself stays.
         self.records = [each for each in self.records if each.step < step + known]
         return known
 
@@ -163,6 +164,7 @@ class AttentionHistory:
         atomic_write(self.folder / _PAGE, self._page())
         took = time.monotonic() - start
         self.seconds += took
+        # Counted from the beginning of this log.
         self._next_time = time.monotonic() + took / self.max_cost - took
         return panels
 
@@ -178,6 +180,7 @@ class AttentionHistory:
         self._explain(model)
 
     def _explain(self, model: nn.Module) -> list[AttentionMap]:
+        # A trainer may call this under inference_mode; most methods need gradients.
         with torch.inference_mode(mode=False), torch.enable_grad():
             maps = explain(
                 model, self.images, self.method, self.target, keep_empty=True, **self.options

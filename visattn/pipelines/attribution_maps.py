@@ -152,6 +152,7 @@ def compute_maps(
     if batch.preprocessing:
         common = replace(common, more={**common.more, "preprocessing": batch.preprocessing})
     geometries = batch.geometries
+    # Detectors of torchvision resize and pad images themselves: their features lie on that canvas.
     if method.needs == "features" and resizes_images(explained.model):
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
         canvas = internal_geometry(explained.model, size)

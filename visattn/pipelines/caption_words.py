@@ -210,6 +210,7 @@ def word_log_probs(
     output = model.teacher_force(features, tokens[:-1].expand(count, -1), lengths)
     targets = tokens[output.steps + 1]
     log_probs = output.logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    # Teacher forcing returns all images of step 0, then of step 1 and so on.
     order = (output.rows * length + output.steps).argsort()
     return log_probs[order].unflatten(0, (count, length))
 

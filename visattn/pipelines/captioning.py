@@ -129,6 +129,7 @@ def caption(
     with eval_mode(model), _selected_places(model, places) as used, _kept_random_state(device):
         more = {"beam_size": beam_size, "resize_mode": resize_mode}
         info = MapInfo(model=type(model).__name__, places=used, more=more)
+        # Sampled places depend on the state of the generator, which each image therefore sets anew.
         batch_size = 1 if used == "sample" else batch_size
         while batch := list(itertools.islice(inputs, batch_size)):
             if used == "sample":

@@ -304,6 +304,7 @@ class Explainer:
         targets = _targets_per_image(target, len(images))
         dense = any(isinstance(each, DenseTarget) for each in targets or [target])
         suited = self._for_dense(method) if dense and not self.dense else self
+        # With a transform the size of the input is known with the first batch; `map` checks then.
         if suited.transform is None:
             first: Any = targets[0] if dense and targets else target
             suited.check(method, first, **method_args)

@@ -159,6 +159,7 @@ def transform_images(
     inputs, geometries = _apply_transform(transform, originals)
     described: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
     colors = [_step_colors(step) for step in _steps(transform)]
+    # The last step that normalizes, or None.
     [*_, last] = [None, *filter(None, colors)]
     mean, std = last or (None, None)
     described |= {"mean": mean, "std": std, "source": "transform"}
@@ -321,6 +322,7 @@ def _pad_color(explained: ExplainedModel, *, own: bool) -> tuple[int, int, int]:
         level = round(255 * getattr(explained.model, "pad_value", 0.0))
         return level, level, level
     levels = [round(255 * min(max(value, 0.0), 1.0)) for value in explained.info.mean]
+    # Of three channels, or of one.
     return levels[0], levels[len(levels) // 2], levels[-1]
 
 

@@ -78,6 +78,7 @@ def record_layers(
 def _chunks(indices: Sequence[int], layers: Sequence[AttentionLayer]) -> list[list[int]]:
     """Return layers in chunks whose weights fit into memory together."""
     chunks: list[list[int]] = []
+    # The first layer begins a chunk.
     total = _MAX_RECORDED + 1
     for index in indices:
         size = _num_weights(layers[index])

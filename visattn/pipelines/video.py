@@ -107,6 +107,7 @@ def frame_difference(
 def _shifted_difference(
     before: Float[np.ndarray, "32 32"], after: Float[np.ndarray, "32 32"], down: int, right: int
 ) -> float:
+    # If all moved right by 3, columns 3 to 31 show what columns 0 to 28 showed before.
     rows, columns = _overlap(down), _overlap(right)
     rows_before, columns_before = _overlap(-down), _overlap(-right)
     return float(np.abs(after[rows, columns] - before[rows_before, columns_before]).mean())
@@ -352,6 +353,11 @@ def overlay_video(
             path.with_name(path.name + ".png"),
             video.fps / every,
         )
+        # Generators, pulled by `draw`: one batch of frames is in memory at a time.
+        #
+        #     read -> explain (batches) -> shots -> smooth -> report -> scale -> draw
+        #
+        # A scale of the whole clip needs all maps first; the frames are then read once more.
         frames = _explain(video, explainer, method, target, batch_size, method_args)
         frames = smooth_maps(find_shots(frames, cut_threshold), smoothing)
         frames = _report(frames, result, total, progress)
@@ -366,6 +372,7 @@ def overlay_video(
         if scale == "running":
             draw(_running_scales(frames))
         else:
+            # Closes the second reader, too, if drawing fails.
             with closing(_with_clip_scale(frames, source, every, total)) as scaled:
                 draw(scaled)
         if max_frames is None or len(result.indices) < max_frames:

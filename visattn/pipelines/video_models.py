@@ -85,6 +85,7 @@ _FAMILIES: dict[str, _Family] = {
     ),
     "MViT": _Family(
         lambda model: model.blocks[-1],
+        # Its blocks get the tokens, and how many there are in time, rows and columns.
         lambda _, tokens, rest: tokens[1:].unflatten(0, tuple(rest[0])),
         _MVIT,
         channels_first=True,
@@ -214,6 +215,7 @@ class VideoExplainer:
                 f"methods: {', '.join(self.methods)}"
             )
         count = len(clip.inputs)
+        # A video may end within a clip: its last frame fills the clip, and gets one map.
         inputs = clip.inputs[torch.arange(self.clip_length).clamp(max=count - 1)]
         inputs = inputs.transpose(0, 1) if self._family.channels_first else inputs
         compute = {"gradcam": self._gradcam, "attention": self._attention}

@@ -309,6 +309,7 @@ def caption_gif(
         gif = encode_gif(_frames_with_caption(images, words, width), durations, size[0])
         if len(gif) <= max_bytes or width == _MIN_WIDTH:
             return gif
+        # Files grow about with their pixels; a little less, so that one more round is enough.
         width = max(_MIN_WIDTH, int(width * 0.95 * (max_bytes / len(gif)) ** 0.5))
 
 

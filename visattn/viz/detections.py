@@ -111,6 +111,7 @@ def draw_points(
     pen = ImageDraw.Draw(large)
     largest = max(2.0, min(image.shape[:2]) / 22)
     for x, y, weight in sorted(points.tolist(), key=lambda point: -point[2]):
+        # A point of 8 times the mean weight, or more, has the largest dot.
         radius = max(1.0, largest * min(1.0, float(np.sqrt(weight * len(points) / 8))))
         for reach, fill in ((radius + 0.7, _OUTLINE), (radius, color)):
             corners = (x - reach, y - reach, x + reach, y + reach)

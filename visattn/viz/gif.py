@@ -75,6 +75,7 @@ def _restore_text(
     there is no visible edge between the two.
     """
     palette = np.array(dithered.getpalette(), dtype=np.int64).reshape(-1, 3)
+    # A color as one number can be compared and sorted at once.
     packed = frame @ np.array([1 << 16, 1 << 8, 1])
     indices = np.array(dithered)
     for (red, green, blue), index in zip(
@@ -95,6 +96,7 @@ def _nearest_colors(
     palette: Int[np.ndarray, "n 3"], colors: Int[np.ndarray, "m 3"]
 ) -> UInt8[np.ndarray, " m"]:
     """Return the index of the nearest palette color for each color."""
+    # The squared distance, multiplied out; all differences would be three times as many numbers.
     distances = (colors**2).sum(1)[:, None] - 2 * colors @ palette.T + (palette**2).sum(1)
     return distances.argmin(1).astype(np.uint8)
 
@@ -119,6 +121,7 @@ def _palette(images: Sequence[Image.Image], text_colors: Sequence[Color]) -> Ima
     fixed = list(dict.fromkeys([*_FIXED_COLORS, *text_colors]))
     count = _TRANSPARENT - len(fixed)
     colors = Image.fromarray(sample).quantize(count, kmeans=_SAMPLE_PIXELS // 100).getpalette()
+    # Images of few colors leave entries unused.
     padded = ((colors or []) + 3 * count * [0])[: 3 * count]
     palette = Image.new("P", (1, 1))
     palette.putpalette([*padded, *(channel for color in fixed for channel in color)])

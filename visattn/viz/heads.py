@@ -129,6 +129,7 @@ def all_heads_figure(
         raise ValueError("a grid of heads needs at least one layer, got none")
     info, rows = explained.info, [layer.read_row() for layer in layers]
     peaks = torch.cat([row.flatten(1).amax(1) for row in rows])
+    # Full color is at least 4 times uniform attention: heads that look everywhere stay dark.
     uniform = max(4 / row[0].numel() for row in rows)
     drawing = DrawOptions(**{"opacity": _OPACITY, **options})
     drawing = drawing.otherwise(vmax=max(float(peaks.median()), uniform))

@@ -115,6 +115,7 @@ def resize_map(
         return values
     height, width = size
     valid = ~np.isnan(values)
+    # The mean over finite values: resampled with zeros for NaN, divided by the resampled mask.
     masked = Image.fromarray(np.where(valid, values, 0).astype(np.float32))
     total = masked.resize((width, height), Image.Resampling.BILINEAR)
     mask = Image.fromarray(valid.astype(np.float32))
@@ -184,6 +185,7 @@ def overlay(
     _check_options(vmin, vmax, opacity, style)
     palettes = (overlay_palette(colormap), negative_palette(colormap))[: 1 + signed]
     if style == "contour":
+        # The lines are on both, and nothing is blended.
         background = foreground = draw_range_contours(image, values, vmin, vmax, palettes)
         alpha = _alpha_lut(0.0)
     else:
@@ -337,6 +339,7 @@ def _hatch_image(
     height, width = is_nan.shape
     spacing = max(6, round(shorter_side / 26))
     on_line = (top + np.arange(width + height)) % spacing < max(1, spacing // 8)
+    # Row i of the view begins at element i: each row is the one above, moved left by a pixel.
     hatching = np.lib.stride_tricks.sliding_window_view(on_line, width)[:height]
     gray = photo.convert("L")
     output = gray.point(_NAN_LUT)

@@ -369,6 +369,9 @@ def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tu
     geometry = attention_map.geometry
     if geometry is None:
         return tile
+    # A map of 60 rows on a tile of 40 pixels is drawn in 60 rows first, or its peak could fall
+    # between two pixels. How many of its cells an image of this height has follows from the height
+    # of a cell on the image; after a quarter turn the columns of the map run along it.
     (rows, columns), (height, width) = attention_map.values.shape, geometry.input_size
     (xx, xy, _), (yx, yy, _), _ = geometry.matrix
     image_height, image_width = geometry.image_size

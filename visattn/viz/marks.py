@@ -99,6 +99,7 @@ def _contour_distance(values: Float[np.ndarray, "y x"], level: float) -> Float[n
 
     It is infinite where the gradient is 0 or NaN, and everywhere if no contour of the level exists.
     """
+    # The level 1.5 is 1.5, 0.5, 0.5 and 1.5 pixels away from pixels of the values 0, 1, 2 and 3.
     difference = values.astype(np.float32) - np.float32(level)
     if not ((difference >= 0).any() and (difference <= 0).any()):
         return np.full_like(difference, np.inf)
@@ -166,6 +167,7 @@ def draw_frame(
         >>> bool(drawn[10, 20, 0] > 0), int(drawn[20, 20, 0])
         (True, 0)
     """
+    # Lines run through pixels, and the right edge of a box ends the pixel before it.
     left, top, right, bottom = box[0], box[1], box[2] - 1, box[3] - 1
     sides = [
         (left, top, right, top),

@@ -74,6 +74,7 @@ def class_color(number: int) -> tuple[int, int, int]:
     """
     if number == 0:
         return 0, 0, 0
+    # Steps of the golden ratio spread any number of hues evenly, and keep successive ones apart.
     hue = (0.014 + (number - 1) * _GOLDEN_RATIO) % 1
     saturation, value = (0.7, 0.92) if (number - 1) % 2 == 0 else (0.85, 0.72)
     red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)

@@ -122,6 +122,7 @@ def _fitting(
 ) -> tuple[list[MatrixColumn], Float[np.ndarray, "w n"]]:
     """Return the strongest columns that fit, and the sum of the others as the last one."""
     groups = len({column.group for column in columns})
+    # The others are a group, too, with a gap before it.
     count = max(2, (space - _GAP * (groups + 1)) // _MIN_CELL)
     if len(columns) <= count:
         return list(columns), weights

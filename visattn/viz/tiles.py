@@ -47,6 +47,8 @@ def compute_tile_grid(image_size: tuple[int, int], num_tiles: int, page_width: i
         >>> compute_tile_grid((480, 640), 11, 1200)
         TileGrid(columns=4, rows=3, cell_width=265, tile_size=(199, 265))
     """
+    # 11 tiles of 4 : 3 on 1,200 pixels: 263 wide are preferred, 4 fit, and cells are 265 wide. 9
+    # tiles have 3 rows of 3 instead of 4, 4 and 1.
     aspect, inner_width = image_size[1] / image_size[0], page_width - 2 * MARGIN
     area = _PREFERRED_AREA * min(1.0, math.sqrt(12 / num_tiles))
     preferred = min(max(math.sqrt(area * aspect), _MIN_TILE_WIDTH), inner_width)
@@ -317,6 +319,7 @@ def _draw_outline(
     pen = ImageDraw.Draw(mask)
     limit = 8.0 * max(rows, columns)
     points = [tuple(point) for point in (np.clip(corners, -limit, limit) * _SUPERSAMPLING).tolist()]
+    # The first edge is drawn twice: Pillow rounds the corners of a line, but not its ends.
     pen.line([*points, *points[:2]], fill=255, width=round(width * _SUPERSAMPLING), joint="curve")
     (x, y), radius = points[0], dot_radius * _SUPERSAMPLING
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=255)

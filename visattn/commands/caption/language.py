@@ -369,6 +369,8 @@ class TransformersJob(CaptionJob):
         Raises:
             ValueError: If the model fails on the first image, or on any with `--strict`.
         """
+        # A failure on the first photo is mostly one of the model, and ends the command; a later one
+        # is of its photo.
         first, self._is_first = self._is_first, False
         try:
             if first:

@@ -97,6 +97,7 @@ def run_shards(args: argparse.Namespace) -> int:
     )
 
     source = next((name for name in _SOURCES if getattr(args, name)), None)
+    # With neither, the plan below says what is missing.
     if args.check or source:
         refuse_unused(args.parser, args, source or "check", _MODES)
     if args.check and source:

@@ -78,6 +78,8 @@ def overlay_images(args: argparse.Namespace) -> int:
     batch_size = 1 if runner.dense is not None else args.batch_size  # photos keep their sizes
     if args.normalize != "global":
         return job.run(batch_size=batch_size)
+    # The scale of all images is known after the last of them: a first run saves the maps, a second
+    # one draws them. Both resume.
     job.check_files()
     maps = MapsJob(args, job)
     maps.skipped += job.skipped
@@ -234,6 +236,7 @@ class OverlayJob(Job[ImageMaps]):
         groups: dict[str, list[AttentionMap]] = {}
         for spec, attention_map in zip(specs, maps, strict=True):
             groups.setdefault(spec.scale_key, []).append(attention_map)
+        # Empty maps say nothing of a scale, unless there are no others.
         drawn = {
             key: [each for each in group if not each.info.empty] or group
             for key, group in groups.items()
@@ -426,6 +429,7 @@ class MapsJob(OverlayJob):
         Args:
             path: The image.
         """
+        # Maps of failed methods count here, which `finished` of this class would leave out.
         if self.folder is None or (records := Job.finished(self, path)) is None:
             return []
         pairs = zip(self.stems(self.names[path]), records, strict=True)
@@ -591,6 +595,7 @@ def _finite(value: Any) -> Any:
         return {str(key): _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
+    # True for NaN and infinity, which JSON does not have.
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return value

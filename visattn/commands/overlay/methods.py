@@ -291,6 +291,8 @@ class MapRunner:
             return None, None
         with torch.no_grad():
             scores = self.explained.scores(batch.inputs).float().cpu()
+        # A new one per batch: a target without classes keeps those that it predicts in its first
+        # call.
         target = ClassTarget(self.target.class_indices)
         target(scores)
         indices = [int(index) for index in target.class_indices or ()]

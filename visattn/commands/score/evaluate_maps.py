@@ -348,6 +348,7 @@ class MapEvaluator:
         for query, class_index in zip(queries, class_indices, strict=True):
             generator = torch.Generator().manual_seed(self._query_seed(query))
             other = int(torch.randint(num_classes - 1, (), generator=generator))
+            # Skips the explained class: of 4 classes without class 1, 0 1 2 become 0 2 3.
             others.append(other + (other >= class_index))
         return others
 

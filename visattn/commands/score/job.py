@@ -127,6 +127,8 @@ class ScoreJob(Job[list[Row]]):
         rows: list[Row] = []
         skipped: list[str] = []
         for path, name in self.images.items():
+            # Images of this command are in memory. Those of other shards count if their records are
+            # there, and are no failures if not.
             known = self._latest.get(name)
             if known is None and (records := self.finished(path)):
                 known = records[0]["rows"]

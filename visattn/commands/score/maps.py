@@ -339,6 +339,7 @@ class MapScoreJob(ScoreJob):
             known = {(row["method"], row["category"]) for row in rows if row["kind"] == kind}
             for start in range(0, len(queries), size):
                 batch = queries[start : start + size]
+                # A batch is computed for a method if any of its rows is missing; known ones stay.
                 missing = [
                     method
                     for method in self.methods

@@ -192,6 +192,7 @@ def _means(rows: Sequence[Row]) -> dict[str, float]:
         elif name == "enrichment":
             values = []
             if "area" in rows[0]:
+                # A ratio of means: the smallest objects would dominate a mean of ratios.
                 means[name] = means["energy"] / fmean(row["area"] for row in rows)
         else:
             values = [row[name] for row in rows if row.get(name) is not None]

@@ -147,6 +147,7 @@ class WordScoreJob(ScoreJob):
 
         paths = [Path(photo.name) for photo in photos]
         self.photos = dict(zip(paths, photos, strict=True))
+        # Each photo but the first has the one before it as a control.
         self.before = dict(zip(paths[1:], photos, strict=False))
         controlled = [photo.name for photo in photos if any(pair[1] for pair in photo.captions)]
         self.controlled = frozenset(controlled[: args.control_limit])

@@ -142,6 +142,7 @@ def replay_memory(
     ids = inputs.get("input_ids")
     prompt = ids.shape[1] if isinstance(ids, Tensor) else 1
     dtype = weight_dtype(model)
+    # Per weight: float16 for each head, and float32 for their mean.
     row = num_heads * 2 + 4 if heads else 4
     kept = layers * num_words * prompt * row
     eager = layers * num_heads * (prompt + num_words) ** 2 * torch.finfo(dtype).bits // 8

@@ -60,6 +60,7 @@ def contrast_maps(
             "contrast must be another prompt than that of the caption, or all maps are 1; for "
             f"models that take questions, Zhang et al. use {NEUTRAL_PROMPT!r}"
         )
+    # The tokens are the same; whether each is a word, the caption decides for both.
     maps = [_maps(each, replay.spans, controls) for each in (replay, other)]
     own, others = (torch.tensor(each.placement.geometry.matrix) for each in (replay, other))
     if maps[0].shape != maps[1].shape or not torch.allclose(own, others):

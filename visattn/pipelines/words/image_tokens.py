@@ -56,7 +56,7 @@ _TEXT_LAYERS: "WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], frozenset[str]
 )
 _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
 _STACKS = (nn.ModuleList, nn.Sequential)
-_CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the median change of changed keys
+_CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the largest change; of the median of clear ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +123,8 @@ def find_image_tokens(
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
     """
     name, shown = pixel_name(inputs), as_prompt_images(photo)
+    # Where image tokens stand depends on ids, masks and grid sizes, which are integers; of the
+    # pixels on the shape alone.
     integers = [
         (key, value.cpu().numpy().tobytes())
         for key, value in inputs.items()
@@ -328,6 +330,8 @@ def _locate(
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
     config: Any = model.config
+    # First without the linear layers of the towers: residual paths carry pixels to tokens as well.
+    # If no token is placed in this way, the whole towers run.
     if str(config.model_type) not in RESAMPLERS:
         probe = _probe(model, inputs, text, whole_towers=False)
         if (tokens := _placed(probe, probe.text_sites, places, shown)) is not None:
@@ -385,6 +389,7 @@ def _placed(
             continue
         if float(shared) <= _MAX_SHARED:
             placements, notes = _owned_placements(owners, places, shown), ()
+            # Bin 0 counts elements without a token of their own, bin i + 1 those of token i.
             counts = torch.bincount(owners.clamp(min=NO_TOKEN) - NO_TOKEN)
             expected = counts[1:].nonzero()[:, 0].cpu()
         elif len(keys) > _MAX_BACKWARD_PASSES:
@@ -429,6 +434,8 @@ def _owned_placements(
     placements: list[Placement] = []
     for number, geometry in enumerate(geometries):
         alone = torch.where(places.numbers == number, owners, NO_TOKEN)
+        # Padding has no number of an image. It counts for each photo that its token shows
+        # elsewhere: only then is the visible share of that token below 1.
         padding = ~places.shown & (owners >= 0)  # of tokens that show this photo elsewhere
         on_photo = shares[:, number].to(owners.device) > 0
         alone[padding] = torch.where(on_photo[owners[padding]], owners[padding], NO_TOKEN)
@@ -481,6 +488,11 @@ def _proved(
             those that change.
         tokens: Their places.
     """
+    # Where the pixels depend on the run, exactly the keys of image tokens (i) may change:
+    #
+    #     photo, one word      p i i i p w
+    #     noise, two words     p i i i p w w
+    #     changed                x x x
     sites: list[str] = []
     moving: set[bool] = set()
     for site in candidates:
@@ -516,6 +528,11 @@ def _moves(source: KeySource, other: KeySource) -> tuple[bool, Bool[Tensor, " m"
     With one word more, the keys behind the words move by one. Of the two ways to compare the keys
     of both texts, the right one shows fewer changes, as keys of the prompt stay.
     """
+    # Where image tokens (i) and other tokens of an encoder stand behind the words (w), one word
+    # more moves them:
+    #
+    #     other     w b i i i t       compared place by place: 5 of the first 6 keys change
+    #     source    w w b i i i t     compared without the new word: 3 keys change
     ahead, count = len(source.keys) - len(other.keys), len(other.keys)
     stay, move = torch.zeros(2, len(source.keys), dtype=torch.bool)
     stay[:count] = _changed(source.keys[:count], other.keys)
@@ -550,6 +567,8 @@ def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[
         ValueError: If a change is neither clear nor rounding.
     """
     change = (after - before.detach()).float().abs().amax(1).cpu()
+    # The median of clear changes is the size of a change; rounding is far below, and one key that
+    # changes much more than the others does not hide them.
     clear = change[change > _CHANGED * change.max()]
     if not len(clear) or float(change.max()) == 0:
         return torch.zeros_like(change, dtype=torch.bool)

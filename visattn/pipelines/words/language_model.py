@@ -51,6 +51,7 @@ def _load_processor(library: Any, directory: Path) -> Any:
     errors: list[str] = []
     try:
         processor = _from_pretrained(library.AutoProcessor, directory)
+        # Without a processor config, AutoProcessor returns the tokenizer alone, or another part.
         if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
             return processor
     except Exception as error:  # a file with values of wrong types raises anything
@@ -76,6 +77,8 @@ def _load_processor(library: Any, directory: Path) -> Any:
 
 
 def _from_pretrained(auto_processor: Any, directory: Path) -> Any:
+    # By a name that ends in Processor or Tokenizer, tests/house/test_safe_loading.py tells that no
+    # weights are loaded.
     AutoProcessor = auto_processor  # noqa: N806 (a class)
     return AutoProcessor.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
@@ -314,6 +317,8 @@ class PhotoProcessor:
         with _left_padding(self.tokenizer):
             if self.num_photos > 1:
                 return self.joint(images=prompts, **kwargs)
+            # Processors take one photo per prompt as a list of photos, or as a list of lists. Some
+            # of the latter read a list of photos as those of one prompt, and refuse it for a batch.
             try:
                 return self.joint(images=[photo for [photo] in prompts], **kwargs)
             except (ValueError, TypeError, IndexError):
@@ -345,6 +350,7 @@ class PhotoProcessor:
         markers = [token] if token else []
         if has_template and prompt is not None:
             markers.append(self._image_marker())
+        # A prompt that says where the photo stands is complete.
         for marker in filter(None, markers):
             if prompt is not None and marker in prompt:
                 self._check_count(prompt.count(marker), f"times {marker}")
@@ -425,6 +431,13 @@ class PhotoProcessor:
 
     def _image_marker(self) -> str:
         """Return what the chat template writes for a photo, which a rendered prompt has."""
+        # The rendered texts differ by the marker alone, which stands before the text:
+        #
+        #     user: \0 bot:
+        #     user: <image>\0 bot:
+        #
+        # The marker begins where they first differ. No marker begins with \0; with the text "<b"
+        # they would differ one letter later, and "image><" would be cut out.
         text = {"type": "text", "text": "\0"}
         try:
             without, with_photo = (
@@ -526,6 +539,8 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     )
 
 
+# How inputs go on for generated tokens: with ones, with their last row, or not at all since they
+# belong to a second text, which may have as many tokens as the prompt by chance; others with zeros.
 _ONES = ("attention_mask", "text_attention_mask")
 _REPEATED = ("cross_attention_mask",)
 _OTHER_TEXT = ("qformer_input_ids", "qformer_attention_mask")
@@ -563,6 +578,7 @@ def generate(
         special_ids: Ids after which nothing follows but padding.
         generate_kwargs: Options of `generate`.
     """
+    # Some models write into the inputs of `generate`, as BLIP does; the replay needs them.
     owned = {name: value.clone() if isinstance(value, Tensor) else value
              for name, value in inputs.items()}  # fmt: skip
     kwargs = {**generate_kwargs, "return_dict_in_generate": True, "output_logits": True}
@@ -572,6 +588,8 @@ def generate(
     prompts = None if is_encoder_decoder(model) else watch.prompts(output, inputs)
     sequences, logits = output.sequences, output.logits
     beams = getattr(output, "beam_indices", None)
+    # Beam search may go on after the best texts have ended, and cuts sequences to the longest of
+    # these. On its way a text moves from row to row of the logits.
     length = len(logits) if beams is None else beams.shape[1]
     results: list[GeneratedText] = []
     for row, sequence in enumerate(sequences):
@@ -623,6 +641,7 @@ def replay_inputs(
     if is_encoder_decoder(model):
         device = next(value.device for value in inputs.values() if isinstance(value, Tensor))
         replay["decoder_input_ids"] = sequence[None, :-1].to(device)
+        # It has the length of the prompt. Without a mask all tokens are read.
         replay.pop("decoder_attention_mask", None)
     elif prompt is None:
         device = next(value.device for value in inputs.values() if isinstance(value, Tensor))
@@ -652,6 +671,8 @@ def _extended(model: nn.Module, name: str, value: Any, old: int, new: int) -> An
     added = value[:, -1:].expand(-1, new - old, *value.shape[2:])
     if name in _REPEATED:
         return torch.cat([value, added], 1)
+    # In PaliGemma tokens of type 0 attend to each other in both directions, those of type 1 only to
+    # earlier ones, as words did when they were generated.
     words_are_suffix = "paligemma" in str(getattr(model.config, "model_type", ""))
     is_one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
     return torch.cat([value, torch.full_like(added, int(is_one))], 1)

@@ -155,6 +155,8 @@ def read_video(
 
 def _sampled_by(processor: Any, total: int, fps: float, size: tuple[int, int]) -> list[int] | None:
     """Return the frames that a video processor samples; None if it takes all that it gets."""
+    # The processor is called as it calls itself: `sample_frames` gets all of its settings, among
+    # them those that only its own kind has, such as `max_frames` of Qwen2-VL.
     settings = {
         name: getattr(processor, name, None)
         for name in getattr(getattr(processor, "valid_kwargs", None), "__annotations__", ())
@@ -163,6 +165,7 @@ def _sampled_by(processor: Any, total: int, fps: float, size: tuple[int, int]) -
     if not (settings.get("num_frames") or settings.get("fps")):
         return None
     metadata = video_metadata(total, fps, size)
+    # transformers refuses to sample more frames than there are, where a short clip has to do.
     if settings["num_frames"] is not None and settings["num_frames"] > total:
         settings["num_frames"] = total
     try:
@@ -226,6 +229,14 @@ class CachedPrompt:
         Returns:
             None if the prompt is another one, or too short.
         """
+        # A prompt of 5 tokens (p), and 3 generated ones (a b c). The last of them is no input, and
+        # the last token of the prompt is read again, since it chooses the first:
+        #
+        #     position     0 1 2 3 4 5 6
+        #     token        p p p p p a b
+        #     from cache   0 1 2 3
+        #     read                 4 5 6
+        #     chooses              a b c
         ids = inputs["input_ids"]
         length = ids.shape[1]
         prompt = length + 1 - num_generated
@@ -238,6 +249,7 @@ class CachedPrompt:
             if not isinstance(value, Tensor) or _is_text(value, length)
         }
         if self.positions is not None:
+            # `generate` counts on from the last position of the prompt, on every axis.
             last = self.positions[..., -1:] + torch.arange(1, num_generated).to(self.positions)
             replayed["position_ids"] = torch.cat([self.positions, last], -1)[..., first:]
         replayed["past_key_values"] = self._cache(first)
@@ -254,6 +266,7 @@ class CachedPrompt:
             layer: Any = DynamicLayer()
             layer.keys, layer.values = keys[:, :, :length], values[:, :, :length]
             layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
+            # `update` of transformers keeps the new keys: a second pass would read them, too.
             layer.update = partial(_joined, layer.keys, layer.values)
             cache.layers.append(layer)
         return cache
@@ -319,6 +332,9 @@ class PromptWatch:
             return None
         prompts: list[CachedPrompt] = []
         for number in range(len(output.sequences)):
+            # The cache has a row per beam or sample, perhaps more than texts are returned. Of 2
+            # photos with 4 beams and 3 texts each, texts 0 to 2 take row 0 and texts 3 to 5 row 4:
+            # all rows of a photo have the same keys for the prompt.
             row = number * photos // len(output.sequences) * (len(layers[0].keys) // photos)
             kept = slice(row, row + 1)
             own = positions
@@ -343,6 +359,7 @@ def _complete_layers(cache: Any, length: int) -> list[Any] | None:
         known = type(layer).__name__ in _PLAIN_LAYERS
         if not known or not getattr(layer, "is_initialized", False) or layer.keys is None:
             return None
+        # A static cache has room for more keys; a sliding window that moved on holds fewer.
         if int(layer.get_seq_length()) != length or layer.keys.shape[-2] < length:
             return None
     return list(layers)

@@ -96,6 +96,7 @@ class _Recording:
             Whether it read the prompt.
         """
         text, model = self.text, self.model
+        # A pass over the words shows no pixels to the model, so that its resampler does not run.
         if text.prompt is not None and not self.located.resampler_sites:
             shorter = text.prompt.replay_inputs(inputs, text.num_generated)
             if shorter is not None and self.succeeds(shorter, towers):
@@ -198,6 +199,7 @@ def rounding_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
         logits: The logits.
         dtype: Type in which the model computes.
     """
+    # Logits round in proportion to their size, and a log-probability is a difference of logits.
     return max(1e-4, 4 * torch.finfo(dtype).eps * float(logits.abs().max()))
 
 
@@ -224,10 +226,13 @@ def check_log_probs(
     """
     tolerance = rounding_tolerance(logits, dtype)
     deviation = float((replayed - generated).abs().max())
+    # A run with other rounding costs as much as the replay: there is none if the default tolerance
+    # is enough, else a few, as a single one may differ little by chance.
     for _ in range(_ROUNDED_RUNS):
         if deviation <= tolerance:
             return
         tolerance = max(tolerance, _ROUNDING * float((rounded() - replayed).abs().max()))
+    # Written in this way, NaN is refused, too.
     if not deviation <= tolerance:
         raise ValueError(
             "a forward pass over prompt and words must give the log-probabilities of the "

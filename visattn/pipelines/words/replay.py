@@ -214,6 +214,8 @@ class WordReplay:
         if len(words) < 2 and (controls.relative or controls.without_sinks):
             return result, {**details, "relative": False, "without_sinks": False,
                             "untouched": True}  # fmt: skip
+        # Before rows are divided: a sink draws weight for all words alike, and relative attention
+        # would level it.
         if controls.without_sinks:
             sinks = find_sinks(result)
             details["sinks"] = [self._sink(sink, result[:, sink]) for sink in sinks]
@@ -365,6 +367,7 @@ def generate_and_replay(
         own: list[Any] = [prompt] * len(batch)
         if prompts is not None:
             own = prompts[len(results) : len(results) + len(batch)]
+            # Photos are read batch by batch, so that their number is known at the end only.
             _check_count(prompts, len(results) + len(batch), exactly=False)
         processes = [
             PhotoProcessor(model, processor, text, num_photos=len(each.images), clip=each.clip)
@@ -438,6 +441,8 @@ def _batch_inputs(
     images = [[Image.fromarray(photo.pixels) for photo in each.images] for each in batch]
     singles = [process([image]) for process, image in zip(processes, images, strict=True)]
     first = singles[0]
+    # Inputs of one shape need no padding and are joined as they are. Others are processed once
+    # more, together, by a processor that knows what to pad with.
     alike = all(
         isinstance(value, Tensor)
         and len(value) == 1
@@ -566,6 +571,8 @@ def _frame_notes(shown: PromptImages, placements: Sequence[Placement]) -> tuple[
     if not shown.is_video:
         return ()
     count, cells = len(shown.images), math.prod(placements[0].grid_size)
+    # Rows of the weights are the cells of all frames, one frame after the other. Counted are the
+    # different frames of each token.
     indices = placements[0].weights.coalesce().indices()
     pairs = torch.stack([indices[0] // cells, indices[1]]).unique(dim=1)
     covered = torch.bincount(pairs[1])[pairs[1].unique()]

@@ -113,6 +113,10 @@ def _text_keys(replay: WordReplay, count: int) -> tuple[TextKey, ...]:
     """
     name = "decoder_input_ids" if "decoder_input_ids" in replay.inputs else "input_ids"
     ids = replay.inputs[name][0].tolist()
+    # Keys of image tokens (i) that have no ids, with a prompt of 2 tokens (p) and 2 words (w):
+    #
+    #     i i i p p w w     the image before the ids: key 3 is that of the first id
+    #     p p w w i i i     merged attention: key 0 is
     behind = count > len(ids) and int(replay.placement.columns.min()) >= len(ids)
     ahead = 0 if behind else count - len(ids)
     columns = set(replay.placement.columns.tolist()) if replay.sites[0] in _joint(replay) else set()

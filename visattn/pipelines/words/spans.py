@@ -73,6 +73,12 @@ def split_words(
     text, owners, ends = "", list[tuple[int, int]](), set[int]()
     kept: list[int] = []
     first: int | None = None
+    # A character belongs to the tokens since the last one that added a visible character:
+    #
+    #     token            0    1     2       3              4         5
+    #     adds             a    _     caf     half of é      é         .
+    #     decoded so far   a    a_    a_caf   a_caf?         a_café    a_café.
+    #     its owners       0    1     1, 2    no character   3, 4      5
     for index, token in enumerate(map(int, token_ids)):
         if token in special:
             ends.add(len(text))
@@ -83,6 +89,7 @@ def split_words(
         longer = decode(kept)
         if longer.endswith(_REPLACEMENT):
             longer = longer.rstrip(_REPLACEMENT)
+            # The next token completes the character, if there is one.
             if index + 1 < len(token_ids) or len(longer) <= len(text):
                 continue
         same = same_length(text, longer)

@@ -87,6 +87,7 @@ def _head_inputs(replay: WordReplay, head: nn.Module) -> Float[Tensor, "n d"]:
         collected.append(args[0])
         return (args[0][:, -1:], *args[1:])
 
+    # With it the model passes the last positions to the head only.
     inputs = {name: value for name, value in replay.inputs.items() if name != "logits_to_keep"}
     handle = head.register_forward_pre_hook(shorten)
     try:

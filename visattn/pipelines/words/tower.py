@@ -75,8 +75,11 @@ def tower_maps(
     rows: dict[str, list[Tensor]] = {"tower_gradcam": [], "input_gradient": []}
     for start, stop in replay.spans:
         score = log_probs[start:stop].sum()
+        # One backward pass per word gives the gradients of the pixels and of the layer.
         first, *rest = torch.autograd.grad(score, nodes, retain_graph=True)
         gradient = _rows(rest)[columns]
+        # Grad-CAM takes feature maps. Its weights are means over all cells, wherever these lie, so
+        # that the tokens may be one row of a map.
         pair = (each.float().T[None, :, None] for each in (features, gradient))
         rows["tower_gradcam"].append(grad_cam(*pair)[0, 0].cpu())
         rows["input_gradient"].append(_patch_sums(first, owners, placement))
@@ -101,6 +104,7 @@ def _tower_blocks(replay: WordReplay) -> tuple[str, ...]:
         for site in sources.sources
         if site.startswith(towers) and site not in replay.text_sites
     )
+    # vision.stages.1.blocks.3.attn.proj is in the layer vision.stages.1.blocks.3, not in stages.1.
     matches = (re.match(r"(.*\.\d+)(?:\.|$)", site) for site in sites)
     blocks = tuple(dict.fromkeys(match[1] for match in matches if match is not None))
     if not blocks:

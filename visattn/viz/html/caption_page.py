@@ -163,6 +163,7 @@ def _joined_maps(caption: Caption) -> np.ndarray:
     """Return the maps of the words; of several images `[t, 1, cells]`, one after the other."""
     if caption.is_of_single_photo:
         return caption.maps.values.numpy()
+    # The page has one array per word; its script cuts it where the cells of an image end.
     return torch.cat([each.values.flatten(1) for each in caption.image_maps], 1)[:, None].numpy()
 
 

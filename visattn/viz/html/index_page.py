@@ -182,6 +182,11 @@ def _cells(
     count: int, height: int, width: int, *, cut_first: bool
 ) -> list[tuple[int, int, int, int]]:
     """Return top, left, height and width of the cells of a mosaic of two to four images."""
+    # Where the images lie, by their number:
+    #
+    #     2, wide     2, tall     3          3, first cut     4
+    #       0           0 1       0 0 1         0 0           0 1
+    #       1                     0 0 2         1 2           2 3
     if count == 4:
         return [(y, x, height, width) for y in (0, height) for x in (0, width)]
     if count == 2 and width > height:
@@ -244,6 +249,7 @@ def _count_text(count: int) -> str:
 def _natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Return a natural sort key: photo 9 before photo 10."""
     return [
+        # By the number of digits, then digit by digit: numbers of any length.
         (len(part.lstrip("0")) if part.isdecimal() else 0, part.casefold())
         for part in re.split(r"(\d+)", name)
     ]

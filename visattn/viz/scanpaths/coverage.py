@@ -173,6 +173,7 @@ class Coverage:
             raise ValueError("coverage needs at least one scan path, got none")
         maps, overall, mean, squares, pixels = (total / self.count for total in self._sums)
         std = (squares - mean**2).clamp(min=0).sqrt()
+        # From [-1, 1] to pixels.
         half = mean.new_tensor([maps.shape[2], maps.shape[1]]) / 2
         boxes = torch.cat([(mean - std + 1) * half, (mean + std + 1) * half], -1)
         images = f"{self.count:,} image{'' if self.count == 1 else 's'}"

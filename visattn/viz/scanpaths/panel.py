@@ -124,6 +124,7 @@ def plot_probabilities(
         for start in range(0, count, step):
             _draw_line(pen, x[start : start + step], ys[start : start + step], color)
     radius = min(10.0, max(_MIN_RADIUS, 0.42 * inner_size[1] / count))
+    # Of markers that would overlap every n-th is drawn, and the last one always.
     every = -(-count * 2.3 * radius // inner_size[1])
     for index, color in enumerate(glimpse_colors(count)):
         if (count - 1 - index) % every == 0:
@@ -179,6 +180,7 @@ def _write_labels(
     lowest = height - _BOTTOM
     for index in range(1, len(positions)):  # from the top down, without overlap
         positions[index] = max(positions[index], positions[index - 1] + _BAR_HEIGHT)
+    # From the bottom up, if the lowest is below the plot now.
     positions[-1] = min(positions[-1], lowest)
     for index in reversed(range(len(positions) - 1)):
         positions[index] = min(positions[index], positions[index + 1] - _BAR_HEIGHT)

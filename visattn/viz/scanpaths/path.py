@@ -164,6 +164,7 @@ def _nearest_cells(
     start: float, end: float, length: int, num_cells: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels of one axis inside an interval, and the patch cell of each."""
+    # From 0.6 to 3.6 lie the centers of pixels 1, 2 and 3, which show cells 0, 1 and 1 of two.
     centers = np.arange(length) + 0.5
     inside = np.flatnonzero((centers >= start) & (centers < end))
     position = (centers[inside] - start) / (end - start)
@@ -290,6 +291,7 @@ def _dim_outside(
     brightness[top:bottom, left:right] = _DIMMED
     margin = brightness == 1
     for scale in reversed(range(scales)):  # the finest scale overwrites coarser ones
+        # Of two scales 1 in the finer, 0.75 in the coarser, and 0.5 outside.
         level = 1 - (1 - _DIMMED) * scale / scales
         for left, top, right, bottom in boxes[:, scale].round().astype(int).clip(0).tolist():
             brightness[top:bottom, left:right] = level
@@ -374,6 +376,7 @@ def _draw_tag(
 def _separate_points(points: Float[np.ndarray, "t 2"], distance: float) -> Float[np.ndarray, "t 2"]:
     """Return points moved apart until each two have a minimum distance (80 iterations at most)."""
     moved = points.astype(np.float64)
+    # Points at one place have no direction in which they could be pushed apart.
     golden = np.arange(len(points)) * 2.39996  # golden angle: distinct directions
     moved += 1e-3 * np.stack([np.cos(golden), np.sin(golden)], -1)
     for _ in range(80):
