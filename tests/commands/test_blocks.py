@@ -5,11 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torchvision
 
+import visattn as va
 from visattn.blocks import registry as catalogs
 from visattn.blocks.registry import block_info, create_block, list_blocks
 from visattn.cli import main
 from visattn.commands import blocks
+from visattn.insertion.inserted_block import InsertedBlock
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -85,6 +89,16 @@ def test_a_description_is_complete_and_fits_the_width(
     options = blocks._arguments(type(create_block(name, 256)))
     assert all(re.sub(r"\s+", " ", option) in text for option in options)
     assert [option for option in options if not re.match(r"\w+=.+: \S", option)] == []
+
+
+@pytest.mark.parametrize("name", list_blocks())
+def test_the_code_of_a_description_runs(name: str, narrow: None, capsys: Capsys) -> None:
+    code = [line for line in shown(capsys, name) if line.startswith("va.")]
+    assert len(code) == 2
+    model, x = torchvision.models.resnet18(num_classes=2).eval(), torch.zeros(1, 3, 64, 64)
+    for line in code:
+        exec(line.replace("NAME", "conv1"), {"va": va, "model": model, "x": x})
+    assert any(isinstance(module, InsertedBlock) for module in model.modules())
 
 
 def test_an_unknown_name_gets_close_matches(capsys: Capsys) -> None:

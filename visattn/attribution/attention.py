@@ -265,7 +265,7 @@ def max_flow(
 
     Example:
         >>> attention = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
-        >>> attention_flow([attention], torch.tensor([1.0, 0.0]))
+        >>> max_flow([attention], torch.tensor([1.0, 0.0]))
         tensor([0.6250, 0.3750], dtype=torch.float64)
 
     Source:

@@ -194,7 +194,8 @@ def _describe(name: str, columns: int) -> list[str]:
     lines += _entry("deviations", info.deviations or ["none known"], columns)
     lines += _entry("weights", info.compatible_weights or ["none but its own"], columns)
     lines += ["", f'va.create_block("{name}", {CHANNELS})']
-    return [*lines, f'va.insert(model, "{name}", at="residual", example=x)']
+    signal = ', signal="NAME"' if "signal_channels" in inspect.signature(block).parameters else ""
+    return [*lines, f'va.insert(model, "{name}", position="residual"{signal}, example=x)']
 
 
 def _attended(kind: str) -> str:

@@ -37,7 +37,7 @@ def create_folder(folder: Path) -> None:
         >>> create_folder(Path(__file__))
         Traceback (most recent call last):
         ...
-        OSError: --out ...folders.py cannot be written: File exists; choose another folder
+        OSError: --out ...files.py cannot be written: File exists; choose another folder
     """
     try:
         with explained_disk_errors(folder):

@@ -11,9 +11,9 @@ from visattn.cli import main
 from visattn.metrics import captions as caption_metrics
 
 Capsys = pytest.CaptureFixture[str]
-GOLDEN = json.loads(
-    (Path(__file__).parents[2] / "metrics" / "captioning" / "golden_captions.json").read_text()
-)["sets"]["plain"]
+GOLDEN = json.loads((Path(__file__).parents[2] / "metrics" / "golden_captions.json").read_text())[
+    "sets"
+]["plain"]
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from visattn.commands.options import (
     refuse_without,
     whole_number,
 )
+from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
-from visattn.commands.score.report import DIAGNOSTICS, diagnose
 from visattn.commands.streams import print_lines
 from visattn.io.safe_text import print_message
 
