@@ -66,6 +66,14 @@ def test_deepcopy_has_its_own_signal() -> None:
         assert torch.equal(model(x), output)
 
 
+def test_copies_have_no_stored_outputs() -> None:
+    model = gated()
+    model.get_submodule("up2")(torch.zeros(1, 11, 3, 5))  # the source ran, and its block did not
+    block = model.get_submodule("skip2.visattn")
+    twin = copy.deepcopy(block)
+    assert [len(each.signal.outputs) for each in (block, twin)] == [1, 0]
+
+
 def test_remove_leaves_no_hook_and_baking_is_refused() -> None:
     model, x = gated(), image()
     with pytest.raises(ValueError, match="gate after skip2 takes a signal from up2"):

@@ -67,7 +67,7 @@ class SpatialTransformer(Block):
     """Spatial transformer: resamples the features under an affine transform predicted from them.
 
     The tap receives the share of each input position that the output covers, from 0 to 1. To draw
-    the sampled region as a frame, pass `theta(x)` to `functional.sampling.sampled_corners`.
+    the sampled region as a frame, pass `theta(x)` to `functional.sampling.affine_corners`.
 
     Args:
         channels: Number of input channels.

@@ -66,7 +66,7 @@ def is_heif(content: bytes) -> bool:
 
 
 def is_other_image(path: Path) -> bool:
-    """Return whether a file is named like a image of a format that is not read.
+    """Return whether a file is named like an image of a format that is not read.
 
     Args:
         path: A file.

@@ -69,7 +69,7 @@ class GatingSignal:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without stored outputs, for copies."""
-        return {**vars(self), "kept": {}}
+        return {**vars(self), "outputs": {}}
 
 
 def accepts_signal(block: nn.Module) -> bool:

@@ -72,9 +72,6 @@ def _limit_marks(text: str) -> str:
     return "".join(kept)
 
 
-__all__ = ["ELLIPSIS", "UnicodeFont", "load_font", "truncate_text", "wrap_text"]
-
-
 class UnicodeFont(ImageFont.FreeTypeFont):
     """A font that lays out right-to-left scripts with Raqm, if Pillow was built with it.
 

@@ -172,6 +172,17 @@ def test_transforms_without_uint8_output_are_refused() -> None:
         made(noise(1, 3, 5, 7))
 
 
+def test_a_transform_that_fails_leaves_the_random_state() -> None:
+    before, uniforms = torch.get_rng_state(), torch.full((2, 1), 0.5)
+    with pytest.raises(TypeError, match="of the transform"):
+        PerImageTransform(fail)(noise(2, 3, 5, 7), uniforms)  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def fail(_: torch.Tensor) -> torch.Tensor:
+    raise TypeError("of the transform")
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

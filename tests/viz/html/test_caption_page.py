@@ -1,10 +1,12 @@
 """Data in HTML pages of captions."""
 
 import base64
+import html
 import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,15 @@ def test_page_has_phrases_with_boxes_and_scores() -> None:
             "pointed": True,
         }
     ]
+
+
+def test_names_of_several_photos_are_text(tmp_path: Path) -> None:
+    names = ("$width.png", "b$$c.png", "<b>.png")
+    for name in names:
+        Image.new("RGB", (SIZE[1], SIZE[0])).save(tmp_path / name)
+    caption = replace(DOG, further_maps=(DOG.maps, DOG.maps))
+    text = caption_html([tmp_path / name for name in names], caption)
+    assert [f">{html.escape(name)}<" in text for name in names] == [True] * 3
 
 
 def test_back_link_is_shown_if_set() -> None:

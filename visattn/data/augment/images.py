@@ -220,11 +220,9 @@ class PerImageTransform(Augmentation):
         """
         (uniform,) = self._uniforms_first(images, uniforms)
         seeds = (uniform.double() * 2**53).long().tolist()
-        rng_state = torch.default_generator.get_state()
-        transformed = torch.stack(
-            [self._transform_seeded(image, seed) for image, seed in zip(images, seeds, strict=True)]
-        )
-        torch.default_generator.set_state(rng_state)
+        pairs = zip(images, seeds, strict=True)
+        with torch.random.fork_rng(devices=[]):
+            transformed = torch.stack([self._transform_seeded(*pair) for pair in pairs])
         if transformed.dtype != torch.uint8:
             raise TypeError(
                 f"{type(self.transform).__name__} returns {transformed.dtype}, but augmentations "
@@ -288,11 +286,10 @@ class RandomResizedCrop(PerImageTransform):
 
     def _draw(self, size: tuple[int, int], uniform: Float[Tensor, " 1"]) -> "_Crop":
         """Return the crop that the transform draws for a photo of this size."""
-        rng_state = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(int(uniform.double() * 2**53))
-        # Of an image the transform asks for the size only; a meta tensor has no memory.
-        box = self.transform.make_params([torch.empty(1, *size, device="meta")])
-        torch.default_generator.set_state(rng_state)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(uniform.double() * 2**53))
+            # Of an image the transform asks for the size only; a meta tensor has no memory.
+            box = self.transform.make_params([torch.empty(1, *size, device="meta")])
         return _Crop(size, box["top"], box["left"], box["height"], box["width"])
 
     def _resize(self, image: Image.Image, crop: "_Crop") -> UInt8[Tensor, "3 y x"]:

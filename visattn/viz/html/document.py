@@ -280,13 +280,14 @@ def photo_page(
         )
     address, (height, width) = image_data_url(image, longest=_LONGEST)
     back = "" if options.index is None else _BACK_LINK.format(path_url(options.index))
-    figures, css, shown = _FIGURE, "", list[dict[str, Any]]()
     if images:
         figures, css, shown = _strip(images)
-    figures = Template(figures).safe_substitute(
-        photo=address, width=width, height=height,
-        caption=escape_text(parts.texts.get("caption", "")),
-    )  # fmt: skip
+    else:
+        css, shown = "", list[dict[str, Any]]()
+        figures = Template(_FIGURE).safe_substitute(
+            photo=address, width=width, height=height,
+            caption=escape_text(parts.texts.get("caption", "")),
+        )  # fmt: skip
     return render_page(
         parts.template,
         styles=parts.styles,
