@@ -2,6 +2,7 @@
 
 import copy
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_deepcopy_has_its_own_signal() -> None:
 def test_copies_have_no_stored_outputs() -> None:
     model = gated()
     model.get_submodule("up2")(torch.zeros(1, 11, 3, 5))  # the source ran, and its block did not
-    block = model.get_submodule("skip2.visattn")
+    block: Any = model.get_submodule("skip2.visattn")
     twin = copy.deepcopy(block)
     assert [len(each.signal.outputs) for each in (block, twin)] == [1, 0]
 

@@ -13,6 +13,7 @@ from segmentation_data import write_instances, write_mask_folder
 
 from visattn.cli import main
 from visattn.models.base import SmallEncoder
+from visattn.results.kinds import Split
 from visattn.training.captioning.data import CaptionDataModule
 from visattn.training.classification.data import FolderDataModule
 from visattn.training.data_module import DataModule, InputSpec
@@ -25,7 +26,7 @@ from visattn.training.targets import TargetCounts
 SPEC = InputSpec((31, 47), (0.5,) * 3, (0.5,) * 3)
 
 
-def report(data: DataModule, split: str = "train", spec: InputSpec = SPEC) -> list[str]:
+def report(data: DataModule, split: Split = "train", spec: InputSpec = SPEC) -> list[str]:
     data.input_spec = spec
     data.setup("fit")
     counts = data.count_targets(split)

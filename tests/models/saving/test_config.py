@@ -24,7 +24,7 @@ from visattn.models.saving.config import (
 from visattn.results.kinds import SPECIAL_TOKENS
 
 
-def arguments(kind: type[nn.Module]) -> list[str]:
+def arguments(kind: type) -> list[str]:
     return list(inspect.signature(kind.__init__).parameters)[1:]
 
 
