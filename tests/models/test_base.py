@@ -1,11 +1,12 @@
 """Laws of models that can be saved: each setting is saved as it is, whatever wraps the model."""
 
 import copy
+import gc
 import inspect
 import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -22,7 +23,7 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.models.configurable import Configurable, options_of
+from visattn.models.configurable import CLASSES, Configurable, options_of
 from visattn.models.saving.config import build_model, model_config
 from visattn.models.vqa.model import VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS
@@ -185,10 +186,20 @@ def test_classes_of_users_are_saved_and_loaded(tmp_path: Path) -> None:
     assert_equal(output(again), output(model))
 
 
-def test_classes_of_visattn_cannot_be_replaced() -> None:
-    namesake = type("SmallEncoder", (SmallEncoder,), {})
+@pytest.fixture
+def namesake() -> Iterator[list[type[SmallEncoder]]]:
+    """A class with the name of another; it must be gone before a config names that."""
+    made = [type("SmallEncoder", (SmallEncoder,), {})]
+    yield made
+    made.clear()
+    CLASSES["SmallEncoder"] = SmallEncoder
+    gc.collect()
+    assert [each for each in SmallEncoder.__subclasses__() if each.__name__ == "SmallEncoder"] == []
+
+
+def test_classes_of_visattn_cannot_be_replaced(namesake: list[type[SmallEncoder]]) -> None:
     with pytest.raises(ValueError, match="the model must be one of .*, got SmallEncoder"):
-        model_config(namesake((16, 24)))
+        model_config(namesake[0]((16, 24)))
     assert type(build_model(model_config(SmallEncoder((16, 24))))) is SmallEncoder
 
 
