@@ -107,12 +107,21 @@ def test_classes_are_known_by_their_former_modules() -> None:
     old = {
         "model": {"class_path": "visattn.training.tasks.glimpse.GlimpseTask"},
         "data": {"class_path": "visattn.training.data.vqa.VQADataModule"},
-        "other": ["visattn.models.vqa.mac.MAC"],
+        "other": [
+            "visattn.models.captioning.transformer_captioner.TransformerCaptioner",
+            "visattn.training.callbacks.image_logging.CaptionPanels",
+            "visattn.models.saving.state_dicts.os.system",
+            "my.visattn_models.Net",
+        ],
     }
     new = rename_config(old)
     assert new["model"]["class_path"] == "visattn.training.GlimpseTask"
     assert new["data"]["class_path"] == "visattn.training.VQADataModule"
-    assert new["other"] == old["other"]
+    assert new["other"] == [
+        "visattn.models.TransformerCaptioner",
+        "visattn.training.CaptionPanels",
+        *old["other"][2:],
+    ]
 
 
 def test_both_names_in_a_config_are_joined() -> None:

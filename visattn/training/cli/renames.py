@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 OPTIONS = {
@@ -17,7 +18,7 @@ OPTIONS = {
     "baseline_lr_mult": "optim.lr_mults.baseline",
 }
 """Options of the tasks of visattn: the name until November 2026, and that of today."""
-_CLASS = re.compile(r"visattn\.training\.(?:tasks|data)\.\w+\.(\w+)")  # they moved between modules
+_CLASS = re.compile(r"visattn\.(training|models|data|blocks)\.(?:\w+\.)+(\w+)")
 _TASK = re.compile(r"(visattn\.[\w.]+\.)?\w+Task")  # others may have options of the same names
 _ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)})(?=[.=]|$)")
 
@@ -36,7 +37,7 @@ def rename_config(config: Any, *, own_task: bool = True) -> Any:
         'visattn.training.ScenesDataModule'
     """
     if isinstance(config, str):
-        return _CLASS.sub(r"visattn.training.\1", config)
+        return _CLASS.sub(_public_path, config)
     if isinstance(config, list):
         return [rename_config(value, own_task=own_task) for value in config]
     if not isinstance(config, dict):
@@ -48,6 +49,12 @@ def rename_config(config: Any, *, own_task: bool = True) -> Any:
     if own_task and isinstance(model, dict) and "class_path" not in model:
         _nest_options(model)
     return renamed
+
+
+def _public_path(match: re.Match[str]) -> str:
+    """Return the path of a class by its room, since classes moved between the modules of a room."""
+    room = f"visattn.{match[1]}"
+    return f"{room}.{match[2]}" if match[2] in import_module(room).__all__ else match[0]
 
 
 def _nest_options(task: dict[str, Any]) -> None:
