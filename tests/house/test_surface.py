@@ -130,6 +130,14 @@ def test_rooms_export_few_names() -> None:
     assert len(exported) <= MOST_NAMES
 
 
+def test_no_module_hides_a_public_name() -> None:
+    """An imported module is an attribute of its room, and would stand in place of the name."""
+    for stub in stubs():
+        if stub.parent != PACKAGE:
+            room = importlib.import_module(f"visattn.{stub.parent.name}")
+            assert not {path.stem for path in stub.parent.iterdir()} & set(room.__all__), room
+
+
 def test_a_name_has_one_short_import_path() -> None:
     assert {path.parent.parent for path in stubs()} <= {PACKAGE, PACKAGE.parent}
 

@@ -23,7 +23,6 @@ from visattn.models.backbones.pretrained import (
 from visattn.models.backbones.text_models import load_text_model
 from visattn.models.backbones.timm_classifier import load_weights
 from visattn.models.backbones.user_code import is_user_code, load_user_model
-from visattn.models.saving import weight_files as safetensors_file
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
 from visattn.models.saving.card import ModelCard
 from visattn.models.saving.checkpoint import read_model
@@ -42,7 +41,12 @@ from visattn.models.saving.hub import (
     upload_folder,
 )
 from visattn.models.saving.runs import find_run, run_checkpoint
-from visattn.models.saving.weight_files import check_loaded_weights, check_weight_types
+from visattn.models.saving.weight_files import (
+    check_loaded_weights,
+    check_weight_types,
+    read_safetensors,
+    write_safetensors,
+)
 
 __all__ = ["LoadedModel", "load", "load_blocks", "load_model", "save", "save_blocks"]
 
@@ -97,7 +101,7 @@ def save(
         _upload(model, name, card or ModelCard(), private=private)
         return
     if card is None:
-        safetensors_file.write_safetensors(path, model.state_dict(), model_config(model))
+        write_safetensors(path, model.state_dict(), model_config(model))
         return
     file = Path(path)
     names = [file.with_suffix(suffix).name for suffix in (".md", ".png")]
@@ -107,9 +111,7 @@ def save(
             "or which changed since: rename it, or give the model another name"
         )
     with replace_files(file.parent, file.name, overwrite=True) as part:
-        safetensors_file.write_safetensors(
-            part / file.name, model.state_dict(), model_config(model)
-        )
+        write_safetensors(part / file.name, model.state_dict(), model_config(model))
         _write_card(model, card, part / names[0], part / names[1], file.name)
 
 
@@ -163,9 +165,7 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
         path = download_file(name, MODEL_FILE)
     elif is_model_name(path):
         path = find_bundled_model(os.fspath(path))
-    weights, config = safetensors_file.read_safetensors(
-        path, check=partial(check_config_fits, source=path)
-    )
+    weights, config = read_safetensors(path, check=partial(check_config_fits, source=path))
     model = build_with_weights(config, weights)
     check_loaded_weights(model, path)
     return model
@@ -198,7 +198,7 @@ def save_blocks(
     if not tensors:
         raise ValueError(f"{type(model).__name__} has no inserted blocks to save")
     check_all_saved(model, trainable)
-    safetensors_file.write_safetensors(path, tensors, {"blocks": sorted(tensors)})
+    write_safetensors(path, tensors, {"blocks": sorted(tensors)})
 
 
 @checked_arguments()
@@ -214,7 +214,7 @@ def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
         Traceback (most recent call last):
         FileNotFoundError: no model at nowhere.safetensors; `visattn export` writes one
     """
-    weights, description = safetensors_file.read_safetensors(path)
+    weights, description = read_safetensors(path)
     own = model.state_dict()
     wrong = [name for name in weights if name not in own or own[name].shape != weights[name].shape]
     absent = sorted(trained_tensors(model).keys() - weights.keys())

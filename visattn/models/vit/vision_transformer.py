@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.utils.checkpoint import checkpoint
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.blocks.transformer.layer import EncoderLayer, PatchDropout
+from visattn.blocks.transformer.layer import PatchDropout, run_layers
 from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.functional.positions import ResampleRule, sincos_pos_embed
 from visattn.io.messages import did_you_mean
@@ -334,13 +333,7 @@ class VisionTransformer(ImageClassifier):
             ValueError: If the image size is not a multiple of the patch size and padding is off.
         """
         x, layout = self.patch_dropout(*self._embed(images))
-        recompute = self.grad_checkpointing and torch.is_grad_enabled()
-        for layer in self.blocks:
-            # A recomputed layer would be recorded twice.
-            if recompute and not cast("EncoderLayer", layer).attn.tap.wanted:
-                x = cast("Tensor", checkpoint(layer, x, layout, use_reentrant=False))
-            else:
-                x = layer(x, layout)
+        x = run_layers(self.blocks, x, layout, grad_checkpointing=self.grad_checkpointing)
         return x, layout
 
     def _embed(self, images: Tensor) -> tuple[Float[Tensor, "b n w"], TokenLayout]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from visattn.results.values import ScanPath
 from visattn.viz.heatmap import overlay, resize_image, resize_map
 from visattn.viz.scanpaths.path import (
-    draw_number_marker,
     draw_scan_path,
     glimpse_colors,
+    paste_number_marker,
     patch_to_rgb,
     place_image,
 )
@@ -99,7 +99,7 @@ def coverage_panel(
                 load_font(SMALL),
             )
         else:
-            _draw_marker(page, (x, text_top - 2), index - 1, colors[index - 2])
+            paste_number_marker(page, (x, text_top - 2), index - 1, colors[index - 2])
     place = (MARGIN, page.height - LEGEND_HEIGHT)
     Legend(partial(overlay, vmax=vmax), (0.0, vmax)).draw(page, place)
     return np.array(page)
@@ -121,14 +121,6 @@ def _create_page(grid: TileGrid, title: str, note: str) -> tuple[Image.Image, Im
         (MARGIN, MARGIN + _TITLE_SIZE + 6), truncate_text(note, small, text_width), MUTED, small
     )
     return page, pen
-
-
-def _draw_marker(
-    page: Image.Image, corner: tuple[int, int], number: int, color: tuple[int, int, int]
-) -> None:
-    large = Image.new("RGB", (72, 72), BACKGROUND)
-    draw_number_marker(ImageDraw.Draw(large), (36, 36), number, color, 30)
-    page.paste(large.reduce(3), corner)
 
 
 class Coverage:

@@ -17,6 +17,7 @@ from visattn.viz.scanpaths.path import (
     glimpse_colors,
     glimpse_mosaic,
     is_wide,
+    paste_number_marker,
     place_image,
     read_scan,
 )
@@ -295,7 +296,7 @@ def glimpse_strip(
     pen = ImageDraw.Draw(page)
     for index, color in enumerate(glimpse_colors(count)):
         x, y = index % columns * (side + GAP), index // columns * (tall + 16)
-        _draw_marker(page, (x + 12, y + 12), index + 1, color)
+        paste_number_marker(page, (x, y), index + 1, color)
         for scale, patch in enumerate(scan.patches[index].numpy()):
             tile = Image.fromarray(draw_patch(patch, side))
             page.paste(tile, (x, y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)))
@@ -317,15 +318,6 @@ def _strip_layout(count: int, scales: int, width: int) -> tuple[int, int]:
     max_columns = (width + GAP) // (_MIN_PATCH + GAP)
     columns = -(-count // -(-count // max_columns))  # balances the rows
     return min(max_side, (width + GAP) // columns - GAP), columns
-
-
-def _draw_marker(
-    page: Image.Image, place: tuple[int, int], number: int, color: tuple[int, int, int]
-) -> None:
-    """Draw a number marker with antialiasing."""
-    large = Image.new("RGB", (72, 72), BACKGROUND)
-    draw_number_marker(ImageDraw.Draw(large), (36, 36), number, color, 30)
-    page.paste(large.reduce(3), (place[0] - 12, place[1] - 12))
 
 
 def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPath, note: str) -> None:

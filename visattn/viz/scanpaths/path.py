@@ -268,6 +268,22 @@ def draw_number_marker(
     pen.text((x, y), str(number), contrasting_color(color), load_font(size), anchor="mm")
 
 
+def paste_number_marker(
+    page: Image.Image, corner: tuple[int, int], number: int, color: Color
+) -> None:
+    """Paste a number marker of 24 pixels, antialiased, on a page.
+
+    Example:
+        >>> page = Image.new("RGB", (24, 24))
+        >>> paste_number_marker(page, (0, 0), 7, (248, 224, 37))
+        >>> page.getpixel((4, 12))
+        (248, 224, 37)
+    """
+    large = Image.new("RGB", (72, 72), BACKGROUND)
+    draw_number_marker(ImageDraw.Draw(large), (36, 36), number, color, 30)
+    page.paste(large.reduce(3), corner)
+
+
 def contrasting_color(color: Color) -> Color:
     """Return the color of text on a color: dark on bright, bright on dark.
 
