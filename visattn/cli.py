@@ -132,7 +132,8 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"visattn {version('visattn')}")
         return 0
-    command, rest = arguments[0], arguments[1:]
+    command = arguments[0]
+    rest = arguments[1:]
     if command not in COMMANDS:
         return _report_unknown(command)
     module = importlib.import_module(COMMANDS[command][1])
@@ -164,7 +165,8 @@ def help_text() -> str:
 
 def _report_unknown(name: str) -> int:
     """Report an unknown command or option, with the closest known one."""
-    kind, known = ("command", list(COMMANDS))
+    kind = "command"
+    known = list(COMMANDS)
     if name.startswith("-"):
         kind, known = ("option", _OPTIONS)
     return _fail(f"unknown {kind} {name!r}; {did_you_mean(name, known, n=1)}", 2)

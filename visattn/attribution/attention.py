@@ -307,7 +307,8 @@ def _network(capacities: Float[Tensor, "l n n"], row: Float[Tensor, " n"]) -> An
     #
     #     input 0 1 2  <--  3 4 5  <--  6 7 8  <-- 9 (source)
     #             layers[0]     layers[1]      row
-    depth, count = len(capacities), len(row)
+    depth = len(capacities)
+    count = len(row)
     layer, upper, lower = capacities.nonzero(as_tuple=True)
     [outputs] = row.nonzero(as_tuple=True)
     source = (depth + 1) * count
@@ -610,7 +611,9 @@ def combine_layers(
         matrices: One for each layer.
         propagate: Propagates rows of the pooled tokens through matrices.
     """
-    first, last, remaining = layers[0], layers[-1], list(matrices)
+    first = layers[0]
+    last = layers[-1]
+    remaining = list(matrices)
     # Layers may have other prefix tokens: all matrices are brought to the most that any has. A pool
     # gives rows only, so that its own do not count unless it is the only layer.
     most = max(
@@ -638,7 +641,8 @@ def _fuse_or_select_heads(
 ) -> Float[Tensor, "b n m"]:
     if isinstance(heads, str):
         return fuse_heads(weights, heads)
-    indices, count = [heads] if isinstance(heads, int) else list(heads), weights.shape[1]
+    indices = [heads] if isinstance(heads, int) else list(heads)
+    count = weights.shape[1]
     if not indices or any(not -count <= index < count for index in indices):
         raise ValueError(
             f"heads must be 'mean', 'max', 'min' or indices below {count}, got {heads}"

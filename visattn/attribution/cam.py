@@ -126,7 +126,8 @@ def grad_cam_plus_plus(
         denominator positive.
     """
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
-    sums, positive = activations.sum((2, 3), keepdim=True).relu(), gradients.relu()
+    sums = activations.sum((2, 3), keepdim=True).relu()
+    positive = gradients.relu()
     return weighted_sum(activations, (positive / (2 + sums * positive)).sum((2, 3)))
 
 

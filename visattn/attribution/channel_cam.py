@@ -57,7 +57,8 @@ def scorecam(
     """
     feature_layer = resolve_feature_layer(explained, layer)
     activations, _ = layer_activations(explained, images, target, feature_layer)
-    size, rows = (images.shape[2], images.shape[3]), torch.arange(len(images))
+    size = (images.shape[2], images.shape[3])
+    rows = torch.arange(len(images))
     varying = activations.amax((2, 3)) > activations.amin((2, 3))
     used = varying if max_channels is None else varying & _most_varying(activations, max_channels)
     channels = _selected_first(used)
@@ -108,7 +109,8 @@ def ablationcam(
     """
     feature_layer = resolve_feature_layer(explained, layer)
     activations, called = layer_activations(explained, images, target, feature_layer)
-    rows, channels = torch.arange(len(images)), _selected_first(activations.any(3).any(2))
+    rows = torch.arange(len(images))
+    channels = _selected_first(activations.any(3).any(2))
     with frozen(explained.model), torch.no_grad():
         score = evaluate_target(explained, images[None], target)[0]
         without = score[:, None].repeat(1, activations.shape[1])
@@ -184,7 +186,8 @@ def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]
     Source:
         Wang et al. 2020, arXiv:1910.01279, algorithm 1.
     """
-    low, high = resized.amin((2, 3), keepdim=True), resized.amax((2, 3), keepdim=True)
+    low = resized.amin((2, 3), keepdim=True)
+    high = resized.amax((2, 3), keepdim=True)
     return (resized - low) / torch.where(high > low, high - low, 1.0)
 
 
@@ -240,7 +243,8 @@ def _shared_trunk(
     if repeated and len(channels):
         pair = channels.repeat(2, 1)
         try:
-            fast, slow = evaluate(pair, repeat=True), evaluate(pair, repeat=False)
+            fast = evaluate(pair, repeat=True)
+            slow = evaluate(pair, repeat=False)
         except Exception:  # noqa: BLE001 - a model may check the shapes between its layers
             return lambda channels: evaluate(channels, repeat=False), False
         repeated = torch.allclose(fast, slow, rtol=_TOLERANCE, atol=_TOLERANCE)

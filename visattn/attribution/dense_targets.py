@@ -162,7 +162,8 @@ class BoundRegion(BoundTarget):
         return self.select_classes((logits * regions[:, None]).sum((2, 3)))
 
     def _choose(self, logits: Float[Tensor, "b k y x"]) -> Float[Tensor, "b y x"]:
-        grid, predicted = (logits.shape[2], logits.shape[3]), logits.argmax(1)
+        grid = (logits.shape[2], logits.shape[3])
+        predicted = logits.argmax(1)
         if self.mask is not None:
             masks = [mask_on_grid(self.mask, geometry, grid) for geometry in self.geometries]
             regions = torch.stack(masks).to(logits.device)
@@ -246,7 +247,8 @@ class BoundBox(BoundTarget):
 
     def _choose(self, images: Sequence[ImageDetections]) -> None:
         """Choose box and class in the first call; refuse a box that nothing is detected at."""
-        boxes, labels = list(self.boxes), list(self.class_indices)
+        boxes = list(self.boxes)
+        labels = list(self.class_indices)
         for index, detections in enumerate(images):
             placed = boxes_to_image(detections.boxes.detach(), self.geometries[index])
             scores = detections.scores.detach()
@@ -268,7 +270,8 @@ class BoundBox(BoundTarget):
             if not self.boxes:
                 left, top, right, bottom = placed[best].tolist()
                 boxes.append((left, top, right, bottom))
-        self.boxes, self.class_indices = tuple(boxes), tuple(labels)
+        self.boxes = tuple(boxes)
+        self.class_indices = tuple(labels)
 
     def _nothing_found(self, detections: ImageDetections, placed: Tensor, index: int) -> str:
         what = self.name(self.class_indices[index]) if self.class_indices else "object"

@@ -66,7 +66,8 @@ def intercept_layer(
             "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
             "or name a layer by layer="
         )
-    calls, other_layouts = LayerCalls(), list[Tensor]()
+    calls = LayerCalls()
+    other_layouts = list[Tensor]()
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         calls.count += 1

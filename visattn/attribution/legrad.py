@@ -178,13 +178,15 @@ def replaced_last_block(
     Raises:
         ValueError: If the model runs its blocks otherwise than one after the other on tokens.
     """
-    info, modules = explained.info, dict(explained.model.named_modules())
+    info = explained.info
+    modules = dict(explained.model.named_modules())
     layer = next(each for each in info.attention_layers if each.site.startswith(names[0]))
     count = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
     chain = BlockChain(info.name, count, names, replace, cut, num_images)
     with ExitStack() as hooks:
         if num_images is not None:
-            first, hook = modules[block_names(info)[0]], chain.keep_first_images
+            first = modules[block_names(info)[0]]
+            hook = chain.keep_first_images
             hooks.callback(first.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for name in names:
             module = modules[name]

@@ -167,7 +167,8 @@ def _with_inner_colors(
     with its mean and std, needs images normalized with `mean + shift * std` and `scale * std`.
     """
     modules = dict(model.named_modules())
-    size, channels = defaults.size, len(defaults.mean)
+    size = defaults.size
+    channels = len(defaults.mean)
     called = {site: modules[site] for site in inner}
     received = received_colors(model, forward_function(model), called, size, channels)
     if not received:  # it does not run alone, as detectors: images are taken to arrive as they are
@@ -190,7 +191,8 @@ def _with_inner_colors(
         return replace(
             defaults, preprocessing_error=f"the models inside expect different colors ({listed})"
         )
-    expected, source = inner[site], f"{inner[site].source} of {site}"
+    expected = inner[site]
+    source = f"{inner[site].source} of {site}"
     if (mean, std) == UNCHANGED:
         return replace(
             defaults, mean=mean, std=std, mean_color=expected.mean,
@@ -268,7 +270,8 @@ def _transformers_defaults(model: nn.Module) -> ModelDefaults:
     size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     kind = str(vision.model_type)
     mean, std = default_mean_std(kind)
-    source, error = f"assumed: mean and std of published {kind} weights", ""
+    source = f"assumed: mean and std of published {kind} weights"
+    error = ""
     wrapped = getattr(config, "pretrained_cfg", None)
     wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
     if isinstance(wrapped, dict):

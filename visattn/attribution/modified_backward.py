@@ -41,7 +41,8 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
         Srinivas and Fleuret 2019, arXiv:1905.00780, section 4, the post-processing of FullGrad.
     """
     sizes = at_least_float32(contributions).abs()
-    low, high = sizes.amin((1, 2, 3), keepdim=True), sizes.amax((1, 2, 3), keepdim=True)
+    low = sizes.amin((1, 2, 3), keepdim=True)
+    high = sizes.amax((1, 2, 3), keepdim=True)
     return ((sizes - low) / torch.where(high > low, high - low, 1.0)).sum(1)
 
 

@@ -57,10 +57,8 @@ def occlusion_windows(
         for length, side, step in zip(image_size, window_size, stride, strict=True)
     )
     top, left = (corner.flatten() for corner in torch.meshgrid(tops, lefts, indexing="ij"))
-    bottom, right = (
-        (top + window_size[0]).clamp(max=image_size[0]),
-        (left + window_size[1]).clamp(max=image_size[1]),
-    )
+    bottom = (top + window_size[0]).clamp(max=image_size[0])
+    right = (left + window_size[1]).clamp(max=image_size[1])
     return torch.stack((left, top, right, bottom), 1)
 
 
@@ -78,7 +76,8 @@ def window_masks(windows: Int[Tensor, "m 4"], size: tuple[int, int]) -> Bool[Ten
     left, top, right, bottom = windows[:, :, None].unbind(1)
     down = torch.arange(size[0], device=windows.device)
     across = torch.arange(size[1], device=windows.device)
-    rows, columns = (down >= top) & (down < bottom), (across >= left) & (across < right)
+    rows = (down >= top) & (down < bottom)
+    columns = (across >= left) & (across < right)
     return rows[:, :, None] & columns[:, None, :]
 
 
@@ -377,7 +376,8 @@ class _Similarity:
     """The similarity of the detections of an output to a box, as a target."""
 
     def __init__(self, target: BoundBox) -> None:
-        self.num_images, self.similarity = target.num_images, target.similarity
+        self.num_images = target.num_images
+        self.similarity = target.similarity
 
     def __call__(self, output: object) -> Float[Tensor, " mb"]:
         return self.similarity(output)

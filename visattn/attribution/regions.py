@@ -129,7 +129,8 @@ def _grid_points(geometry: Geometry, grid: tuple[int, int]) -> tuple[Tensor, Ten
 
 def _cell_points(geometry: Geometry, counts: tuple[int, int, int, int]) -> Tensor:
     """Return the positions on the photo of points at equal distances on the input."""
-    rows, columns = counts[0] * counts[1], counts[2] * counts[3]
+    rows = counts[0] * counts[1]
+    columns = counts[2] * counts[3]
     height, width = geometry.input_size
     y = (torch.arange(rows, dtype=torch.float64) + 0.5) * (height / rows)
     x = (torch.arange(columns, dtype=torch.float64) + 0.5) * (width / columns)

@@ -55,7 +55,8 @@ def gabor_filters(
     along = angles.cos()[:, None, None] * steps + angles.sin()[:, None, None] * steps[:, None]
     phase = along * (2 * math.pi / wavelength)
     envelope = (-(steps.square() + steps.square()[:, None]) / (2 * sigma**2)).exp()
-    even, odd = envelope * phase.cos(), envelope * phase.sin()
+    even = envelope * phase.cos()
+    odd = envelope * phase.sin()
     even = even - envelope * even.sum((1, 2), keepdim=True) / envelope.sum()
     even = even / (even * phase.cos()).sum((1, 2), keepdim=True)
     return torch.stack((even, odd / (odd * phase.sin()).sum((1, 2), keepdim=True)), 1)
@@ -442,7 +443,8 @@ def saliency_scanpaths(
     for _ in range(num_glimpses):
         free = free | ~free.any(2, keepdim=True).any(1, keepdim=True)
         place = _argmax(saliency, free, eccentricity)
-        y, x = place // width, place % width
+        y = place // width
+        x = place % width
         path.append(torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), -1))
         apart = (across - x[:, None, None]).square() + (down - y[:, None, None]).square()
         free = free & (apart > reach**2)

@@ -74,7 +74,8 @@ def rank_gaussian_filter(
     """
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f"kernel_size must be odd and at least 1, got {kernel_size}")
-    pad, shape = kernel_size // 2, maps.shape
+    pad = kernel_size // 2
+    shape = maps.shape
     padded = at_least_float32(maps).reshape(1, -1, *shape[-2:])
     for axis, sides in ((-1, (pad, pad, 0, 0)), (-2, (0, 0, pad, pad))):
         mode = "reflect" if padded.shape[axis] > pad else "replicate"
@@ -143,7 +144,8 @@ def token_activation_maps(
     offsets = 0.0 if bias is None else bias[ids.to(bias.device)].float().to(device)
     activations = (states.image.float() @ rows.T + offsets).relu().T
     logits = (states.context.float() @ rows.T + offsets).relu()  # earlier token, explained token
-    first, count = states.num_prompt, len(ids)
+    first = states.num_prompt
+    count = len(ids)
     order = torch.arange(count, device=ids.device)
     earlier = order[None, :] < order[first:, None]
     other = ids[None, :] != ids[first:, None]

@@ -212,7 +212,8 @@ def _gradient_attention(
     for index, layer in enumerate(run.layers):
         if layer.columns is None or (indices is not None and index not in indices):
             continue
-        chosen, row = _head_indices(layer, heads), slice(run.row(layer, gradients.word), None)
+        chosen = _head_indices(layer, heads)
+        row = slice(run.row(layer, gradients.word), None)
         weights, gradient = (
             part[None, chosen, row][:, :, :1, layer.columns]
             for part in (layer.weights(), gradients.weights[index])

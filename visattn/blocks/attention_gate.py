@@ -139,7 +139,8 @@ class AttentionGate(Block):
         return gate
 
     def _check_signal(self, x: Float[Tensor, "b c y x"], signal: Tensor) -> None:
-        channels, batch = self.signal_channels, x.shape[0]
+        channels = self.signal_channels
+        batch = x.shape[0]
         if signal.ndim != 4 or signal.shape[1] != channels or signal.shape[0] != batch:
             raise ValueError(
                 f"the signal must be [{batch}, {channels}, height, width], got "

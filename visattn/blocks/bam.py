@@ -37,7 +37,8 @@ def bam_gate(
     Source:
         Park et al. 2018, arXiv:1807.06514, equation 2.
     """
-    by_channel, by_place = channel[:, :, None, None], place[:, None]
+    by_channel = channel[:, :, None, None]
+    by_place = place[:, None]
     score = by_channel + by_place if combine == "add" else by_channel * by_place
     return score.sigmoid()
 
@@ -110,7 +111,8 @@ class BAM(Block):
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return x + x * gate."""
-        channel, spatial = self.channel(channel_means(x)), self.spatial(x).squeeze(1)
+        channel = self.channel(channel_means(x))
+        spatial = self.spatial(x).squeeze(1)
         return torch.addcmul(x, x, self.tap(bam_gate(channel, spatial, combine=self.combine)))
 
 

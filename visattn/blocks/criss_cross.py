@@ -44,7 +44,8 @@ def criss_cross_attention(
     with without_autocast(values.device):
         down, across = _cross_scores(at_least_float32(queries), at_least_float32(keys))
         weights = torch.cat((down, across), -1).softmax(-1)
-        down, across = weights[..., :height], weights[..., height:]
+        down = weights[..., :height]
+        across = weights[..., height:]
         output = torch.einsum("byxu,beux->beyx", down, float_values)
         output = output + torch.einsum("byxw,beyw->beyx", across, float_values)
         dense = _dense_weights(down, across).to(values.dtype) if need_weights else None

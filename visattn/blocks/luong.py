@@ -135,7 +135,8 @@ class LuongAttention(nn.Module):
         if self.alignment == "monotonic":
             centers = monotonic_centers(query.shape[1], start=first_step, device=query.device)
             return local_alignment(scores, centers, radius=self.window_radius, mask=mask)
-        weight, vector = self.weights["center_weight"], self.weights["center_vector"]
+        weight = self.weights["center_weight"]
+        vector = self.weights["center_vector"]
         num_valid = scores.shape[-1] if lengths is None else lengths
         centers = predicted_centers(query, weight, vector, num_valid)
         return predictive_alignment(scores, centers, radius=self.window_radius, mask=mask)

@@ -97,7 +97,8 @@ class SplitAttention(Block):
                 "radix and min_hidden_channels must be at least 1, got "
                 f"{radix} and {min_hidden_channels}"
             )
-        self.radix, self.groups = radix, resolve_groups(channels, groups, usual=1)
+        self.radix = radix
+        self.groups = resolve_groups(channels, groups, usual=1)
         hidden = reduced_channels(channels * radix, reduction, minimum=min_hidden_channels)
         hidden += -hidden % groups
         shared = resolve_groups(channels, None, usual=groups * radix)

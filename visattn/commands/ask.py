@@ -131,7 +131,8 @@ class AnswersJob(ModelJob["list[Answer]"]):
     """
 
     command, title = "ask", "Questions"
-    kind, noun = "visattn.models.vqa.model:VQAModel", "a model that answers questions"
+    kind = "visattn.models.vqa.model:VQAModel"
+    noun = "a model that answers questions"
     options = ("questions", "num_answers", "resize_mode")
 
     def __init__(self, args: argparse.Namespace) -> None:

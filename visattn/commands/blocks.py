@@ -93,7 +93,8 @@ def _table(columns: int) -> list[str]:
         info = block_info(name)
         try:
             parameters, macs = _costs(name)
-            count, operations = f"{parameters:,}", _short(macs)
+            count = f"{parameters:,}"
+            operations = _short(macs)
         except ValueError:  # a user's block; its description gives the reason
             count, operations = "-", "-"
         rows.append((name, info.kind, count, operations, info.title, info.paper))
@@ -176,7 +177,8 @@ def _describe(name: str, columns: int) -> list[str]:
     """Return the description of a block."""
     from visattn.blocks.registry import block_class, block_info
 
-    block, info = block_class(name), block_info(name)
+    block = block_class(name)
+    info = block_info(name)
     try:
         parameters, macs = _costs(name)
         costs = f"{parameters:,} at C = {CHANNELS}; {_short(macs)} MACs on {SIDE} x {SIDE}"

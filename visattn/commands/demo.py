@@ -58,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
         OSError: If the output folder cannot be written.
     """
     args = build_parser().parse_args(argv)
-    images, captions = args.out / "images", args.out / "captions"
+    images = args.out / "images"
+    captions = args.out / "captions"
     drawn = ["--count", str(args.count), "--size", str(_SIDE), "--seed", str(args.seed)]
     data.main(["scenes", *drawn, "--out", str(images)])
     code = caption.main([str(images), "--weights", _MODEL, "--out", str(captions)])

@@ -167,7 +167,8 @@ class DetectionJob(ModelJob["Detections"]):
         Raises:
             ValueError: With the layers that there are.
         """
-        count, layer = self.model.num_decoder_layers, self.args.layer
+        count = self.model.num_decoder_layers
+        layer = self.args.layer
         if not -count <= layer < count:
             raise ValueError(
                 f"--layer must be from 0 to {count - 1}, or -1 for the last of the {count} decoder "
@@ -180,7 +181,8 @@ class DetectionJob(ModelJob["Detections"]):
 
         args = self.args
         if self.processor is not None:
-            queries, processor = _selected(args.query), self.processor
+            queries = _selected(args.query)
+            processor = self.processor
             return explain_queries(
                 self.model, images, queries, processor=processor, layer=args.layer, heads=args.heads
             )

@@ -109,7 +109,8 @@ def main(argv: Sequence[str]) -> int:
         check_data_folder(),
     ]
     usable = all(check.status != "error" for check in checks)
-    version, system = installed_version("visattn") or "(not installed)", platform.platform()
+    version = installed_version("visattn") or "(not installed)"
+    system = platform.platform()
     if args.json:
         report = {"visattn": version, "platform": system, "usable": usable}
         print(json.dumps({**report, "checks": [asdict(check) for check in checks]}, indent=1))
@@ -151,9 +152,11 @@ def try_imports(
         process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
         )
-        output, ending = process.stdout, f"Python exits with code {process.returncode}"
+        output = process.stdout
+        ending = f"Python exits with code {process.returncode}"
     except subprocess.TimeoutExpired as error:
-        output, ending = error.stdout or b"", f"the import takes over {timeout:g} seconds"
+        output = error.stdout or b""
+        ending = f"the import takes over {timeout:g} seconds"
     results: dict[str, Any] = {}
     for line in output.decode(errors="replace").splitlines():
         if line.startswith("visattn-doctor ["):

@@ -291,7 +291,8 @@ def map_in_threads(
     """
     num_threads = thread_count()
     waiting: deque[tuple[Key, Future[Value]]] = deque()
-    remaining, failure = iter(items), None
+    remaining = iter(items)
+    failure = None
     with ThreadPoolExecutor(num_threads) as pool:
         try:
             while True:

@@ -151,7 +151,8 @@ class GlimpseJob(ModelJob["ScanPath"]):
     """
 
     command, title = "glimpse", "Glimpses"
-    kind, noun = "visattn.models.glimpses.glimpse_model:GlimpseModel", "a glimpse model"
+    kind = "visattn.models.glimpses.glimpse_model:GlimpseModel"
+    noun = "a glimpse model"
     options = ("policy", "seed", "resize_mode", "autocast")
 
     def __init__(self, args: argparse.Namespace) -> None:

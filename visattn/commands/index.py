@@ -65,8 +65,11 @@ class FolderIndex:
         pages: bool = True,
         deep: bool = False,
     ) -> None:
-        self.folder, self.title, self.command = folder, title, command
-        self.pages, self.deep = pages, deep
+        self.folder = folder
+        self.title = title
+        self.command = command
+        self.pages = pages
+        self.deep = deep
         self._rows = rows
         self._entries: dict[str, _IndexedRecord] = {}
         self._written: dict[int, tuple[object, tuple[int, int]]] = {}
@@ -96,7 +99,8 @@ class FolderIndex:
         """Read the records that are new or changed."""
         entries: dict[str, _IndexedRecord] = {}
         for path in _record_files(self.folder, deep=self.deep):
-            name, state = path.relative_to(self.folder).as_posix(), _file_state(path)
+            name = path.relative_to(self.folder).as_posix()
+            state = _file_state(path)
             known = self._entries.get(name)
             entries[name] = known if known and known.state == state else self._read(path, state)
         self._entries = entries

@@ -65,9 +65,11 @@ def weights_origin(weights: str) -> str | dict[str, str]:
     from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
     from visattn.models.saving.hub import cached_model
 
-    path, name = Path(weights), Path(weights).name
+    path = Path(weights)
+    name = Path(weights).name
     if weights.startswith("hf://"):
-        path, name = cached_model(weights), weights
+        path = cached_model(weights)
+        name = weights
     elif not path.exists() and weights in list_bundled_models():
         path = find_bundled_model(weights)
         name = path.name

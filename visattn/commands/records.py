@@ -292,7 +292,8 @@ def refuse_foreign(folder: Path, foreign: Mapping[str, str]) -> None:
         FileExistsError: If there are any.
     """
     if foreign:
-        names, reason = format_names([*foreign]), next(iter(foreign.values()))
+        names = format_names([*foreign])
+        reason = next(iter(foreign.values()))
         raise FileExistsError(
             f"--out {folder} holds {names}, which would be replaced: {reason}; choose another "
             "folder, or replace with --overwrite"

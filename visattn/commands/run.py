@@ -97,7 +97,8 @@ class Job(ABC, Generic[Result]):
     def __init__(
         self, args: argparse.Namespace, kinds: Sequence[str], *, reserved: str = "index"
     ) -> None:
-        self.args, self.out = args, args.out
+        self.args = args
+        self.out = args.out
         self.kinds = tuple(kinds)
         self.skipped: list[str] = []
         paths = self.find()
@@ -335,7 +336,8 @@ class Job(ABC, Generic[Result]):
 
     def _foreign(self, path: Path) -> dict[str, str]:
         """Return the files that the results of an image may not replace, with the reasons."""
-        name, foreign = self.names[path], dict[str, str]()
+        name = self.names[path]
+        foreign = dict[str, str]()
         files = {stem: self.files(name, stem) for stem in self.stems(name)}
         every = [file for stem in files for file in (f"{stem}.json", *files[stem])]
         if self.folder is None or not any((self.folder.path / file).exists() for file in every):

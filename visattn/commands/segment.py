@@ -100,7 +100,8 @@ class SegmentationJob(ModelJob["Segmentation"]):
     """
 
     command, title = "segment", "Segmentation"
-    kind, noun = "visattn.models.unet:UNet", "a segmentation model"
+    kind = "visattn.models.unet:UNet"
+    noun = "a segmentation model"
     options = ("resize_mode",)
 
     def __init__(self, args: argparse.Namespace) -> None:

@@ -39,7 +39,9 @@ from visattn.models.base import ImageEncoder
 from visattn.models.saving.config import model_config
 
 FORMAT = "visattn-features-1"
-RECORDS, HEADER, LOCK = "features.bin", "features.json", "features.lock"
+RECORDS = "features.bin"
+HEADER = "features.json"
+LOCK = "features.lock"
 _MAX_VALUES = 2**28  # per record
 _CRC_WORDS = 2  # 2-byte words that a checksum takes
 Photos = Dataset[CaptionSample] | Sequence[CaptionSample]
@@ -115,7 +117,8 @@ class FeatureHeader:
         if fields.pop("format") != FORMAT:
             raise ValueError("another format")
         shapes = tuple((int(c), int(y), int(x)) for c, y, x in fields.pop("shapes"))
-        views, ids = tuple(map(str, fields.pop("views"))), tuple(map(str, fields.pop("ids")))
+        views = tuple(map(str, fields.pop("views")))
+        ids = tuple(map(str, fields.pop("ids")))
         if not shapes or min(map(min, shapes)) < 1 or sum(map(prod, shapes)) > _MAX_VALUES:
             raise ValueError(f"invalid shapes {shapes}")
         if not views or len({*ids}) < len(ids) or len({*views}) < len(views):
@@ -150,7 +153,8 @@ def unpack_record(record: UInt16[np.ndarray, " n2"]) -> Float16[np.ndarray, " n"
         >>> unpack_record(record * 0)
     """
     content = record.tobytes()
-    values, checksum = content[: -2 * _CRC_WORDS], content[-2 * _CRC_WORDS :]
+    values = content[: -2 * _CRC_WORDS]
+    checksum = content[-2 * _CRC_WORDS :]
     if zlib.crc32(values) != int.from_bytes(checksum, "little"):
         return None
     # An array over bytes cannot be written to, of which torch warns.
@@ -239,7 +243,8 @@ def write_features(
         OSError: If the disk is full; complete records stay.
         ValueError: If features are not finite in float16.
     """
-    done, total = _count_complete(folder, header), len(header.ids)
+    done = _count_complete(folder, header)
+    total = len(header.ids)
     with (folder / RECORDS).open("a+b", buffering=0) as file:
         file.truncate(done * header.photo_bytes)
         if done:
@@ -247,7 +252,8 @@ def write_features(
             check_features(folder, header, encoder, load, header.ids[:done])
         # With 6 photos done and batches of 4, the batch of photos 4 to 7 is computed again, and its
         # first two are skipped: a batch of photos 6 to 9 might give other last bits.
-        cached, skip = done, done % batch_size
+        cached = done
+        skip = done % batch_size
         start = last = time.monotonic()
         for ids, images in _prefetch(header.ids[done - skip :], load, batch_size):
             values = compute_features(encoder, images, header.views)
@@ -259,7 +265,8 @@ def write_features(
                 raise ValueError(_nonfinite_message(ids[end], values[end], header.views))
             done, skip, now = done + len(ids) - skip, 0, time.monotonic()
             if now - last >= _LOG_SECONDS or done == total:
-                speed, last = (done - cached) / max(now - start, 1e-9), now
+                speed = (done - cached) / max(now - start, 1e-9)
+                last = now
                 left = f", {(total - done) / speed:.0f} s left" if done < total else ""
                 log(f"features: {done:,} of {total:,} photos, {speed:.1f} photos/s{left}")
         os.fsync(file.fileno())
@@ -348,7 +355,8 @@ def _nonfinite_message(
     name: str, values: Float16[np.ndarray, "views n"], views: Sequence[str]
 ) -> str:
     view = int(np.isfinite(values).all(1).argmin())
-    nans, infinities = int(np.isnan(values[view]).sum()), int(np.isinf(values[view]).sum())
+    nans = int(np.isnan(values[view]).sum())
+    infinities = int(np.isinf(values[view]).sum())
     return (
         f"{name} ({views[view]}): {nans} of its features are NaN and {infinities} exceed "
         "±65,504, the largest float16; check the photo and the encoder's weights"
@@ -400,7 +408,8 @@ class FeatureCache:
         self.ids = tuple(header.ids if ids is None else ids)
         self.views = tuple(header.views if views is None else views)
         _check_contains(self.folder, header, self.ids, self.views)
-        path, expected = self.folder / RECORDS, len(header.ids) * header.photo_bytes
+        path = self.folder / RECORDS
+        expected = len(header.ids) * header.photo_bytes
         size = path.stat().st_size if path.exists() else 0
         if size != expected:
             raise ValueError(
@@ -446,7 +455,8 @@ class FeatureCache:
             OSError: If there is too little disk space.
         """
         folder, requested = Path(folder), request_header(encoder, ids, resize, views)
-        existing, load = _open_matching(folder, requested), _InputLoader(photos, ids, encoder)
+        existing = _open_matching(folder, requested)
+        load = _InputLoader(photos, ids, encoder)
         log(_describe_size(folder, existing or requested))
         if existing and existing.complete:
             cache = cls(folder, ids=ids, views=views)
@@ -478,7 +488,8 @@ class FeatureCache:
             KeyError: If the photo is not among `ids`.
             ValueError: If its record is damaged.
         """
-        header, name = self.header, self.ids[photo] if isinstance(photo, int) else photo
+        header = self.header
+        name = self.ids[photo] if isinstance(photo, int) else photo
         if name not in self._rows:
             raise KeyError(f"{name} is not among the selected photos of {self.folder}")
         column = header.views.index(self.views[view])
@@ -522,7 +533,8 @@ class _InputLoader:
     """Loads the encoder's input for a photo by its id."""
 
     def __init__(self, photos: Photos, ids: Sequence[str], encoder: ImageEncoder) -> None:
-        self.photos, self.shape = photos, (3, *encoder.img_size)
+        self.photos = photos
+        self.shape = (3, *encoder.img_size)
         self.indices = {name: index for index, name in enumerate(ids)}
 
     def __call__(self, name: str) -> UInt8[Tensor, "3 y x"]:
@@ -573,7 +585,8 @@ def _check_all_photos(folder: Path, header: FeatureHeader, ids: Sequence[str]) -
 
 
 def _describe_size(folder: Path, header: FeatureHeader) -> str:
-    count, size = len(header.ids), header.photo_bytes
+    count = len(header.ids)
+    size = header.photo_bytes
     total = f"{count:,} x {size / 1e3:,.1f} kB = {count * size / 1e9:.2f} GB"
     return f"features of {count:,} photos: {total} in {folder}"
 
@@ -599,7 +612,9 @@ def _list_differences(
     """Return the differences between two nested mappings, one message each."""
     differences: list[str] = []
     for key in sorted({*cached, *requested}):
-        old, new, path = cached.get(key), requested.get(key), f"{prefix}{key}"
+        old = cached.get(key)
+        new = requested.get(key)
+        path = f"{prefix}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             differences += _list_differences(old, new, f"{path}.")
         elif old != new:

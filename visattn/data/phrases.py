@@ -196,7 +196,8 @@ def _parse_phrase(
     entry: Any, parts: Sequence[str], starts: Sequence[int], words: Sequence[str]
 ) -> Phrase:
     """Return a phrase; its position in space-separated parts becomes one in `split_words`."""
-    first, count = _require_field(entry, "first_word", int), _require_field(entry, "words", int)
+    first = _require_field(entry, "first_word", int)
+    count = _require_field(entry, "words", int)
     if not 0 <= first < first + count <= len(parts):
         raise ValueError(
             f"{count} words from word {first} exceed {short_repr(' '.join(parts))}, "
@@ -208,7 +209,8 @@ def _parse_phrase(
             f"the phrase {short_repr(entry['phrase'])} is not at word {first}, where the caption "
             f"has {short_repr(text)}; words are separated by spaces and counted from 0"
         )
-    start, end = starts[first], starts[first + count]
+    start = starts[first]
+    end = starts[first + count]
     boxes = tuple(_parse_box(box, text) for box in _require_field(entry, "boxes", list))
     types = _require_field(entry, "types", list)
     if not all(isinstance(kind, str) for kind in types):
@@ -285,7 +287,8 @@ def read_flickr30k_entities(
         Plummer et al. 2015, arXiv:1505.04870.
     """
     source = Path(folder)
-    sentences, annotations = source / "Sentences", source / "Annotations"
+    sentences = source / "Sentences"
+    annotations = source / "Annotations"
     for part in (sentences, annotations):
         if not part.is_dir():
             raise FileNotFoundError(
@@ -659,10 +662,12 @@ def _category_phrases(
     boxes: Mapping[str, tuple[Box, ...]], words: Sequence[str]
 ) -> tuple[Phrase, ...]:
     """Return the names of categories in a caption, the longest first."""
-    text, phrases = " ".join(words), list[Phrase]()
+    text = " ".join(words)
+    phrases = list[Phrase]()
     for name in sorted(boxes, key=len, reverse=True):
         for match in re.finditer(rf"(?<!\S){re.escape(name)}(?:s|es)?(?!\S)", text):
-            start, count = len(text[: match.start()].split()), len(match[0].split())
+            start = len(text[: match.start()].split())
+            count = len(match[0].split())
             taken = any(p.start < start + count and start < p.start + p.num_words for p in phrases)
             if not taken:
                 phrases.append(Phrase(start, count, boxes[name], (name,), match[0]))

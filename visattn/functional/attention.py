@@ -150,13 +150,15 @@ def concat_scores(
     Source:
         Luong et al. 2015, arXiv:1508.04025, section 3.1, concat.
     """
-    width, other = query.shape[-1], keys.shape[-1]
+    width = query.shape[-1]
+    other = keys.shape[-1]
     if weight.shape[-1] != width + other:
         raise ValueError(
             f"the weight must have as many columns as query and key together, {width} + {other}, "
             f"got {weight.shape[-1]}"
         )
-    from_query, from_key = weight[:, :width], weight[:, width:]
+    from_query = weight[:, :width]
+    from_key = weight[:, width:]
     return additive_scores(linear(query, from_query), linear(keys, from_key), vector)
 
 
@@ -232,7 +234,8 @@ def context_vector(
 
 def _unit_vectors(vectors: Float[Tensor, "*b n d"], eps: float) -> Float[Tensor, "*b n d"]:
     float_vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-    squares, minimum = float_vectors.square().sum(-1, keepdim=True), eps**2
+    squares = float_vectors.square().sum(-1, keepdim=True)
+    minimum = eps**2
     # The clamp comes before the root: the gradient of rsqrt at 0 is NaN, also where a mask covers
     # its value. Vectors shorter than eps have no direction that is more than rounding.
     unit = float_vectors * squares.clamp(min=minimum).rsqrt()

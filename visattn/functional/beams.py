@@ -401,7 +401,8 @@ def _truncated_scores(total: Float[Tensor, "a k"], ends: _Candidates) -> Float[T
 def _read_output(
     history: BeamHistory[StepOutputT], finished: FinishedHypotheses, count: int, pad_token: int
 ) -> BeamSearchOutput[StepOutputT]:
-    scores, columns = finished.scores[:, :count], finished.columns[:, :count]
+    scores = finished.scores[:, :count]
+    columns = finished.columns[:, :count]
     if scores.isnan().any():
         raise ValueError("the logits of the model are NaN: its weights or its input are damaged")
     lengths = finished.lengths[:, :count].masked_fill(scores == -torch.inf, 0)

@@ -12,7 +12,8 @@ def corners_to_center(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b 4"]:
         >>> corners_to_center(torch.tensor([1.0, 2.0, 3.0, 6.0]))
         tensor([2., 4., 2., 4.])
     """
-    low, high = boxes[..., :2], boxes[..., 2:]
+    low = boxes[..., :2]
+    high = boxes[..., 2:]
     return torch.cat(((low + high) / 2, high - low), -1)
 
 
@@ -23,7 +24,8 @@ def center_to_corners(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b 4"]:
         >>> center_to_corners(torch.tensor([2.0, 4.0, 2.0, 4.0]))
         tensor([1., 2., 3., 6.])
     """
-    center, size = boxes[..., :2], boxes[..., 2:]
+    center = boxes[..., :2]
+    size = boxes[..., 2:]
     return torch.cat((center - size / 2, center + size / 2), -1)
 
 

@@ -243,7 +243,9 @@ def pack_targets(
         tensor([False, False,  True])
     """
     packing = pack_words(lengths)
-    row, step, device = packing.rows, packing.steps, packing.rows.device
+    row = packing.rows
+    step = packing.steps
+    device = packing.rows.device
     positions = torch.full((packing.counts[0], len(packing.counts)), -1, device=device)
     positions[row, step] = torch.arange(len(row), device=device)
     # The clamp only makes the index valid; words past the longest caption are dropped below.

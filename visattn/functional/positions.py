@@ -169,10 +169,8 @@ def relative_position_scores(
         Srinivas et al. 2021, arXiv:2101.11605, figure 4; Ramachandran et al. 2019,
         arXiv:1906.05909, equation 3. Deviation: larger offsets are clipped.
     """
-    across, down = (
-        _offset_vectors(queries.shape[-2], columns),
-        _offset_vectors(queries.shape[-3], rows),
-    )
+    across = _offset_vectors(queries.shape[-2], columns)
+    down = _offset_vectors(queries.shape[-3], rows)
     # q · (r + s) = q · r + q · s: one product per row offset and one per column offset are added,
     # instead of one per pair of cells.
     by_column = torch.einsum("...yxd,xwd->...yxw", queries, across)
@@ -216,10 +214,8 @@ def relative_position_bias(
         raise ValueError(
             f"a table of relative positions must have odd sides, got {height} x {across}"
         )
-    query, key = (
-        (query_tokens - num_prefix_tokens).unsqueeze(-1),
-        (key_tokens - num_prefix_tokens).unsqueeze(-2),
-    )
+    query = (query_tokens - num_prefix_tokens).unsqueeze(-1)
+    key = (key_tokens - num_prefix_tokens).unsqueeze(-2)
     # Prefix tokens and padding are negative now: they have no offset, and whatever entry the clamp
     # leads to is multiplied by 0 below.
     down = (key // grid_width - query // grid_width).clamp(
@@ -296,6 +292,7 @@ def apply_rotary(
         >>> apply_rotary(torch.tensor([[2.0, 3.0]]), *quarter)
         tensor([[-3., 2.]])
     """
-    even, odd = x[..., 0::2], x[..., 1::2]
+    even = x[..., 0::2]
+    odd = x[..., 1::2]
     rotated = (even * cosines - odd * sines, odd * cosines + even * sines)
     return torch.stack(rotated, -1).flatten(-2).to(x.dtype)

@@ -281,7 +281,8 @@ def _visible_in_chunks(
     chunks: LSHChunks, allowed: Bool[Tensor, "b n"], *, causal: bool
 ) -> tuple[Bool[Tensor, "b r k l m"], Int[Tensor, "b r k l m"]]:
     """Return the visible pairs of each round, and the number of rounds in which each is visible."""
-    query, key = chunks.queries.unsqueeze(-1), chunks.keys.unsqueeze(-2)
+    query = chunks.queries.unsqueeze(-1)
+    key = chunks.keys.unsqueeze(-2)
     count = torch.zeros_like(query * key)
     visible = torch.ones_like(count, dtype=torch.bool)
     for hash_round in range(chunks.buckets.shape[1]):

@@ -100,7 +100,8 @@ def affine_coverage(
     # Theta maps the output to the input. A pixel is inside if the inverse carries it to within
     # `reach` of the output. The inverse of [[a, b], [c, d]] is [[d, -b], [-c, a]] / det; both sides
     # are multiplied by det, so that a region without area divides nothing by 0.
-    x, y = across - e, down - f
+    x = across - e
+    y = down - f
     steps = tuple(2 * end / count for count, end in zip(size, reach, strict=True))
     area = (a * d - b * c).abs()
     return _overlap(d * x - b * y, area * reach[1], torch.hypot(d * steps[1], b * steps[0])) * (
@@ -170,7 +171,8 @@ def _overlap(
     """Return the fraction of a pixel around `place` between minus and plus `reach`."""
     pixel = pixel.clamp_min(torch.finfo(pixel.dtype).tiny)
     # In units of a pixel: how much of middle ± 1/2 lies in ± edge.
-    middle, edge = place / pixel, reach / pixel
+    middle = place / pixel
+    edge = reach / pixel
     shared = torch.minimum(middle + 0.5, edge) - torch.maximum(middle - 0.5, -edge)
     return shared.clamp(0, 1)
 

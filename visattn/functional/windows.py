@@ -327,7 +327,8 @@ def _combine_axes(
     rows: Int[Tensor, "v q"], columns: Int[Tensor, "u r"], step: int
 ) -> Int[Tensor, "v*u q*r"]:
     """Return row-major cell indices from row and column indices; -1 if either is -1."""
-    down, right = rows[:, None, :, None], columns[None, :, None, :]
+    down = rows[:, None, :, None]
+    right = columns[None, :, None, :]
     cells = torch.where((down >= 0) & (right >= 0), down * step + right, -1)
     return cells.flatten(2).flatten(0, 1)
 

@@ -77,7 +77,8 @@ class Geometry:
             raise ValueError(f"matrix and region must be finite, got {self.matrix}, {self.region}")
         (a, b, _), (c, d, _), last_row = self.matrix
         # A box must stay a box: `_transform_box` maps two of its corners.
-        axes_kept, axes_swapped = a and d and not (b or c), b and c and not (a or d)
+        axes_kept = a and d and not (b or c)
+        axes_swapped = b and c and not (a or d)
         if not (axes_kept or axes_swapped) or last_row != (0, 0, 1):
             raise ValueError(
                 "the matrix must consist of scales, shifts, flips and quarter turns, "
@@ -181,7 +182,8 @@ class Geometry:
             return self
         placed = self.placement.at_size(self.input_size)
         (left, top, right, bottom), (height, width) = placed.extent, self.input_size
-        x, y = width / (right - left), height / (bottom - top)
+        x = width / (right - left)
+        y = height / (bottom - top)
         step: Matrix = ((x, 0.0, -left * x), (0.0, y, -top * y), (0.0, 0.0, 1.0))
         return replace(self, matrix=_matrix_product(self.matrix, step), placement=None)
 

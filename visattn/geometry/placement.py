@@ -263,8 +263,10 @@ def _cells(
     #     centers       0.5     2.5     4.5     6.5
     #     extent   -0.5                           7.5         halfway to the neighbors
     #     covered     0                               8       half a cell more, within the input
-    first, last = start - step / 2, start + (count - 0.5) * step
-    low, high = min(first, last) - abs(step) / 2, max(first, last) + abs(step) / 2
+    first = start - step / 2
+    last = start + (count - 0.5) * step
+    low = min(first, last) - abs(step) / 2
+    high = max(first, last) + abs(step) / 2
     return first, last, float(max(low, visible[0])), float(min(high, visible[1]))
 
 

@@ -73,7 +73,8 @@ def crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry
         (2.0, 0.0, 5.0, 5.0)
     """
     (y, x), (height, width) = geometry.input_size, size
-    above, before = max(-top, 0), max(-left, 0)
+    above = max(-top, 0)
+    before = max(-left, 0)
     canvas = (y + above + max(top + height - y, 0), x + before + max(left + width - x, 0))
     if canvas != geometry.input_size:
         geometry = geometry.padded(above, before, canvas)
@@ -92,7 +93,8 @@ def _resize(geometry: Geometry, size: Sides | None, max_size: int | None = None)
     target = [size] if isinstance(size, int) else size
     if target is not None and len(target) == 2:
         return geometry.resized(_pair(target))
-    short, long = min(y, x), max(y, x)
+    short = min(y, x)
+    long = max(y, x)
     if target is None:
         sides = (int(cast("int", max_size) * short / long), cast("int", max_size))
     else:
@@ -327,7 +329,8 @@ def _run_recorded(step: Any, image: Any) -> tuple[Any, Any]:
     """Return the output of a random step and its sampled parameters, None if it was skipped."""
     name = "make_params" if hasattr(step, "make_params") else "get_params"
     step_copy = copy.copy(step)  # the original step is not modified
-    sample, params = getattr(step, name), list[Any]()
+    sample = getattr(step, name)
+    params = list[Any]()
 
     def record_params(*inputs: Any, **options: Any) -> Any:
         params.append(sample(*inputs, **options))

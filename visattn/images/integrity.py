@@ -32,7 +32,8 @@ def count_jpeg_scans(content: bytes) -> int:
     """
     scans, offset = 0, 2
     while match := _MARKER.search(content, offset):
-        kind, offset = content[match.end() - 1], match.end()
+        kind = content[match.end() - 1]
+        offset = match.end()
         if kind == _END:
             break
         scans += kind == _SCAN
@@ -72,7 +73,9 @@ def png_rows_missing(content: bytes) -> bool:
         ISO/IEC 15948 (PNG), sections 8 and 11.2.
     """
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
-    depth, color_type, interlaced = content[24], content[25], content[28]
+    depth = content[24]
+    color_type = content[25]
+    interlaced = content[28]
     bits = depth * _CHANNELS.get(color_type, 1)
     # Each row begins with a byte that names its filter. A pass without columns has no rows at all.
     expected = sum(
@@ -93,7 +96,8 @@ def _pass_sizes(height: int, width: int, *, interlaced: bool) -> Iterator[tuple[
 def _decompressed_lengths(content: bytes) -> Iterator[int]:
     """Yield the lengths of the decompressed parts of the image data, in small steps."""
     # After 8 bytes of signature each chunk is length, kind, content and CRC: 12 bytes and content.
-    decompressor, offset = zlib.decompressobj(), 8
+    decompressor = zlib.decompressobj()
+    offset = 8
     while offset + 8 <= len(content):
         length = int.from_bytes(content[offset : offset + 4], "big")
         kind = content[offset + 4 : offset + 8]

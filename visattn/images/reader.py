@@ -48,7 +48,8 @@ _WARNINGS_LOCK = threading.Lock()  # warning filters are global to the process
 PathLike = str | os.PathLike[str]
 
 
-_MAX_BYTES, _MAX_PIXELS = 256 * 2**20, 64_000_000
+_MAX_BYTES = 256 * 2**20
+_MAX_PIXELS = 64_000_000
 _LABEL_MODES = ("1", "L", "P", "I", "I;16")
 
 

@@ -23,7 +23,8 @@ VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpe
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
 _DEFAULT_FPS, _MAX_FPS = 25.0, 1000.0
 _MAX_PIXELS = 64_000_000  # of a frame
-_FFMPEG_LEVEL, _FFMPEG_QUIET = "OPENCV_FFMPEG_LOGLEVEL", "-8"
+_FFMPEG_LEVEL = "OPENCV_FFMPEG_LOGLEVEL"
+_FFMPEG_QUIET = "-8"
 _LEVELS_LOCK = threading.Lock()  # they are those of the process
 
 
@@ -117,7 +118,8 @@ class VideoReader:
             raise ValueError(
                 f"every and max_frames must be at least 1, got {every} and {max_frames}"
             )
-        self.every, self.max_frames = every, max_frames
+        self.every = every
+        self.max_frames = max_frames
         self.only = None if only is None else frozenset(only)
         self.name = f"camera {source}" if isinstance(source, int) else str(source)
         self._capture = _open(source)
@@ -190,8 +192,10 @@ class Mp4Writer:
     """
 
     def __init__(self, path: Path, fps: float) -> None:
-        self.path, self.fps = path, fps
-        self._size, self._count = (0, 0), 0
+        self.path = path
+        self.fps = fps
+        self._size = (0, 0)
+        self._count = 0
         self._seconds: list[float] = []
         self._writer: Any = None
 
@@ -209,10 +213,8 @@ class Mp4Writer:
 
         height, width = pixels.shape[:2]
         if self._writer is None:
-            self._size, code = (
-                (width + width % 2, height + height % 2),
-                cv2.VideoWriter.fourcc(*"mp4v"),
-            )
+            self._size = (width + width % 2, height + height % 2)
+            code = cv2.VideoWriter.fourcc(*"mp4v")
             with _quiet_library():
                 self._writer = cv2.VideoWriter(
                     str(self.path), cv2.CAP_FFMPEG, code, self.fps, self._size
@@ -386,7 +388,8 @@ def _quiet_library() -> Iterator[None]:
 
     log = cv2.utils.logging
     with _LEVELS_LOCK:
-        level, own = log.getLogLevel(), _FFMPEG_LEVEL not in os.environ
+        level = log.getLogLevel()
+        own = _FFMPEG_LEVEL not in os.environ
         log.setLogLevel(log.LOG_LEVEL_SILENT)
         if own:  # else the user wants to see it
             os.environ[_FFMPEG_LEVEL] = _FFMPEG_QUIET
@@ -468,7 +471,8 @@ class _Durations:
     """
 
     def __init__(self, content: bytes, steps: Sequence[float]) -> None:
-        self.content, self.steps = content, steps
+        self.content = content
+        self.steps = steps
         # Track and movie each count time in a unit of their own.
         self.track_scale = self._scale(b"mdhd")
         self.movie_scale = self._scale(b"mvhd")
@@ -504,7 +508,8 @@ class _Durations:
     def _table(self) -> bytes:
         """Return runs of frames with one duration; rounded times do not drift apart."""
         # Ends are rounded and not durations; each frame lasts at least a tick.
-        ends, total = [0], 0.0
+        ends = [0]
+        total = 0.0
         for step in self.steps:
             total += step
             ends.append(max(ends[-1] + 1, round(total * self.track_scale)))

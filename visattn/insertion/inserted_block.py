@@ -32,7 +32,9 @@ class GatingSignal:
     """
 
     def __init__(self, name: str, source: nn.Module, *, channels_last: bool) -> None:
-        self.name, self.source, self.channels_last = name, source, channels_last
+        self.name = name
+        self.source = source
+        self.channels_last = channels_last
         # By device: replicas of a model on several devices share this object.
         self.outputs: dict[torch.device, Tensor] = {}
 

@@ -161,7 +161,9 @@ class _StageEnds:
     def __init__(
         self, trace: Trace, modules: Mapping[str, nn.Module], steps: Sequence[ResolutionChange]
     ) -> None:
-        self.trace, self.modules, self.steps = trace, modules, steps
+        self.trace = trace
+        self.modules = modules
+        self.steps = steps
         self.wrappers = multi_stage_modules(steps)
 
     def has_layers(self, stage: Stage) -> bool:
@@ -184,7 +186,8 @@ class _StageEnds:
 
     def _are_siblings(self, first: str | None, other: str | None) -> bool:
         """Return whether two modules with parts stand in one module and are of one class."""
-        module, other_module = self.modules.get(first or ""), self.modules.get(other or "")
+        module = self.modules.get(first or "")
+        other_module = self.modules.get(other or "")
         if module is None or other_module is None or not any(True for _ in module.children()):
             return False
         beside = (first or "").rpartition(".")[0] == (other or "").rpartition(".")[0]

@@ -119,7 +119,8 @@ def convert_model_state_dict(
     """
     if all(key.startswith("module.") for key in state_dict):
         state_dict = {key.removeprefix("module."): value for key, value in state_dict.items()}
-    rest, converted = dict(state_dict), dict[str, Tensor]()
+    rest = dict(state_dict)
+    converted = dict[str, Tensor]()
     for name, host in named_modules(model).items():
         inserted = get_inserted(host)
         if inserted is not None:
@@ -139,7 +140,8 @@ def convert_model_state_dict(
 
 
 def _convert_inserted(values: Mapping[str, Tensor], inserted: InsertedBlock) -> dict[str, Tensor]:
-    name, block = inserted.names[0], inserted.get_submodule(inserted.names[0])
+    name = inserted.names[0]
+    block = inserted.get_submodule(inserted.names[0])
     if len(inserted.names) > 1 or block_name(block) is None:
         raise ValueError(
             "each site must hold a single registered block, not " + " + ".join(inserted.names)

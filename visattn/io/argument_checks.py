@@ -139,7 +139,8 @@ def fits(value: object, hint: Any) -> bool | None:
         >>> fits(True, int), fits(3, float | None), fits("a", Sequence[str]), fits(3, Any)
         (False, True, False, None)
     """
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin in (Union, types.UnionType):
         results = [fits(value, each) for each in inner]
         return True if True in results else None if None in results else False
@@ -197,7 +198,8 @@ def _describe(hint: Any) -> str:
     """Return a type in words."""
     words: list[str] = []
     for member in _members(hint):
-        origin, inner = get_origin(member), get_args(member)
+        origin = get_origin(member)
+        inner = get_args(member)
         if origin is Literal:
             words.append(f"one of {', '.join(map(str, inner))}")
         elif origin in _WORDS:

@@ -21,7 +21,9 @@ from pathlib import Path
 _PART_SUFFIX = ".part"
 _PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part(\.[0-9A-Za-z]{1,12})?")
 # AT_FDCWD and RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS: `os` has no such rename.
-_AT_CWD, _LINUX_EXCHANGE, _MACOS_SWAP = -100, 2, 2
+_AT_CWD = -100
+_LINUX_EXCHANGE = 2
+_MACOS_SWAP = 2
 
 
 @contextmanager

@@ -33,8 +33,10 @@ _BYTE_ORDER_MARKS = {
 }
 
 _SHORTENER = reprlib.Repr()
-_SHORTENER.maxlevel, _SHORTENER.maxstring = 3, 60
-_SHORTENER.maxother, _SHORTENER.maxlong = 60, 40
+_SHORTENER.maxlevel = 3
+_SHORTENER.maxstring = 60
+_SHORTENER.maxother = 60
+_SHORTENER.maxlong = 40
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
@@ -143,7 +145,8 @@ def decode_utf8(content: bytes) -> str:
     else:
         if "\0" not in text:
             return text
-        offset, fault = content.index(b"\0"), "NUL byte at offset"
+        offset = content.index(b"\0")
+        fault = "NUL byte at offset"
     line = content.count(b"\n", 0, offset) + 1
     encoding = next(
         (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
@@ -178,9 +181,11 @@ def parse_json(text: str, line: int = 1) -> Any:
         reason = error.msg.removesuffix(" starting at")
         where = f"line {line + error.lineno - 1}, column {error.colno}"
     except ValueError as error:
-        where, reason = f"line {line}", str(error)
+        where = f"line {line}"
+        reason = str(error)
     except RecursionError:
-        where, reason = f"line {line}", "nested too deeply"
+        where = f"line {line}"
+        reason = "nested too deeply"
     raise ValueError(f"{where}: invalid JSON ({reason})")
 
 

@@ -28,7 +28,8 @@ def score_signature(images: int, references: Iterable[int], *, java: Iterable[st
         'tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval|refs:all(4-5)|n:3|visattn:...'
     """
     counts = {*references}
-    minimum, maximum = min(counts), max(counts)
+    minimum = min(counts)
+    maximum = max(counts)
     count_range = f"{minimum}" if minimum == maximum else f"{minimum}-{maximum}"
     parts = ["tok:ptb-py", "bleu:closest", f"rouge:{BETA}", "cider:D", "df:eval", *java]
     parts += [f"refs:all({count_range})", f"n:{images}", f"visattn:{version('visattn')}"]

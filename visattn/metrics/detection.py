@@ -121,9 +121,11 @@ def _overlaps_by_image(detected: DetectedBoxes, true: TrueBoxes, label: int) -> 
     nothing = np.zeros(0, dtype=np.int64)
     pairs: list[_ImagePair] = []
     for image in sorted({*predicted, *real}):
-        rows, columns = predicted.get(image, nothing), real.get(image, nothing)
+        rows = predicted.get(image, nothing)
+        columns = real.get(image, nothing)
         rows = rows[np.argsort(-detected.score[rows], kind="stable")][: MAX_DETECTIONS[-1]]
-        boxes, crowd = detected.box[rows], true.crowd[columns]
+        boxes = detected.box[rows]
+        crowd = true.crowd[columns]
         iou = _overlaps(boxes, true.box[columns], crowd)
         pairs.append(
             _ImagePair(detected.score[rows], _areas(boxes), iou, true.area[columns], crowd)
@@ -198,7 +200,8 @@ def _precision_recall(
     images: list[_Matched], limit: int
 ) -> tuple[Float[np.ndarray, "i r"], Float[np.ndarray, " i"]]:
     """Return precision at each recall level, and the final recall, at each threshold; or NaN."""
-    num_thresholds, num_levels = len(IOU_THRESHOLDS), len(RECALL_LEVELS)
+    num_thresholds = len(IOU_THRESHOLDS)
+    num_levels = len(RECALL_LEVELS)
     total = sum(image.num_objects for image in images)
     if not total:
         return np.full((num_thresholds, num_levels), np.nan), np.full(num_thresholds, np.nan)
@@ -223,7 +226,8 @@ def _precision_recall(
 def _summarize(
     precision: dict[str, np.ndarray], recall: dict[tuple[str, int], np.ndarray]
 ) -> dict[str, float]:
-    overall, most = precision["all"], MAX_DETECTIONS[-1]
+    overall = precision["all"]
+    most = MAX_DETECTIONS[-1]
     values = {
         "AP": overall,
         "AP50": overall[:, :1],

@@ -52,7 +52,8 @@ def linear_imputation(
         return images.clone()
     size = 1 if images.device.type == "cpu" else max(1, len(images))  # one image fits into a cache
     with without_autocast(images.device):
-        values, masks = at_least_float32(images), known[:, None]
+        values = at_least_float32(images)
+        masks = known[:, None]
         parts = (slice(first, first + size) for first in range(0, len(images), size))
         solution = torch.cat([_solve(values[part], masks[part], tolerance) for part in parts])
     return torch.where(known[:, None], images, solution.to(images))
@@ -82,7 +83,8 @@ def _neighbor_sum(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     #     1/4  1/2  1/4                             1/12  1/6  1/12
     tent = values
     for axis in (2, 3):
-        last, previous = tent.shape[axis] - 1, tent
+        last = tent.shape[axis] - 1
+        previous = tent
         tent = previous.clone()
         tent.narrow(axis, 1, last).add_(previous.narrow(axis, 0, last), alpha=0.5)
         tent.narrow(axis, 0, last).add_(previous.narrow(axis, 1, last), alpha=0.5)
@@ -137,7 +139,8 @@ def _conjugate_gradients(
 
     The matrix is a grid Laplacian: symmetric, and positive definite if any pixel is known.
     """
-    grids, inside = [grid.to(initial) for grid in _coarse_grids(hole)], hole.to(initial)
+    grids = [grid.to(initial) for grid in _coarse_grids(hole)]
+    inside = hole.to(initial)
 
     def matrix_product(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         return (total * x - _neighbor_sum(x)) * inside
@@ -493,7 +496,8 @@ def insertion_deletion(
         randomly, not row by row.
     """
     ends = ends or perturbation_ends(score_function, images, schedule)
-    shares, blank = schedule.curve_fractions, torch.zeros_like(images)
+    shares = schedule.curve_fractions
+    blank = torch.zeros_like(images)
 
     def area(start: Tensor, end: Tensor, first: Tensor, last: Tensor) -> Tensor:
         inner = perturbation_curve(

@@ -24,7 +24,8 @@ def mask_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[
         tensor([[0.6667, 0.0000]])
     """
     height, width = mask.shape[-2:]
-    rows, columns = _overlap(grid[0], height), _overlap(grid[1], width)
+    rows = _overlap(grid[0], height)
+    columns = _overlap(grid[1], width)
     fractions = rows.to(mask.device) @ mask.double() @ columns.T.to(mask.device)
     return fractions.to(torch.get_default_dtype())
 
@@ -54,8 +55,10 @@ def box_coverage(
     #     inside      no        yes      yes      no
     #     cell        0          0        1        1
     x0, y0, x1, y1 = boxes.double().clamp(0, 1).unbind(-1)
-    x, y = _edges(x0, x1, columns), _edges(y0, y1, rows)
-    center_x, center_y = (x[..., 1:] + x[..., :-1]) / 2, (y[..., 1:] + y[..., :-1]) / 2
+    x = _edges(x0, x1, columns)
+    y = _edges(y0, y1, rows)
+    center_x = (x[..., 1:] + x[..., :-1]) / 2
+    center_y = (y[..., 1:] + y[..., :-1]) / 2
     inside_x = (x0[..., None] < center_x[..., None, :]) & (center_x[..., None, :] < x1[..., None])
     inside_y = (y0[..., None] < center_y[..., None, :]) & (center_y[..., None, :] < y1[..., None])
     covered = (inside_y.double().mT @ inside_x.double() > 0).double()
@@ -161,7 +164,8 @@ def paper_correctness(
     corners = (boxes.double() * PAPER_SIZE).round().clamp(1, PAPER_SIZE)
     pixels = torch.arange(1, PAPER_SIZE + 1, device=boxes.device)
     x0, y0, x1, y1 = corners.unsqueeze(-1).unbind(1)
-    inside_x, inside_y = (x0 <= pixels) & (pixels <= x1), (y0 <= pixels) & (pixels <= y1)
+    inside_x = (x0 <= pixels) & (pixels <= x1)
+    inside_y = (y0 <= pixels) & (pixels <= y1)
     mask = (inside_y.double().T @ inside_x.double() > 0).double()
     # Upsampling is linear and separable, so its transpose is applied to the mask instead.
     rows, columns = (_bicubic_matrix(cells).to(mask.device) for cells in weights.shape[-2:])

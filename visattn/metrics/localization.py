@@ -64,7 +64,8 @@ def pointing_game_hits(
     """
     rows = torch.arange(masks.shape[1], device=masks.device)[:, None]
     columns = torch.arange(masks.shape[2], device=masks.device)
-    y, x = points[:, 0, None, None], points[:, 1, None, None]
+    y = points[:, 0, None, None]
+    x = points[:, 1, None, None]
     apart = ((rows - y).square() + (columns - x).square()).double().masked_fill(~masks, torch.inf)
     return apart.amin((1, 2)) <= tolerance**2
 
@@ -214,7 +215,8 @@ def localization_scores(
         (1.0, 1.0, 0.5, 0.5)
     """
     visible = ~values.isnan()
-    inside, in_boxes = mask & visible, boxes & visible
+    inside = mask & visible
+    in_boxes = boxes & visible
     if not bool(inside.any()):
         raise ValueError("no part of the region is visible to the network, so its map has no score")
     batch = values[None]

@@ -116,7 +116,8 @@ def _simplify_character(character: str) -> str:
         return character
     if character in _REPLACEMENTS:
         return _REPLACEMENTS[character]
-    category, code = unicodedata.category(character), ord(character)
+    category = unicodedata.category(character)
+    code = ord(character)
     if code > 0xFFFF:  # such as emoji
         return " "
     if category in _LETTER_CATEGORIES:
@@ -272,12 +273,15 @@ def _token_ends(shape: str, start: int) -> tuple[int, ...]:
 
     The rule with the longest match applies; a token ends before its group `next`, if it has one.
     """
-    end, longest, pattern = start + 1, 0, ""
+    end = start + 1
+    longest = 0
+    pattern = ""
     for rule in _RULES[_character_kind(shape[start])]:
         match = rule.match(shape, start)
         # Of equally long matches the first rule has the token, so the order of the rules matters.
         if match is not None and match.end() > longest:
-            longest, pattern = match.end(), rule.pattern
+            longest = match.end()
+            pattern = rule.pattern
             end = match.start("next") if "next" in rule.groupindex else longest
     # Each of these is split after three letters: can not, gon na, lem me.
     return (start + 3, end) if pattern == _TWO_WORDS else (end,)

@@ -306,7 +306,8 @@ class SmallEncoder(ImageEncoder):
                 "channels must be a multiple of 4 and both sides of img_size multiples of "
                 f"{stride}, got channels={channels}, img_size={img_size}"
             )
-        self.channels, self.stride = channels, stride
+        self.channels = channels
+        self.stride = stride
         self.grid_size = (self.img_size[0] // stride, self.img_size[1] // stride)
         self.coord_scale = coord_scale
         self.stem = nn.Sequential(

@@ -88,7 +88,9 @@ class DenoisingQueries(nn.Module):
         label_noise: float = 0.2,
     ) -> None:
         super().__init__()
-        self.num_groups, self.box_noise, self.label_noise = num_groups, box_noise, label_noise
+        self.num_groups = num_groups
+        self.box_noise = box_noise
+        self.label_noise = label_noise
         self.labels = nn.Embedding(num_classes, dim)
 
     def forward(self, labels: Int[Tensor, "b m"], boxes: Float[Tensor, "b m 4"]) -> ObjectQueries:
@@ -98,7 +100,8 @@ class DenoisingQueries(nn.Module):
             labels: True classes; `NO_OBJECT` for padding.
             boxes: True boxes: center x, center y, width, height, relative to the image.
         """
-        groups, count = self.num_groups, labels.shape[1]
+        groups = self.num_groups
+        count = labels.shape[1]
         labels, boxes = labels.repeat(1, groups), boxes.repeat(1, groups, 1)
         real = labels != NO_OBJECT
         group = torch.arange(groups, device=labels.device).repeat_interleave(count)
@@ -405,13 +408,18 @@ class DETR(DenseModel):
                 "num_queries and num_decoder_layers must be at least 1, and dim a multiple of 8, "
                 f"got {num_queries}, {num_decoder_layers} and {dim}"
             )
-        self.dim, self.num_queries, self.num_heads = dim, num_queries, num_heads
-        self.num_encoder_layers, self.num_decoder_layers = num_encoder_layers, num_decoder_layers
-        self.mlp_ratio, self.num_points = mlp_ratio, num_points
+        self.dim = dim
+        self.num_queries = num_queries
+        self.num_heads = num_heads
+        self.num_encoder_layers = num_encoder_layers
+        self.num_decoder_layers = num_decoder_layers
+        self.mlp_ratio = mlp_ratio
+        self.num_points = num_points
         self.cross_attention: CrossAttention = cross_attention
         self.queries: QueryType = queries
         self.class_probability: ClassProbability = class_probability
-        self.two_stage, self.num_denoising_groups = two_stage, num_denoising_groups
+        self.two_stage = two_stage
+        self.num_denoising_groups = num_denoising_groups
         self._build_transformer()
         self._build_queries()
 
@@ -433,7 +441,9 @@ class DETR(DenseModel):
 
     def _build_queries(self) -> None:
         """Create contents, anchors or positions of the queries, and denoising queries."""
-        groups, count, dim = self.num_denoising_groups, self.num_queries, self.dim
+        groups = self.num_denoising_groups
+        count = self.num_queries
+        dim = self.dim
         num_classes = len(self.class_names)
         self.denoising = DenoisingQueries(num_classes, dim, num_groups=groups) if groups else None
         self.query_content = nn.Parameter(torch.randn(count, dim) * 0.02)
@@ -473,7 +483,8 @@ class DETR(DenseModel):
             scores, best = scores.max(-1, keepdim=True)
         else:
             best = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
-        count, num_classes = min(max_detections, scores[0].numel()), scores.shape[-1]
+        count = min(max_detections, scores[0].numel())
+        num_classes = scores.shape[-1]
         # A stable sort, since topk returns equal scores in any order.
         top, index = scores.flatten(1).sort(dim=1, descending=True, stable=True)
         top, index = top[:, :count], index[:, :count]

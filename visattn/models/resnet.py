@@ -48,7 +48,8 @@ class ZeroPadShortcut(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.extra_channels, self.stride = out_channels - in_channels, stride
+        self.extra_channels = out_channels - in_channels
+        self.stride = stride
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c2 y2 x2"]:
         """Return the subsampled features with additional channels of zeros."""
@@ -82,8 +83,10 @@ class BasicUnit(nn.Module):
     ) -> None:
         super().__init__()
         inner = inner_channels or out_channels
-        self.conv1, self.bn1 = create_conv(in_channels, inner, 3, stride), nn.BatchNorm2d(inner)
-        self.conv2, self.bn2 = create_conv(inner, out_channels, 3), nn.BatchNorm2d(out_channels)
+        self.conv1 = create_conv(in_channels, inner, 3, stride)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = create_conv(inner, out_channels, 3)
+        self.bn2 = nn.BatchNorm2d(out_channels)
         self.attention = create_block(out_channels) if create_block else None
         self.downsample = _create_shortcut(in_channels, out_channels, stride, zero_pad=zero_pad)
 
@@ -122,9 +125,12 @@ class BottleneckUnit(nn.Module):
     ) -> None:
         super().__init__()
         inner = inner_channels or out_channels // 4
-        self.conv1, self.bn1 = create_conv(in_channels, inner, 1), nn.BatchNorm2d(inner)
-        self.conv2, self.bn2 = create_conv(inner, inner, 3, stride), nn.BatchNorm2d(inner)
-        self.conv3, self.bn3 = create_conv(inner, out_channels, 1), nn.BatchNorm2d(out_channels)
+        self.conv1 = create_conv(in_channels, inner, 1)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = create_conv(inner, inner, 3, stride)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = create_conv(inner, out_channels, 1)
+        self.bn3 = nn.BatchNorm2d(out_channels)
         self.attention = create_block(out_channels) if create_block else None
         self.downsample = _create_shortcut(in_channels, out_channels, stride, zero_pad=zero_pad)
 
@@ -266,7 +272,8 @@ class AttentionResNet(ImageClassifier):
             else nn.Identity()
         )
         stem = create_conv(len(mean), self.stem_width, *((7, 2) if layout.large else (3, 1)))
-        self.conv1, self.bn1 = stem, nn.BatchNorm2d(self.stem_width)
+        self.conv1 = stem
+        self.bn1 = nn.BatchNorm2d(self.stem_width)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if layout.large else nn.Identity()
         self._stage_names = tuple(f"layer{index + 1}" for index in range(len(layout.units)))
         channels = self.stem_width

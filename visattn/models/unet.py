@@ -54,7 +54,8 @@ class UNetLevel(nn.Module):
         block_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        arguments, width = dict(block_kwargs or {}), in_channels + skip_channels
+        arguments = dict(block_kwargs or {})
+        width = in_channels + skip_channels
         gated = block is not None and block_class(block) is AttentionGate
         self.gate = (
             AttentionGate(skip_channels, **{"signal_channels": in_channels, **arguments})
@@ -137,7 +138,8 @@ class UNet(DenseModel):
         if len(class_names) < 2:
             raise ValueError(f"class_names must be at least two, got {list(class_names)}")
         self.decoder_channels = tuple(decoder_channels)
-        self.block, self.block_kwargs = parse_block_name(block), dict(block_kwargs or {})
+        self.block = parse_block_name(block)
+        self.block_kwargs = dict(block_kwargs or {})
         stages = _pyramid_channels(encoder)
         num_levels = len(stages) - 1
         if len(self.decoder_channels) < num_levels or min(self.decoder_channels) < 1:

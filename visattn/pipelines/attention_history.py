@@ -107,8 +107,12 @@ class AttentionHistory:
         self.images = [read_image(image) for image in list_images(images)]
         check_argument("every_n_steps", every_n_steps, int, (1, sys.maxsize))
         check_argument("max_cost", max_cost, float, (1e-9, 1))
-        self.folder, self.method, self.target = Path(folder), method, target
-        self.every_n_steps, self.max_cost, self.options = every_n_steps, max_cost, options
+        self.folder = Path(folder)
+        self.method = method
+        self.target = target
+        self.every_n_steps = every_n_steps
+        self.max_cost = max_cost
+        self.options = options
         self.names = _unique_names(self.images)
         self.records = _read_records(self.folder / _TABLE)
         self.seconds = 0.0
@@ -188,16 +192,21 @@ class AttentionHistory:
         return list(maps)
 
     def _record(self, step: int, name: str, attention_map: AttentionMap) -> MapRecord:
-        values, info = attention_map.values.detach().float().cpu(), attention_map.info
-        before, empty = self.last_maps.get(name), info.empty
+        values = attention_map.values.detach().float().cpu()
+        info = attention_map.info
+        before = self.last_maps.get(name)
+        empty = info.empty
         self.last_maps[name] = values
-        correlation, x, y = float("nan"), float("nan"), float("nan")
+        correlation = float("nan")
+        x = float("nan")
+        y = float("nan")
         if before is not None and before.shape == values.shape and not empty:
             correlation = float(spearman_correlation(before.reshape(1, -1), values.reshape(1, -1)))
         if values.ndim == 2 and not empty:
             placed = attention_map.resize_to_image().nan_to_num(-float("inf"))
             row, column = divmod(int(placed.argmax()), placed.shape[1])
-            x, y = column + 0.5, row + 0.5
+            x = column + 0.5
+            y = row + 0.5
         score = info.score if isinstance(info.score, int | float) else float("nan")
         return MapRecord(step, name, info.target_name, score, x, y, correlation, empty)
 

@@ -204,7 +204,8 @@ def word_log_probs(
         features: Encoder features of the images.
         words: Token ids of the caption, without start and end.
     """
-    count, length = len(features), len(words)
+    count = len(features)
+    length = len(words)
     tokens = torch.tensor([START, *words], device=features.device)
     lengths = torch.full((count,), length, device=features.device)
     output = model.teacher_force(features, tokens[:-1].expand(count, -1), lengths)
@@ -315,7 +316,9 @@ class CaptionerWords:
             word.
         """
         pixels, geometry = self._input
-        model, grid, size = self.model, self.model.encoder.grid_size, pixels.shape[2:]
+        model = self.model
+        grid = self.model.encoder.grid_size
+        size = pixels.shape[2:]
         side = 2 if window_cells is None else window_cells
         windows = occlusion_windows(grid, window_size=(side, side), stride=(1, 1))
         windows = windows.to(pixels.device)

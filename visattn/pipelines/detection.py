@@ -424,6 +424,7 @@ def _select_queries(scores: Float[Tensor, " n"], queries: Queries) -> list[int]:
 def _to_image_boxes(boxes: Float[Tensor, "q 4"], image: LoadedImage) -> Float[Tensor, "q 4"]:
     """Return boxes in pixels from center, width and height as shares of the image."""
     height, width = image.size
-    center, half = boxes[:, :2], boxes[:, 2:] / 2
+    center = boxes[:, :2]
+    half = boxes[:, 2:] / 2
     corners = torch.cat([center - half, center + half], 1)
     return corners * torch.tensor([width, height, width, height])

@@ -156,7 +156,8 @@ class Explainer:
         self._explained = model if isinstance(model, ExplainedModel) else None
         self.model = model.model if isinstance(model, ExplainedModel) else model
         self.class_names = class_names
-        self.img_size, self.transform = img_size, transform
+        self.img_size = img_size
+        self.transform = transform
         self.resize_mode: ResizeMode | None = resize_mode
         self.align: Align = align
         self.dense = dense

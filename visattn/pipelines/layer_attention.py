@@ -91,7 +91,8 @@ def _chunks(indices: Sequence[int], layers: Sequence[AttentionLayer]) -> list[li
 
 
 def _num_weights(layer: AttentionLayer) -> int:
-    prefix, keys = len(layer.prefix_tokens), layer.key_grid or layer.grid
+    prefix = len(layer.prefix_tokens)
+    keys = layer.key_grid or layer.grid
     queries = layer.grid[0] * layer.grid[1] + prefix
     return (layer.num_heads or 1) * queries * (keys[0] * keys[1] + prefix)
 
@@ -101,7 +102,8 @@ def _recorded_layer(
 ) -> RecordedLayer:
     values = attention_map.values.float().cpu()
     weights = with_query_axis(values.flatten(-2))[0].unflatten(-1, values.shape[-2:])
-    count, patches = weights.shape[1], layer.grid[0] * layer.grid[1]
+    count = weights.shape[1]
+    patches = layer.grid[0] * layer.grid[1]
     recorded = attention_map.info.prefix_tokens
     prefix = layer.prefix_tokens if recorded is None else recorded
     queries = prefix if count in (len(prefix), len(prefix) + patches) else ()

@@ -108,7 +108,8 @@ def _scan_images(
     rollout = model.rollout(
         model.normalize(inputs), noise=noise, init_locations=starts, locations=paths
     )
-    locations, logits = rollout.locations[:, 0].float(), rollout.logits[:, 0]
+    locations = rollout.locations[:, 0].float()
+    logits = rollout.logits[:, 0]
     if not (locations.isfinite().all() and logits.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
     patches = model.patches(inputs, locations).cpu()

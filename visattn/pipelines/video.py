@@ -108,8 +108,10 @@ def _shifted_difference(
     before: Float[np.ndarray, "32 32"], after: Float[np.ndarray, "32 32"], down: int, right: int
 ) -> float:
     # If all moved right by 3, columns 3 to 31 show what columns 0 to 28 showed before.
-    rows, columns = _overlap(down), _overlap(right)
-    rows_before, columns_before = _overlap(-down), _overlap(-right)
+    rows = _overlap(down)
+    columns = _overlap(right)
+    rows_before = _overlap(-down)
+    columns_before = _overlap(-right)
     return float(np.abs(after[rows, columns] - before[rows_before, columns_before]).mean())
 
 
@@ -160,7 +162,8 @@ class FrameCaptions:
     text_lines = 3  # below each frame
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
-        self.model, self.options = model, options
+        self.model = model
+        self.options = options
 
     def prepare(self, frames: Sequence[ImageLike]) -> Sequence[ImageLike]:
         """Return the frames: the captioner prepares them itself."""
@@ -217,7 +220,8 @@ class FrameGlimpses:
 
 
 def _mean_map(result: Caption) -> AttentionMap:
-    maps, gates = result.maps.values, torch.tensor(result.gates)
+    maps = result.maps.values
+    gates = torch.tensor(result.gates)
     if len(result.words):
         values = (maps * gates.view(-1, 1, 1)).sum(0) / gates.sum().clamp_min(1e-6)
     else:
@@ -464,7 +468,8 @@ def contact_sheet(
     """
     grid = compute_tile_grid(tiles[0][2].shape[:2], len(tiles), _SHEET_WIDTH)
     page, places = create_titled_page(title, grid, _SHEET_WIDTH, 8 + 16 * lines, 12)
-    pen, font = ImageDraw.Draw(page), load_font(SMALL)
+    pen = ImageDraw.Draw(page)
+    font = load_font(SMALL)
     for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
         page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
         label = wrap_text(f"{format_time(seconds)}  {text}", font, grid.tile_size[1], lines)
@@ -544,7 +549,8 @@ def _running_scales(
     for each in frames:
         scale = map_scale([each.map])
         if before is not None:
-            lowest, highest = min(before.vmin, scale.vmin), max(before.vmax, scale.vmax)
+            lowest = min(before.vmin, scale.vmin)
+            highest = max(before.vmax, scale.vmax)
             scale = replace(scale, vmin=lowest, vmax=highest)
         before = scale
         yield each.frame, each.map, scale
@@ -584,7 +590,8 @@ def _draw(
     lines: int,
 ) -> None:
     """Write the movie and the contact sheet."""
-    step, tiles = max(1, -(-total // _SHEET_FRAMES)), []
+    step = max(1, -(-total // _SHEET_FRAMES))
+    tiles = []
     with open_mp4(result.movie, result.fps) as writer:
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)

@@ -63,13 +63,15 @@ def _time_major(model: Any, tokens: Tensor, _: Sequence[Any]) -> Volume:
     size = config.tubelet_size
     depth = size if isinstance(size, int) else size[0]
     side = config.patch_size if isinstance(size, int) else size[1]
-    count, cells = config.num_frames // depth, config.image_size // side
+    count = config.num_frames // depth
+    cells = config.image_size // side
     return tokens[-count * cells * cells :].unflatten(0, (count, cells, cells))
 
 
 def _patch_major(model: Any, tokens: Tensor, _: Sequence[Any]) -> Volume:
     """Return tokens of all frames, patch after patch, without the class token."""
-    cells, frames = model.config.image_size // model.config.patch_size, model.config.num_frames
+    cells = model.config.image_size // model.config.patch_size
+    frames = model.config.num_frames
     return tokens[1:].unflatten(0, (cells, cells, frames)).permute(2, 0, 1, 3)
 
 
@@ -154,7 +156,8 @@ class VideoExplainer:
     ) -> None:
         self.align: Align = align
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, (), "")
-        self.model, name = loaded.model, type(loaded.model).__name__
+        self.model = loaded.model
+        name = type(loaded.model).__name__
         self._placements: dict[Any, GridPlacement | None] = {}
         if not takes_clips(self.model) or name not in _FAMILIES:
             raise ValueError(
@@ -254,7 +257,8 @@ class VideoExplainer:
         """Return where the cells of the explained features lie on each frame."""
         key = (tuple(shape), grid)
         if key not in self._placements:
-            module, names = self._family.module(self.model), self.model.named_modules()
+            module = self._family.module(self.model)
+            names = self.model.named_modules()
             site = next(name for name, child in names if child is module)
             traced = trace_grids(self.model, self.model, (2, *shape[1:]))
             find = traced.input if self._family.of_input else traced.output
@@ -269,12 +273,14 @@ class VideoExplainer:
         Args:
             inputs: A clip as the model takes it.
         """
-        leaf, rest = torch.empty(0), ()
+        leaf = torch.empty(0)
+        rest = ()
 
         def of_input(_: nn.Module, args: Any, kwargs: Any) -> Any:
             nonlocal leaf, rest
             values = args[0] if args else kwargs["hidden_states"]
-            leaf, rest = values.detach().requires_grad_(), args[1:]
+            leaf = values.detach().requires_grad_()
+            rest = args[1:]
             return ((leaf, *rest), kwargs) if args else (args, {**kwargs, "hidden_states": leaf})
 
         def of_output(_: nn.Module, __: Any, output: Tensor) -> Tensor:

@@ -193,7 +193,8 @@ def sdpa_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | 
     if key.shape[1] != query.shape[1]:  # grouped-query attention
         repeats = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
-    mask, bias = arguments.get("attn_mask"), None
+    mask = arguments.get("attn_mask")
+    bias = None
     if mask is not None and mask.dtype != torch.bool:
         mask, bias = None, mask  # a mask of numbers is added to the scores
     if arguments.get("is_causal"):  # torch refuses it beside a mask
@@ -317,7 +318,8 @@ def _multihead_call(
         for tensor, (weight, bias) in zip(tokens, _input_projections(arguments), strict=True)
     )
     shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
-    weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
+    weight = arguments["out_proj_weight"]
+    bias = arguments["out_proj_bias"]
     return AttentionCall(
         shape,
         queries,
@@ -347,7 +349,8 @@ def _multihead_bias(
 ) -> Tensor | None:
     """Return masks as a bias of the scores; in masks of this layer True = may not attend."""
     total: Tensor | None = None
-    padding, attn_mask = arguments["key_padding_mask"], arguments["attn_mask"]
+    padding = arguments["key_padding_mask"]
+    attn_mask = arguments["attn_mask"]
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask.unflatten(0, shape[:2])
     for mask in (None if padding is None else padding[:, None, None], attn_mask):

@@ -61,7 +61,8 @@ class _ChangedAttention:
             modules = dict(self.model.named_modules())
             for site, module in modules.items():
                 if isinstance(module, Tap) and module.kind == "tokens":
-                    attention, hook = modules[site.rpartition(".")[0]], self._output_hook(site)
+                    attention = modules[site.rpartition(".")[0]]
+                    hook = self._output_hook(site)
                     stack.callback(attention.register_forward_hook(hook).remove)
             stack.enter_context(self.calls.hooked(self.model, _on_enter, self._on_exit))
             stack.enter_context(AttentionInterceptor(self.calls, self, self.replace))
@@ -169,7 +170,8 @@ def read_by_change(
             return Reading(unread)
         last = read[-1]
         layout = layouts[last.site][0]
-        num_prefix, cells = len(last.prefix_tokens), last.grid[0] * last.grid[1]
+        num_prefix = len(last.prefix_tokens)
+        cells = last.grid[0] * last.grid[1]
         rows = test.rows_of(last.site, num_prefix, cells)
     except (RuntimeError, ValueError, NotImplementedError):  # of a model that takes no batches
         return None

@@ -144,9 +144,11 @@ def measured_placement(
     fields = gradients.center(near), gradients.center(far)
     if fields[0] is None or fields[1] is None:
         return None
-    steps, starts = [0.0, 0.0], [0.0, 0.0]
+    steps = [0.0, 0.0]
+    starts = [0.0, 0.0]
     for axis in (0, 1):
-        first, last = fields[0].center[axis], fields[1].center[axis]
+        first = fields[0].center[axis]
+        last = fields[1].center[axis]
         steps[axis] = (last - first) / (far[axis] - near[axis])
         starts[axis] = first - near[axis] * steps[axis]
         widths = [field.deviation[axis] for field in fields if field is not None]
@@ -174,7 +176,8 @@ class _CellGradients:
     """
 
     def __init__(self, explained: ExplainedModel, layer: FeatureLayer) -> None:
-        self.explained, self.layer = explained, layer
+        self.explained = explained
+        self.layer = layer
 
     def center(self, cell: tuple[int, int]) -> _Field | None:
         """Return what a cell looks at, as the mean over noise images; None without a gradient.
@@ -182,7 +185,8 @@ class _CellGradients:
         Args:
             cell: Row and column.
         """
-        info, random = self.explained.info, torch.Generator().manual_seed(0)
+        info = self.explained.info
+        random = torch.Generator().manual_seed(0)
         shape = (_NOISE_IMAGES, len(info.mean), *info.input_size)
         weights = (weight for weight in self.explained.model.parameters())
         like = next((weight for weight in weights if weight.is_floating_point()), torch.zeros(()))
@@ -410,7 +414,8 @@ def _extent(canvas: Geometry) -> tuple[float, float]:
 
 def _block_images(explained: ExplainedModel) -> Float[Tensor, "m c y x"]:
     """Return a noise image, and copies of it with one changed block each."""
-    size, random = explained.info.input_size, torch.Generator().manual_seed(0)
+    size = explained.info.input_size
+    random = torch.Generator().manual_seed(0)
     base, change = torch.randn(2, len(explained.info.mean), *size, generator=random)
     images = [0.5 * base]
     for center in _BLOCK_CENTERS:
@@ -496,7 +501,8 @@ def to_grid(features: Tensor, layer: FeatureLayer) -> Float[Tensor, "b d gy gx"]
         >>> to_grid(torch.zeros(7, 2 + 15, 4), FeatureLayer("norm", "b n c", (3, 5), 2)).shape
         torch.Size([7, 4, 3, 5])
     """
-    axes, count = layer.layout.split(), layer.grid[0] * layer.grid[1]
+    axes = layer.layout.split()
+    count = layer.grid[0] * layer.grid[1]
     if not has_layout(features, layer):
         raise ValueError(
             f"{layer.site} must return [{layer.layout}] with a grid of {layer.grid[0]} x "

@@ -145,7 +145,8 @@ def run_with_gradients(
             handle = module.register_forward_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         output = forward(image)
-    run.calls, has_scores = tracer.calls, True
+    run.calls = tracer.calls
+    has_scores = True
     run.output = detect_output_layout(output, len(image), num_classes)
     if not run.output.error:
         output = class_scores(output, len(image), run.output)
@@ -234,7 +235,8 @@ def find_pooled_features(
             )
         if run.scores:
             search = _PoolingSearch(run, quadrants)
-            result, graph = replace(search.search(), output=run.output), search.graph
+            result = replace(search.search(), output=run.output)
+            graph = search.graph
         else:
             result = PooledFeatures(error="its scores have no gradient with respect to the image")
             graph = None
@@ -360,7 +362,8 @@ class _PoolingSearch:
     """
 
     def __init__(self, run: GradientRun, quadrants: QuadrantProbeResult) -> None:
-        self.run, self.quadrants = run, quadrants
+        self.run = run
+        self.quadrants = quadrants
         self.vector_positions = max([_VECTOR_POSITIONS, *quadrants.num_prefix_tokens.values()])
         self.graph = GradientGraph([gradient_edge(scores) for scores in run.scores])
         self.inside_attention = set[Edge]()
@@ -476,7 +479,8 @@ class _PoolingSearch:
         if output is None or output.tensor.ndim != 4:
             return None
         rows, columns = output.tensor.shape[2:]
-        grid, size = (rows, columns), self.run.image_size
+        grid = (rows, columns)
+        size = self.run.image_size
         if not fits(grid, size) and not covers(grid, size):
             return None
         aligned = {out.edge for out in self.run.outputs if _is_plane(out.layer)}

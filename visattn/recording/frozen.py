@@ -206,7 +206,8 @@ class _DirectCalls:
     """
 
     def __init__(self) -> None:
-        self._lock, self._count = Lock(), 0
+        self._lock = Lock()
+        self._count = 0
         self._originals: dict[str, Any] = {}
 
     @contextmanager

@@ -109,7 +109,9 @@ def received_colors(
 def _color_map(image: Float[Tensor, "k c y x"]) -> ColorMap:
     """Return the map of colors from images in black, each primary color, and gray."""
     center = image[:, :, image.shape[2] // 2, image.shape[3] // 2].cpu()
-    black, primary, gray = center[0], center[1:-1] - center[0], center[-1]
+    black = center[0]
+    primary = center[1:-1] - center[0]
+    gray = center[-1]
     scale = primary.diagonal()
     size = float(primary.abs().max()) * _TOLERANCE
     mixed = (primary - scale.diag()).abs().max() > size

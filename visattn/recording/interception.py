@@ -64,7 +64,8 @@ class AttentionInterceptor(TorchFunctionMode):
         identity_attention: bool = False,
     ) -> None:
         super().__init__()
-        self.calls, self.listener = calls, listener
+        self.calls = calls
+        self.listener = listener
         self.replace_weights = replace_weights
         self.identity_attention = identity_attention
 

@@ -85,12 +85,15 @@ class KeySources(TorchFunctionMode):
         share_zeros: bool = False,
     ) -> None:
         super().__init__()
-        self.model, self.zero_attention = model, zero_attention
-        self.skip, self.last = skip, last
+        self.model = model
+        self.zero_attention = zero_attention
+        self.skip = skip
+        self.last = last
         self.full_precision = full_precision and any(p.dtype in HALF for p in model.parameters())
         self.calls = ModuleCallStack()
         self.sources: dict[str, KeySource] = {}
-        self.trace, self.share_zeros = trace, share_zeros
+        self.trace = trace
+        self.share_zeros = share_zeros
         self._linear: dict[int, Tensor] = {}
         self._projections: set[int] = set()
         self._ended = False
@@ -215,7 +218,9 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     """
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    pixels, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
+    pixels = arguments["input"]
+    weight = arguments["weight"]
+    bias = arguments.get("bias")
     kernel = weight.shape[2:]
     stride, padding, dilation = (
         (each,) * len(kernel) if isinstance(each, int) else each
@@ -235,7 +240,8 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     for axis, size in enumerate(kernel):
         pixels = pixels.unflatten(2 + 2 * axis, (-1, size))
     axes = len(kernel)
-    cells, inner = range(2, 2 + 2 * axes, 2), range(3, 3 + 2 * axes, 2)
+    cells = range(2, 2 + 2 * axes, 2)
+    inner = range(3, 3 + 2 * axes, 2)
     patches = pixels.permute(0, *cells, 1, *inner).flatten(1 + axes)
     return F.linear(patches, weight.flatten(1), bias).movedim(-1, 1)
 

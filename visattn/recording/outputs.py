@@ -466,7 +466,8 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
             "a box of a query needs pred_boxes [b, q, 4] of center, width and height between 0 and "
             f"1, got {describe_output(output)}; {_CALLABLE}"
         )
-    center, half = boxes[..., :2], boxes[..., 2:] / 2
+    center = boxes[..., :2]
+    half = boxes[..., 2:] / 2
     corners = torch.cat((center - half, center + half), -1)
     return corners * corners.new_tensor((size[1], size[0]) * 2)
 
@@ -507,7 +508,8 @@ def read_detections(
             f"image, or logits and pred_boxes of queries; got {describe_output(output)}; "
             f"{_CALLABLE}"
         )
-    logits, boxes = query_logits(output), query_boxes(output, size)
+    logits = query_logits(output)
+    boxes = query_boxes(output, size)
     extra = None if num_classes is None else logits.shape[2] - num_classes
     if extra not in (0, 1):
         known = "is unknown" if num_classes is None else f"is {num_classes}"
@@ -518,7 +520,8 @@ def read_detections(
         )
     if extra:
         shares = logits.softmax(2)
-        scores, objectness = shares[..., :-1], 1 - shares[..., -1]
+        scores = shares[..., :-1]
+        objectness = 1 - shares[..., -1]
     else:
         scores = logits.sigmoid()
         objectness = scores.amax(2)

@@ -241,7 +241,8 @@ def _sliced(line: Line, axis: int, first: int, stride: int, size: int) -> Line |
     if inside:
         body = line.with_axis(axis, part.runs)
         return _sliced(body, axis, first - part.lead, 1, size)
-    lead, tail = max(part.lead - first, 0), max(part.tail - (total - end), 0)
+    lead = max(part.lead - first, 0)
+    tail = max(part.tail - (total - end), 0)
     return line.with_axis(axis, _with_tokens(lead, part.runs, tail))
 
 
@@ -265,7 +266,9 @@ def _concatenated(lines: Sequence[Line | None], sizes: Sequence[int], axis: int)
     line = lines[index]
     if along.count(True) > 1 or line is None:
         return None
-    lead, tail, parts = sum(sizes[:index]), sum(sizes[index + 1 :]), line.axes[axis]
+    lead = sum(sizes[:index])
+    tail = sum(sizes[index + 1 :])
+    parts = line.axes[axis]
     if isinstance(part := parts[0], Tokens):
         runs, lead, tail = part.runs, part.lead + lead, part.tail + tail
     else:
@@ -325,7 +328,8 @@ def pointwise(op: Operation) -> list[Line | None]:
 def _convolution(op: Operation) -> list[Line | None]:
     image, weight, _, strides, paddings, dilations, transposed = op.args[:7]
     # A bias has no place, so that `line` is that of the image; weights never have one.
-    line, count = op.line_of(image), weight.ndim - 2
+    line = op.line_of(image)
+    count = weight.ndim - 2
     if line is None:
         return [None]
     options = zip(
@@ -335,7 +339,8 @@ def _convolution(op: Operation) -> list[Line | None]:
     channel = image.ndim - count - 1
     line = _averaged(line, [channel]).with_axis(channel, still(op.outputs[0].shape[channel]))
     for axis, (kernel, stride, padding, dilation) in enumerate(options, channel + 1):
-        size, extent = op.outputs[0].shape[axis], (kernel - 1) * dilation + 1
+        size = op.outputs[0].shape[axis]
+        extent = (kernel - 1) * dilation + 1
         if transposed:  # output i is input (i + padding - (extent - 1) / 2) / stride
             first = (padding - (extent - 1) / 2) / stride
             line = line and _resampled(line, axis, size, 1 / stride, first)
@@ -345,7 +350,8 @@ def _convolution(op: Operation) -> list[Line | None]:
 
 
 def _pooling(op: Operation) -> list[Line | None]:
-    line, kernels = op.line_of(op.args[0]), op.args[1]
+    line = op.line_of(op.args[0])
+    kernels = op.args[1]
     count = len(kernels)
     strides = pair(op.args[2], count) if len(op.args) > 2 and op.args[2] else kernels
     paddings = pair(op.args[3], count) if len(op.args) > 3 else [0] * count
@@ -353,7 +359,8 @@ def _pooling(op: Operation) -> list[Line | None]:
     dilations = pair(op.args[4], count) if has_dilation else [1] * count
     options = zip(pair(kernels, count), strides, paddings, dilations, strict=True)
     for axis, (kernel, stride, padding, dilation) in enumerate(options, op.args[0].ndim - count):
-        size, extent = op.outputs[0].shape[axis], (kernel - 1) * dilation + 1
+        size = op.outputs[0].shape[axis]
+        extent = (kernel - 1) * dilation + 1
         line = line and slid(line, axis, size, kernel=extent, stride=stride, before=padding)
     return [line, *[None] * (len(op.outputs) - 1)]
 
@@ -369,23 +376,25 @@ def _adaptive_pooling(op: Operation) -> list[Line | None]:
 
 
 def _interpolation(op: Operation) -> list[Line | None]:
-    line, aligned = (
-        op.line_of(op.args[0]),
-        op.kwargs.get("align_corners", op.args[2] if len(op.args) > 2 else None),
-    )
+    line = op.line_of(op.args[0])
+    aligned = op.kwargs.get("align_corners", op.args[2] if len(op.args) > 2 else None)
     for axis in range(2, op.args[0].ndim):
-        count, size = op.args[0].shape[axis], op.outputs[0].shape[axis]
+        count = op.args[0].shape[axis]
+        size = op.outputs[0].shape[axis]
         # Half-pixel centers; with align_corners the outermost centers stay where they are.
-        ratio, first = count / size, (count / size - 1) / 2
+        ratio = count / size
+        first = (count / size - 1) / 2
         if aligned is True and size > 1:
-            ratio, first = (count - 1) / (size - 1), 0.0
+            ratio = (count - 1) / (size - 1)
+            first = 0.0
         line = line and _resampled(line, axis, size, ratio, first)
     return [line]
 
 
 def _pixel_shuffle(op: Operation) -> list[Line | None]:
     """Give the cells that one cell is unfolded into its own center, on average."""
-    line, channel = op.line_of(op.args[0]), op.args[0].ndim - 3
+    line = op.line_of(op.args[0])
+    channel = op.args[0].ndim - 3
     line = line and _averaged(line, [channel])
     line = line and line.with_axis(channel, still(op.outputs[0].shape[channel]))
     for axis in (channel + 1, channel + 2):
@@ -430,7 +439,8 @@ def _expand(op: Operation) -> list[Line | None]:
 
 
 def _repeat(op: Operation) -> list[Line | None]:
-    line, shape = op.line_of(op.args[0]), op.outputs[0].shape
+    line = op.line_of(op.args[0])
+    shape = op.outputs[0].shape
     if line is None:
         return [None]
     axes = ((),) * (len(shape) - len(line.axes)) + line.axes
@@ -468,7 +478,8 @@ def _unbind(op: Operation) -> list[Line | None]:
 
 
 def _split(op: Operation) -> list[Line | None]:
-    line, axis = op.line_of(op.args[0]), (op.args[2] if len(op.args) > 2 else 0) % op.args[0].ndim
+    line = op.line_of(op.args[0])
+    axis = (op.args[2] if len(op.args) > 2 else 0) % op.args[0].ndim
     lines: list[Line | None] = []
     first = 0
     for part in op.outputs:
@@ -493,7 +504,8 @@ def _stack(op: Operation) -> list[Line | None]:
 
 
 def _reduction(op: Operation) -> list[Line | None]:
-    line, count = op.line_of(op.args[0]), op.args[0].ndim
+    line = op.line_of(op.args[0])
+    count = op.args[0].ndim
     dims = next((arg for arg in op.args[1:] if isinstance(arg, (list, tuple))), None)
     if dims is None and len(op.args) > 1 and type(op.args[1]) is int:
         dims = [op.args[1]]
@@ -532,7 +544,8 @@ def _linear(op: Operation) -> list[Line | None]:
 
 
 def _roll(op: Operation) -> list[Line | None]:
-    line, dims = op.line_of(op.args[0]), op.args[2] if len(op.args) > 2 else ()
+    line = op.line_of(op.args[0])
+    dims = op.args[2] if len(op.args) > 2 else ()
     for shift, dim in zip(op.args[1], dims, strict=False):
         runs = list(steps(line.axes[dim % op.args[0].ndim])) if line else []
         # Windows are made of the rolled tensor, and a second roll brings all back: the line stays,
@@ -554,7 +567,8 @@ def _flip(op: Operation) -> list[Line | None]:
 
 
 def _unfold(op: Operation) -> list[Line | None]:
-    line, axis = op.line_of(op.args[0]), op.args[1] % op.args[0].ndim
+    line = op.line_of(op.args[0])
+    axis = op.args[1] % op.args[0].ndim
     if line is None or len(line.axes[axis]) > 1:
         return [None]
     [step] = [run.step for run in steps(line.axes[axis])] or [0.0]
@@ -567,7 +581,8 @@ def _im2col(op: Operation) -> list[Line | None]:
     line = op.line_of(op.args[0])
     if line is None or op.args[0].ndim != 4:
         return [None]
-    channels, kept = still(op.args[0].shape[1]), list[Run | Tokens]()
+    channels = still(op.args[0].shape[1])
+    kept = list[Run | Tokens]()
     inside: list[Run | Tokens] = list(channels)
     for axis, (kernel, dilation, padding, stride) in enumerate(zip(*op.args[1:5], strict=True), 2):
         count = (op.args[0].shape[axis] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1

@@ -121,8 +121,10 @@ class ModelProbe:
         prefix_tokens: tuple[str, ...],
         quadrants: QuadrantProbeResult,
     ) -> None:
-        self.model, self.image_size = model, image_size
-        self.prefix_tokens, self.quadrants = prefix_tokens, quadrants
+        self.model = model
+        self.image_size = image_size
+        self.prefix_tokens = prefix_tokens
+        self.quadrants = quadrants
         self.calls = ModuleCallStack(probing=True)
         self.grids = GridProbe(image_size, prefix_tokens, quadrants.grids)
         self.result = ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants)
@@ -279,7 +281,8 @@ class ModelProbe:
             if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
                 return
             heads = weights.shape[1] if weights.ndim > 2 else None
-            window, shift = tap.notes.get("window"), tap.notes.get("shift", (0, 0))
+            window = tap.notes.get("window")
+            shift = tap.notes.get("shift", (0, 0))
             layer = AttentionLayer(
                 site, tap.grid, heads, tap.roles, None, window, shift, tap.single_query
             )
@@ -292,10 +295,12 @@ class ModelProbe:
 
 def _is_aligned(quadrants: QuadrantProbeResult, call: ModuleCall, layout: ObservedTokens) -> bool:
     """Whether the tokens of attention respond to quadrants at their inferred positions."""
-    tokens, layer = quadrants.attention_tokens.get((call.site, call.index)), layout.layer
+    tokens = quadrants.attention_tokens.get((call.site, call.index))
+    layer = layout.layer
     if tokens is None:
         return False
-    key_grid, prefix = layer.key_grid or layer.grid, len(layout.key_prefix_tokens)
+    key_grid = layer.key_grid or layer.grid
+    prefix = len(layout.key_prefix_tokens)
     if not tokens_aligned(tokens.keys, key_grid, prefix, layout.windows):
         return False
     if layer.single_query or tokens.queries is None:

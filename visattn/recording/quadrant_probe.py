@@ -265,7 +265,8 @@ class QuadrantProbe:
     """
 
     def __init__(self, model: nn.Module, image_size: tuple[int, int]) -> None:
-        self.model, self.image_size = model, image_size
+        self.model = model
+        self.image_size = image_size
         self.calls = ModuleCallStack(probing=True)
         self.result = QuadrantProbeResult()
 
@@ -298,7 +299,8 @@ class QuadrantProbe:
         """Store the contents of the tokens of an attention call."""
         self.result.attention_modules.add(call.site)
         groups, _, _, keys = attention.shape
-        values, queries = attention.values, attention.queries
+        values = attention.values
+        queries = attention.queries
         # Values of other sizes than the keys say nothing of the keys; the weights, as columns, do.
         if values is None or values.shape[:1] + values.shape[2:3] != (groups, keys):
             values = attention.compute_weights(slice(None), slice(None)).transpose(-2, -1)
@@ -405,7 +407,8 @@ class QuadrantProbe:
                 yield FeatureLayer("", layout, grid), plane
 
     def _token_layouts(self, tokens: Tensor) -> Iterator[tuple[FeatureLayer, Tensor]]:
-        count, known = tokens.shape[1], self.result.num_prefix_tokens
+        count = tokens.shape[1]
+        known = self.result.num_prefix_tokens
         for prefix in dict.fromkeys((known[count], *known.values())):
             for grid in candidate_grids(count - prefix, self.image_size):
                 plane = tokens[:, prefix:].mT.unflatten(-1, grid)
@@ -431,7 +434,8 @@ def tokens_aligned(
         >>> tokens_aligned(tokens, (2, 2), 0, None), tokens_aligned(tokens.flip(3), (2, 2), 0, None)
         (True, False)
     """
-    groups, slots = tokens.shape[1], tokens.shape[3]
+    groups = tokens.shape[1]
+    slots = tokens.shape[3]
     if (groups, slots) != ((1, slots) if windows is None else tuple(windows.shape)):
         return False
     count = num_prefix_tokens + grid[0] * grid[1]

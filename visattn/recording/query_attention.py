@@ -232,7 +232,8 @@ def _sampled(site: str, points: SampledPoints) -> QueryAttention:
     finest = max(shapes, key=lambda shape: shape[0] * shape[1])
     total = torch.zeros(points.weights.shape[1], len(points.weights), *finest)
     for level, shape in enumerate(shapes):
-        places, weights = points.places[None, :, :, level], points.weights[None, :, :, level]
+        places = points.places[None, :, :, level]
+        weights = points.weights[None, :, :, level]
         [cells] = deformable_splat(places, weights, shape)
         down, across = (overlaps(*pair) for pair in zip(shape, finest, strict=True))
         total += down @ cells @ across.T

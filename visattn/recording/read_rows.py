@@ -81,7 +81,8 @@ class GradientEverywhere(TorchFunctionMode):
 
     def __init__(self, *, keep: bool) -> None:
         super().__init__()
-        self.keep, self.used = keep, False
+        self.keep = keep
+        self.used = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -111,7 +112,8 @@ class AttentionTracer:
     """
 
     def __init__(self, model: nn.Module, num_outputs: Callable[[], int]) -> None:
-        self.model, self.num_outputs = model, num_outputs
+        self.model = model
+        self.num_outputs = num_outputs
         self.stack = ModuleCallStack(probing=True)
         self.calls: list[TracedCall] = []
 
@@ -191,7 +193,8 @@ class RowReader:
     def read(self) -> Reading | None:
         """Return what the scores read; None if they depend on no attention."""
         gradients = self.gradients([call.edge for call in self.calls])
-        sites, last = {call.site: False for call in self.calls}, None
+        sites = {call.site: False for call in self.calls}
+        last = None
         read: list[tuple[TracedCall, ObservedTokens, Tensor | None]] = []
         # A layer is read if the scores have a gradient there, a token if its row of the last such
         # layer has: a zero is exact, since nothing leads from the scores to it.
@@ -288,8 +291,10 @@ def shares_of_rows(
     # their lengths are the weights. What is nearly equal is rounding, and becomes equal.
     gradients = gradients.detach().double().nan_to_num()
     norms = gradients.norm(dim=1)
-    prefix, cells = norms[:num_prefix_tokens], norms[num_prefix_tokens:]
-    patches, parallel = gradients[num_prefix_tokens:], True
+    prefix = norms[:num_prefix_tokens]
+    cells = norms[num_prefix_tokens:]
+    patches = gradients[num_prefix_tokens:]
+    parallel = True
     if bool(cells.any()):
         first = patches[cells.argmax()]
         parallel = bool(_cosines(patches[cells > 0], first).abs().min() > _PARALLEL)
@@ -379,7 +384,8 @@ def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens, *, linear
         linear: Whether they are linear weights.
     """
     num_prefix, (rows, columns) = len(layout.layer.prefix_tokens), layout.layer.grid
-    prefix, cells = weights[:num_prefix], weights[num_prefix:]
+    prefix = weights[:num_prefix]
+    cells = weights[num_prefix:]
     total = float(cells.sum())
     equal = float(cells.amax() - cells.amin()) <= 1e-6 * max(total, 1e-12)
     grid: tuple[tuple[float, ...], ...] = ()

@@ -86,7 +86,8 @@ def _shape_only(name: str, args: Sequence[Any]) -> Any:
         shape = (*left.shape[:-1], right.shape[-1])
         return torch.empty(shape, dtype=left.dtype, device="meta")
     if name == "convolution" and not args[6]:
-        image, weight = args[0], args[1]
+        image = args[0]
+        weight = args[1]
         count = weight.ndim - 2
         spatial = [
             (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
@@ -276,7 +277,9 @@ class TracedGrids:
     def __init__(
         self, calls: dict[str, list[_ModuleTrace]], input_size: tuple[int, int], error: str = ""
     ) -> None:
-        self.calls, self.input_size, self.error = calls, input_size, error
+        self.calls = calls
+        self.input_size = input_size
+        self.error = error
 
     def output(
         self, site: str, grid: tuple[int, int], *, call: int | None = None, index: int = 0

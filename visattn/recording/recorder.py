@@ -398,7 +398,8 @@ class TapGrids:
         images = None if is_probing() else first_image_batch(args, kwargs)
         if images is None:
             return
-        size, channels = (images.shape[2], images.shape[3]), images.shape[1]
+        size = (images.shape[2], images.shape[3])
+        channels = images.shape[1]
         forward, key = None, ""
         if len(args) + len(kwargs) > 1:
             forward = with_images(model, args, kwargs, images.detach())
@@ -417,7 +418,8 @@ def _recording_tap(
         if isinstance(tap, Tap) and not is_probing():
             values = weights if request.differentiable else weights.detach()
             selected = _select_rows(values, tap, request, site)
-            info, maps = _tap_info(tap, request), _to_grid(selected, tap, site)
+            info = _tap_info(tap, request)
+            maps = _to_grid(selected, tap, site)
             placement = None
             if tap.kind in _SPATIAL_KINDS:
                 placement = grids.placement(site, tap, (maps.shape[-2], maps.shape[-1]))

@@ -115,7 +115,8 @@ def _is_function_of_others(
     if not all(chain & upstream for chain in features):
         return False
     ends = set[Edge]().union(*features)
-    visited, stack = set(ends), [outputs[name]]
+    visited = set(ends)
+    stack = [outputs[name]]
     while stack:
         new = [source for source in inputs_of(stack.pop()) if source not in visited]
         if any(not source[0].next_functions for source in new):  # the image, past the others
@@ -195,7 +196,8 @@ def _last_layers(scores: Edge) -> tuple[list[Edge], list[Edge]]:
     """Return the nearest layers on all paths to an output, and the tensors after them."""
     layers: list[Edge] = []
     after: list[Edge] = []
-    visited, stack = {scores}, [scores]
+    visited = {scores}
+    stack = [scores]
     while stack:
         edge = stack.pop()
         if is_product(edge):

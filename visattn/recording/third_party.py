@@ -101,7 +101,8 @@ class ThirdPartyRecorder:
                 # Grids depend on the size of the image and on nothing else of it.
                 if self._images is None or self._images.shape != images.shape:
                     self._probe_result = None
-                self._images, self._outer_call = images.detach(), (call, args, kwargs)
+                self._images = images.detach()
+                self._outer_call = (call, args, kwargs)
                 if self.probe_first and self._probe_result is None:
                     self._probe_result = self._probe(self._images)
         if isinstance(call.module, nn.MultiheadAttention):
@@ -262,7 +263,8 @@ class ThirdPartyRecorder:
         return layout if call.site in selected else None
 
     def _probe(self, images: Tensor) -> ProbeResult:
-        size, channels = (images.shape[2], images.shape[3]), images.shape[1]
+        size = (images.shape[2], images.shape[3])
+        channels = images.shape[1]
         outer, model = self._outer_call, self.model
         is_classifier = isinstance(model, NormalizingClassifier)
         if outer is None or (outer[0].module is model and is_classifier):

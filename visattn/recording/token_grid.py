@@ -176,7 +176,8 @@ def decode_indices(tokens: Tensor, groups: int, slots: int) -> Int[Tensor, "g n"
         slots: Tokens in a group.
     """
     for codes in _grouped_layouts(tokens, groups, slots):
-        digits, images = codes[..., :_DIGITS], codes[..., _DIGITS].round().long()
+        digits = codes[..., :_DIGITS]
+        images = codes[..., _DIGITS].round().long()
         occupied = images > 0
         powers = torch.tensor([_DIGIT**power for power in range(_DIGITS)], device=codes.device)
         indices = (digits.round().long() * powers).sum(-1)
@@ -184,7 +185,8 @@ def decode_indices(tokens: Tensor, groups: int, slots: int) -> Int[Tensor, "g n"
         if not exact or bool(codes[..., _CODE:].any()) or not bool(occupied.any()):
             continue
         # Each token of each image exactly once: anything else was computed, not passed through.
-        count, used_images = int(indices.max()) + 1, images[occupied]
+        count = int(indices.max()) + 1
+        used_images = images[occupied]
         unique = indices[occupied] + (used_images - 1) * count
         expected = int(used_images.max()) * count
         complete = unique.numel() == expected == unique.unique().numel()
@@ -282,7 +284,8 @@ class GridProbe:
         prefix_tokens: tuple[str, ...],
         known_grids: list[Grid],
     ) -> None:
-        self.image_size, self.prefix_tokens = image_size, prefix_tokens
+        self.image_size = image_size
+        self.prefix_tokens = prefix_tokens
         self.known_grids = known_grids
         self.observed_grids: list[Grid] = []
         self.permuted = False  # whether a module put tokens into another order
@@ -360,7 +363,8 @@ class GridProbe:
             if split is None or self.permuted or split[1] not in self.known_grids:
                 return None
             return FeatureLayer(site, "b n c", split[1], len(split[0]))
-        leading, trailing = (shape[1], shape[2]), (shape[2], shape[3])
+        leading = (shape[1], shape[2])
+        trailing = (shape[2], shape[3])
         options = [trailing] if channels_first else [trailing, leading]
         options = [grid for grid in options if grid in self.known_grids]
         observed = [grid for grid in options if grid in self.observed_grids]

@@ -136,7 +136,8 @@ def _rows(kept: Mapping[str, Any], called: Mapping[str, Any]) -> tuple[int, int,
     pairs = list(zip(_tensors(kept), _tensors(called), strict=False))
     if not pairs or not _same_structure(kept, called) or not all(old.ndim for old, _ in pairs):
         return None
-    total, count = len(pairs[0][0]), len(pairs[0][1])
+    total = len(pairs[0][0])
+    count = len(pairs[0][1])
     if all(_equal(old, new) for old, new in pairs):
         return 0, total, total
     if not count or any((len(old), len(new)) != (total, count) for old, new in pairs):
@@ -228,7 +229,9 @@ class WordRows:
         keep: Callable[[str, Tensor], Tensor],
         differentiable: bool = False,
     ) -> None:
-        self.model, self.sites, self.keep = model, sites, keep
+        self.model = model
+        self.sites = sites
+        self.keep = keep
         self.differentiable = differentiable
         self.calls = ModuleCallStack()
         self.rows: dict[str, Tensor] = {}

@@ -27,7 +27,9 @@ _MAGMA = (  # the colormap at nine equal distances
     (251, 135, 97), (254, 194, 135), (252, 253, 191),
 )  # fmt: skip
 _UNSEEN = 228  # gray level of pixels outside of the network's input, and of the gaps
-_COLUMNS, _MAX_MAPS, _GAP = 6, 24, 4
+_COLUMNS = 6
+_MAX_MAPS = 24
+_GAP = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -53,7 +53,8 @@ class GroundedPhrase(NamedTuple):
     """Whether the peak of the sum of its maps is inside the boxes."""
 
 
-_OF_VIDEO, _GATE = ("frames", "seconds"), "β"
+_OF_VIDEO = ("frames", "seconds")
+_GATE = "β"
 
 
 NO_WORDS = "(no words)"
@@ -244,7 +245,8 @@ def _read_caption(
     record: Mapping[str, Any], entry: Mapping[str, Any], alternatives: tuple[Caption, ...]
 ) -> Caption:
     """Return a caption of a record: the best one, or an alternative."""
-    name, words = record["image"], tuple(entry["words"])
+    name = record["image"]
+    words = tuple(entry["words"])
     # A record of several photos has lists of geometries, maps and names, in the order of the
     # photos.
     several = isinstance(record["geometry"], list)
@@ -261,7 +263,8 @@ def _read_caption(
         )
         for number, (values, shape, place) in enumerate(zip(lists, shapes, places, strict=True))
     ]  # fmt: skip
-    text, heads = entry.get("text_attention"), entry.get("head_overview")
+    text = entry.get("text_attention")
+    heads = entry.get("head_overview")
     return Caption(
         words=words,
         log_probs=tuple(entry["log_probs"]),

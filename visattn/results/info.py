@@ -64,7 +64,8 @@ class Thing:
             >>> Thing.from_dict({"kind": "box", "box": [5, 5, 25, 25], "part": "score"}).box
             (5, 5, 25, 25)
         """
-        box, grid = record.get("box"), record.get("grid")
+        box = record.get("box")
+        grid = record.get("grid")
         return cls(
             str(record["kind"]),
             (record["x"], record["y"]) if "x" in record else None,

@@ -165,7 +165,8 @@ def _read_json(path: Path, photo: str | None) -> SavedMaps:
 def _of_photo(loaded: dict[str, Any], photo: str | None) -> dict[str, Any]:
     """Return the maps and the geometry of one of several photos."""
     names = [Path(str(name)).name for name in _list_field(loaded, "image")]
-    places, maps = loaded["geometry"], loaded["maps"]
+    places = loaded["geometry"]
+    maps = loaded["maps"]
     if not isinstance(maps, list) or {len(places), len(maps)} != {len(names)}:
         raise ValueError("maps of several photos need one geometry and one name for each photo")
     if photo not in names:
@@ -272,7 +273,8 @@ def _read_npy(
     shape, fortran_order, dtype = _read_header(file)
     if dtype.kind not in _DTYPE_KINDS or not dtype.itemsize:
         raise ValueError(f"holds {dtype}; arrays must hold numbers or strings, without pickle")
-    expected, available = math.prod(shape) * dtype.itemsize, length - file.tell()
+    expected = math.prod(shape) * dtype.itemsize
+    available = length - file.tell()
     if min(shape, default=0) < 0 or expected != available:
         raise ValueError(
             f"damaged: an array of {shape} {dtype} takes {expected:,} bytes, got {available:,}"

@@ -111,7 +111,9 @@ class ValueRange:
     def __init__(self) -> None:
         self.count = 0
         self._signed = self._has_offset = False
-        self._upper_end, self._lowest, self._highest = -math.inf, math.inf, -math.inf
+        self._upper_end = -math.inf
+        self._lowest = math.inf
+        self._highest = -math.inf
 
     def add(self, attention_map: AttentionMap) -> None:
         """Include the values of a map; the first one says whether values are signed."""

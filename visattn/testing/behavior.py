@@ -32,7 +32,8 @@ def is_batch_independent(under_test: BlockUnderTest) -> CheckResult:
         >>> is_batch_independent(block)
         CheckResult(passed=False, details='alone and in a batch differ by ...')
     """
-    block, x = perturbed_block(under_test).eval(), under_test.features(3)
+    block = perturbed_block(under_test).eval()
+    x = under_test.features(3)
     with torch.no_grad():
         together = checked_forward(block, x, "batch of 3")
         alone = [checked_forward(block, x[[row]], "batch of 1") for row in range(3)]
@@ -52,13 +53,12 @@ def is_deterministic(under_test: BlockUnderTest) -> CheckResult:
         >>> is_deterministic(BlockUnderTest("coin", lambda channels: Coin())).passed
         False
     """
-    block, x = perturbed_block(under_test).eval(), under_test.features()
+    block = perturbed_block(under_test).eval()
+    x = under_test.features()
     before = {name: value.clone() for name, value in block.state_dict().items()}
     with torch.no_grad():
-        first, second = (
-            checked_forward(block, x, "first run"),
-            checked_forward(block, x, "second run"),
-        )
+        first = checked_forward(block, x, "first run")
+        second = checked_forward(block, x, "second run")
     if not torch.equal(first, second):
         return failed(f"eval mode, the same features differ by {relative_error(second, first):.2g}")
     after = block.state_dict()
@@ -94,7 +94,8 @@ def is_memory_format_invariant(under_test: BlockUnderTest) -> CheckResult:
         >>> is_memory_format_invariant(BlockUnderTest("sigmoid", lambda channels: nn.Sigmoid()))
         CheckResult(passed=True, details='channels last, strided')
     """
-    block, x = perturbed_block(under_test).eval(), under_test.features()
+    block = perturbed_block(under_test).eval()
+    x = under_test.features()
     height, width = under_test.size
     wide = under_test.features(size=(height, 2 * width))
     wide[..., ::2] = x
@@ -193,7 +194,8 @@ def _sensitivities(under_test: BlockUnderTest, channels: int, loudness: float) -
 def _tap_sensitivity(
     block: nn.Module, x: Float[Tensor, "b c y x"], step: Float[Tensor, "b c y x"]
 ) -> dict[str, Tensor]:
-    before, after = _tap_values(block, x), _tap_values(block, x + step)
+    before = _tap_values(block, x)
+    after = _tap_values(block, x + step)
     return {
         site: _rms(after[site] - gate) / _rms(gate).clamp_min(1e-30) / PERTURBATION
         for site, gate in before.items()
@@ -203,7 +205,9 @@ def _tap_sensitivity(
 def _output_curvature(
     block: nn.Module, x: Float[Tensor, "b c y x"], step: Float[Tensor, "b c y x"]
 ) -> dict[str, Tensor]:
-    ahead, here, behind = block(x + step), block(x), block(x - step)
+    ahead = block(x + step)
+    here = block(x)
+    behind = block(x - step)
     bent = _rms(ahead - 2 * here + behind) / _rms(here).clamp_min(1e-30)
     return {"the change of the output": bent / PERTURBATION**2}
 
@@ -373,7 +377,8 @@ def _half_cases(
 
 
 def _check_autocast(under_test: BlockUnderTest, measured: str) -> CheckResult:
-    block, x = under_test.block().train(), under_test.features().requires_grad_()
+    block = under_test.block().train()
+    x = under_test.features().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16), error_context("autocast to bfloat16"):
         y: Tensor = block(x)
         backward(y.float().square().mean())

@@ -30,7 +30,8 @@ def supports_copying(under_test: BlockUnderTest) -> CheckResult:
         >>> supports_copying(BlockUnderTest("batch norm", nn.BatchNorm2d)).passed
         True
     """
-    block, x = perturbed_block(under_test).eval(), under_test.features()
+    block = perturbed_block(under_test).eval()
+    x = under_test.features()
     with error_context("deepcopy"):
         copied = copy.deepcopy(block)
     with error_context("load_state_dict"):

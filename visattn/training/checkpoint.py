@@ -147,7 +147,8 @@ def _counts_extra_step(trainer: Trainer) -> bool:
     With `max_steps`, Lightning treats a new epoch as a resumed one without a batch. If a validation
     falls on this epoch, it assumes that the checkpoint was written during that validation.
     """
-    epochs, batches = trainer.check_val_every_n_epoch, trainer.val_check_batch
+    epochs = trainer.check_val_every_n_epoch
+    batches = trainer.val_check_batch
     if trainer.max_steps == -1 or not trainer.enable_validation or not isinstance(batches, int):
         return False
     if epochs is None:

@@ -125,7 +125,9 @@ class DataModule(LightningDataModule, ABC):
         super().__init__()
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.seed = seed
         self.datasets: dict[Split, Any] = {}
 
     @property
@@ -210,7 +212,8 @@ class DataModule(LightningDataModule, ABC):
 
     def example_batch(self, count: int) -> Any:
         """Return the first validation images as a batch."""
-        dataset, collate = self.get_dataset("validation"), self.collate_fn("validation")
+        dataset = self.get_dataset("validation")
+        collate = self.collate_fn("validation")
         indices = list(range(min(count, len(dataset))))
         return collate([dataset[index] for index in indices]) if collate else dataset[indices]
 
@@ -326,7 +329,8 @@ class DataModule(LightningDataModule, ABC):
         """
         if self.on_error == "raise" or split != "train":
             return None
-        self._fallback, self._file_name = ReadFallback(count, seed=self.seed), file_name
+        self._fallback = ReadFallback(count, seed=self.seed)
+        self._file_name = file_name
         self._num_reported = 0
         return self._fallback
 
@@ -454,7 +458,8 @@ class DrawnScenesDataModule(DataModule):
 
     def scenes(self, split: Split) -> Scenes:
         """Return the scenes of a split; `novel` has held-out pairs of color and shape."""
-        count, size = self.counts[split], self.image_size
+        count = self.counts[split]
+        size = self.image_size
         return Scenes(count, size=size, split=split, seed=self.seed, config=self.config)
 
 
@@ -495,7 +500,8 @@ class CanvasDataModule(DataModule):
         seed: int = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, num_workers=num_workers, seed=seed)
-        self.spec, self.split_seed = spec, split_seed
+        self.spec = spec
+        self.split_seed = split_seed
         self.splits = TorchvisionSplits(
             "MNIST", root, val=val, split_seed=split_seed, download=download
         )

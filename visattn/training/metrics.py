@@ -172,8 +172,10 @@ def chance_level(counts: Int[Tensor, " k"], class_names: Sequence[str]) -> Chanc
         counts: Number of images of each class, at least one in total.
         class_names: Names of the classes.
     """
-    num_images, largest = int(counts.sum()), int(counts.max())
-    uniform, majority = 1 / len(counts), largest / num_images
+    num_images = int(counts.sum())
+    largest = int(counts.max())
+    uniform = 1 / len(counts)
+    majority = largest / num_images
     low, _ = wilson_interval(uniform, num_images)
     _, high = wilson_interval(majority, num_images)
     majority_class = "" if int(counts.min()) == largest else class_names[int(counts.argmax())]

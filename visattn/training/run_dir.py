@@ -56,7 +56,8 @@ def find_resume_point(run: Path) -> ResumePoint:
             candidates.append((read_progress(file), file.stem == "last", modified, file))
         except ValueError as error:
             unusable[file] = str(error)
-    newest, progress = None, Progress(0, 0)
+    newest = None
+    progress = Progress(0, 0)
     # Of equal steps `last.ckpt` first.
     for progress, _, _, file in sorted(candidates, reverse=True):  # noqa: B007 (used below)
         if not (reason := _damage(file)):

@@ -49,7 +49,8 @@ class StreamedTrainingDataModule(DataModule):
     ) -> None:
         check_url(train_url)
         super().__init__(shards, num_workers=num_workers, **options)  # pyright: ignore[reportCallIssue] (of the shards)
-        self.train_url, self.shuffle_buffer = train_url.rstrip("/"), shuffle_buffer
+        self.train_url = train_url.rstrip("/")
+        self.shuffle_buffer = shuffle_buffer
 
     @abstractmethod
     def transform(self) -> Callable[[StreamedSample, int], Any]:
@@ -62,7 +63,8 @@ class StreamedTrainingDataModule(DataModule):
     def train_dataloader(self) -> StreamLoader:
         """Return batches of streamed training samples."""
         # The info beside any split describes all of them; the training tars are not on this disk.
-        split, workers = self.samples["validation"].info.splits["train"], self.num_workers or 0
+        split = self.samples["validation"].info.splits["train"]
+        workers = self.num_workers or 0
         names = (shard_name("train", number) for number in range(len(split.shards)))
         stream = SampleStream(
             [f"{self.train_url}/{name}" for name in names],

@@ -72,7 +72,8 @@ class TargetCounts:
         spread = ""
         if self.classes:
             pairs = sorted(self.classes.items(), key=lambda pair: pair[1])
-            few, many = pairs[0], pairs[-1]
+            few = pairs[0]
+            many = pairs[-1]
             spread = (
                 f", {len(self.classes):,} classes from {few[0]} ({few[1]:,}) to {many[0]} "
                 f"({many[1]:,})"
@@ -84,7 +85,8 @@ class TargetCounts:
         missing = [name for name, count in self.classes.items() if not count]
         if not missing:
             return []
-        names, several = format_names(missing, 5), "classes" if len(missing) > 1 else "class"
+        names = format_names(missing, 5)
+        several = "classes" if len(missing) > 1 else "class"
         effect = (
             f"the model cannot learn the {several}"
             if split == "train"

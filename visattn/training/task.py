@@ -293,7 +293,8 @@ class Task(LightningModule, ABC):
         Raises:
             FloatingPointError: If a weight is not finite.
         """
-        names, sharded = dict(self.named_parameters()), self._device_mesh is not None
+        names = dict(self.named_parameters())
+        sharded = self._device_mesh is not None
         agree = self.trainer.strategy.broadcast if sharded else list  # rank 0 has whole weights
         check_weights_before_saving(checkpoint["state_dict"], names, agree=agree)
         checkpoint["visattn"] = {"model": model_config(self.model), "seed": self.seed}
@@ -388,7 +389,8 @@ def check_same(saved: Mapping[str, Any], model: nn.Module, names: Mapping[str, s
         ValueError: the checkpoint was trained with other classes; use the same data options...
     """
     for name, title in names.items():
-        old, new = saved.get(name), getattr(model, name, None)
+        old = saved.get(name)
+        new = getattr(model, name, None)
         if old is None or new is None or tuple(old) == tuple(new):
             continue
         only = sorted(set(old) ^ set(new))[:5]

@@ -32,8 +32,12 @@ from visattn.viz.tiles import (
 
 MIN_WIDTH = 560  # of the legend, in pixels
 _LABELS_WIDTH, _PROBABILITY_WIDTH = 140, 56  # left and right of the matrix, in pixels
-_ROW_HEIGHT, _ROW_GAP, _MATRIX_GAP = 30, 2, 10
-_MAX_HEIGHT, _WORD_SIZE, _SWATCH = 560, 17, 10
+_ROW_HEIGHT = 30
+_ROW_GAP = 2
+_MATRIX_GAP = 10
+_MAX_HEIGHT = 560
+_WORD_SIZE = 17
+_SWATCH = 10
 _OUTLINE = 0.5  # of the peak of a map
 
 
@@ -186,7 +190,8 @@ def _write_row(
     swatch: tuple[int, int, int] | None,
 ) -> None:
     """Write a word left of its row of the matrix, and its probability right of it."""
-    middle, right = top + _ROW_HEIGHT // 2, MARGIN + _LABELS_WIDTH - 12
+    middle = top + _ROW_HEIGHT // 2
+    right = MARGIN + _LABELS_WIDTH - 12
     if swatch is not None:
         place = (right - _SWATCH, middle - _SWATCH // 2, right, middle + _SWATCH // 2)
         pen.rectangle(place, swatch)

@@ -107,7 +107,8 @@ class _Row:
     """A row of images of one height, with room for a word at the left."""
 
     def __init__(self, sizes: Sequence[tuple[int, int]], width: int) -> None:
-        self.width, self.left = width, max(130, round(_LABELS * width))
+        self.width = width
+        self.left = max(130, round(_LABELS * width))
         aspects = [size[1] / size[0] for size in sizes]
         space = width - self.left - _GAP * (len(sizes) - 1)
         height = max(1, min(_MAX_HEIGHT, int(space / sum(aspects))))
@@ -116,7 +117,8 @@ class _Row:
 
     def _draw(self, images: Sequence[UInt8[np.ndarray, "y _x 3"]]) -> tuple[Image.Image, list[int]]:
         """Return the images side by side, and the left of each."""
-        row, lefts = Image.new("RGB", (self.width, self.height), BACKGROUND), [self.left]
+        row = Image.new("RGB", (self.width, self.height), BACKGROUND)
+        lefts = [self.left]
         for image in images:
             row.paste(Image.fromarray(image), (lefts[-1], 0))
             lefts.append(lefts[-1] + image.shape[1] + _GAP)
@@ -127,7 +129,8 @@ class _Row:
     ) -> UInt8[np.ndarray, "y2 x2 3"]:
         """Return photos with their names below."""
         row, lefts = self._draw(images)
-        pen, font = ImageDraw.Draw(row), load_font(SMALL)
+        pen = ImageDraw.Draw(row)
+        font = load_font(SMALL)
         for image, left, label in zip(images, lefts, labels, strict=False):
             text = truncate_text(label, font, image.shape[1])
             pen.text((left, image.shape[0] + 6), text, MUTED, font)
@@ -142,7 +145,9 @@ class _Row:
     ) -> UInt8[np.ndarray, "y2 x2 3"]:
         """Return the maps of a word, with its probability, gate and shares at the left."""
         row, _ = self._draw(images)
-        pen, width, top = ImageDraw.Draw(row), self.left - 16, 36
+        pen = ImageDraw.Draw(row)
+        width = self.left - 16
+        top = 36
         aside = format_probability(caption.log_probs[word]) if caption.log_probs else ""
         write_name(pen, Tile(images[0], caption.words[word], aside=aside), (0, 0), width, WORDS)
         if caption.has_gates:
@@ -238,7 +243,8 @@ def _outlined(
     tile: UInt8[np.ndarray, "y x 3"], boxes: Sequence[Sequence[float]], size: tuple[int, int]
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return a tile with boxes that are in pixels of an image of a size."""
-    y, x = tile.shape[0] / size[0], tile.shape[1] / size[1]
+    y = tile.shape[0] / size[0]
+    x = tile.shape[1] / size[1]
     for left, top, right, bottom in boxes:
         tile = draw_frame(tile, (left * x, top * y, right * x, bottom * y))
     return tile
@@ -259,7 +265,10 @@ def statistics_figures(caption: Caption) -> dict[str, UInt8[np.ndarray, "height 
 
 
 FIRST_DURATION, WORD_DURATION, LAST_DURATION = 1200, 750, 2600  # of frames, in milliseconds
-_MARGIN, _FONT_SIZE, _LINE_HEIGHT, _MAX_LINES = 12, 17, 28, 4
+_MARGIN = 12
+_FONT_SIZE = 17
+_LINE_HEIGHT = 28
+_MAX_LINES = 4
 _WIDTH, _MIN_WIDTH = 480, 160  # in pixels
 _MAX_ASPECT = 2.0  # height of the image / width of the frame
 
@@ -359,7 +368,8 @@ def _word_positions(
     A caption with more than the maximum number of lines ends in an ellipsis.
     """
     font = load_font(_FONT_SIZE)
-    space, line_width = font.getlength(" ") + 6, width - 2 * _MARGIN
+    space = font.getlength(" ") + 6
+    line_width = width - 2 * _MARGIN
     lines: list[list[tuple[str, float]]] = [[]]
     for word in words:
         text = truncate_text(word, font, line_width)

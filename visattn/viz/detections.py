@@ -125,7 +125,8 @@ def _draw_label(
     """Write the label above the box, or inside of it where there is no space."""
     text = truncate_text(box.text, font, size[1] - 8)
     left, top = (round(float(side)) for side in box.box[:2])
-    height, width = round(font.size * 1.35), round(font.getlength(text)) + 8
+    height = round(font.size * 1.35)
+    width = round(font.getlength(text)) + 8
     left = max(0, min(left, size[1] - width))
     top = top - height if top >= height else top
     pen.rectangle((left, top, left + width - 1, top + height - 1), box.color)
@@ -184,8 +185,10 @@ def detection_figure(
         >>> detection_figure(photo, result, width=600).shape[1]
         600
     """
-    original, drawing = _check_size(image, result.maps), DrawOptions(**options)
-    count, drawn = len(result.objects), min(len(result.objects), max_queries)
+    original = _check_size(image, result.maps)
+    drawing = DrawOptions(**options)
+    count = len(result.objects)
+    drawn = min(len(result.objects), max_queries)
     title = f"{count} object{'' if count == 1 else 's'}"
     if drawn < count:
         title += f", of which the {drawn} with the highest scores"
@@ -243,7 +246,8 @@ def _query_tiles(
 
 
 def _check_size(image: ImageLike, maps: AttentionMap) -> LoadedImage:
-    original, geometry = read_image(image), maps.geometry
+    original = read_image(image)
+    geometry = maps.geometry
     if geometry is None or geometry.image_size != original.size:
         size = None if geometry is None else geometry.image_size
         raise ValueError(

@@ -32,7 +32,10 @@ from visattn.viz.tiles import (
 _OPACITY = 0.85  # by default
 _ROW_WIDTH = 1480  # preferred width of a row of heads, in pixels
 _LABEL_WIDTH, _HEADER_HEIGHT = 74, 22  # of layer names at the left; of head numbers above
-_MIN_TILE, _MAX_TILE, _GAP, _MEAN_GAP = 40, 150, 5, 14
+_MIN_TILE = 40
+_MAX_TILE = 150
+_GAP = 5
+_MEAN_GAP = 14
 
 
 def head_tile_size(image_size: tuple[int, int], num_heads: int) -> tuple[int, int]:
@@ -78,7 +81,8 @@ def _column_left(column: int, tile: tuple[int, int], num_heads: int) -> int:
 def _write_heads(
     pen: ImageDraw.ImageDraw, top: int, tile: tuple[int, int], heads: Sequence[int]
 ) -> None:
-    y, font = top - 6, load_font(SMALL)
+    y = top - 6
+    font = load_font(SMALL)
     names = [f"head {number}" if tile[1] >= 60 else str(number) for number in heads]
     for column, text in enumerate([*names, "mean"]):
         x = _column_left(column, tile, len(heads)) + tile[1] / 2

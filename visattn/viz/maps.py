@@ -248,7 +248,8 @@ def comparison_figure(
         >>> comparison_figure(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
         600
     """
-    original, drawing = read_image(image), DrawOptions(**options)
+    original = read_image(image)
+    drawing = DrawOptions(**options)
     if not maps:
         raise ValueError("a comparison needs at least one map, got none")
     scales = scales or [map_scale([each]) for each in maps]
@@ -272,7 +273,8 @@ def _values(
     """Return a map at the size of a tile; None if it is empty."""
     if attention_map.info.empty or empty_map_reason(attention_map.values):
         return None
-    fine, smooth = _supersampled_size(attention_map, size), drawing.smooth is not False
+    fine = _supersampled_size(attention_map, size)
+    smooth = drawing.smooth is not False
     return resize_map(attention_map.resize_to_image(fine, smooth=smooth).numpy(), size)
 
 
@@ -287,7 +289,8 @@ def _method_tile(
     if values is None:
         reason = attention_map.info.empty or empty_map_reason(attention_map.values)
         return Tile(empty_tile((photo.shape[0], photo.shape[1]), reason), name, "no map")
-    cosine, note = _known(attention_map.info.cosine), scale.text
+    cosine = _known(attention_map.info.cosine)
+    note = scale.text
     if cosine is not None:
         note = f"{_cosine_text(cosine)}; {note}"
     return Tile(_draw(drawing, scale)(photo, values), name, note.replace("-", "\N{MINUS SIGN}"))
@@ -328,7 +331,9 @@ def target_line(attention_map: AttentionMap) -> str:
         'tench, 91 %'
     """
     info = attention_map.info
-    name, score, probability = info.target_name, _known(info.score), _known(info.probability)
+    name = info.target_name
+    score = _known(info.score)
+    probability = _known(info.probability)
     if not name:
         return ""
     if (cosine := _known(info.cosine)) is not None:

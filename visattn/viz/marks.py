@@ -116,7 +116,8 @@ def _contour_distance(values: Float[np.ndarray, "y x"], level: float) -> Float[n
 def _steepest_slope(values: Float[np.ndarray, "y x"], axis: int) -> Float[np.ndarray, "y x"]:
     """Return the steeper of the two slopes beside each pixel; the edge between cells is a step."""
     slopes = np.abs(np.diff(values, axis=axis))
-    after, before = [(0, 0), (0, 0)], [(0, 0), (0, 0)]
+    after = [(0, 0), (0, 0)]
+    before = [(0, 0), (0, 0)]
     after[axis], before[axis] = (0, 1), (1, 0)
     return np.maximum(np.pad(slopes, after, mode="edge"), np.pad(slopes, before, mode="edge"))
 
@@ -128,7 +129,8 @@ def _line_coverage(
     return np.clip(np.float32(half_width + 0.5) - distance, 0, 1)
 
 
-_LINE, _HALO = (255, 255, 255), (0, 0, 0)
+_LINE = (255, 255, 255)
+_HALO = (0, 0, 0)
 
 
 def draw_cross(image: UInt8[np.ndarray, "y x 3"], x: float, y: float) -> UInt8[np.ndarray, "y x 3"]:
@@ -145,7 +147,8 @@ def draw_cross(image: UInt8[np.ndarray, "y x 3"], x: float, y: float) -> UInt8[n
         (255, 0)
     """
     width = _line_width(image)
-    gap, arm = 1.5 * width, 5 * width
+    gap = 1.5 * width
+    arm = 5 * width
     arms = [
         (x + dx * gap, y + dy * gap, x + dx * arm, y + dy * arm)
         for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -168,7 +171,10 @@ def draw_frame(
         (True, 0)
     """
     # Lines run through pixels, and the right edge of a box ends the pixel before it.
-    left, top, right, bottom = box[0], box[1], box[2] - 1, box[3] - 1
+    left = box[0]
+    top = box[1]
+    right = box[2] - 1
+    bottom = box[3] - 1
     sides = [
         (left, top, right, top),
         (right, top, right, bottom),

@@ -30,7 +30,9 @@ from visattn.viz.tiles import (
 
 _GOLDEN_RATIO = 0.618034
 _SWATCH, _ROW_HEIGHT = 13, 24  # of the legend of classes
-_WRONG, _RIGHT, _UNCOUNTED = (214, 40, 40), 0.35, (150, 150, 150)
+_WRONG = (214, 40, 40)
+_RIGHT = 0.35
+_UNCOUNTED = (150, 150, 150)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +54,11 @@ class ClassLegend:
             page: Is drawn on.
             position: Left and top of the legend.
         """
-        pen, font = ImageDraw.Draw(page), load_font(SMALL)
+        pen = ImageDraw.Draw(page)
+        font = load_font(SMALL)
         for row, entries in enumerate(self.rows):
-            x, y = position[0], position[1] + row * _ROW_HEIGHT
+            x = position[0]
+            y = position[1] + row * _ROW_HEIGHT
             for number, name in entries:
                 color = _UNCOUNTED if number == IGNORE_CLASS else class_color(number)
                 pen.rectangle((x, y, x + _SWATCH, y + _SWATCH), color)
@@ -112,7 +116,8 @@ def draw_labels(
     palette = np.array(
         [class_color(n + (not background)) for n in range(IGNORE_CLASS)] + [_UNCOUNTED]
     )
-    colors, alpha = palette[labels], np.full(labels.shape, opacity)
+    colors = palette[labels]
+    alpha = np.full(labels.shape, opacity)
     if background:
         alpha[labels == 0] = opacity / 2
     alpha[outlines(labels)] = 1.0
@@ -186,7 +191,8 @@ def _resized(image: UInt8[np.ndarray, "y x 3"], size: tuple[int, int]) -> np.nda
 def _legend_rows(classes: Sequence[tuple[int, str]], width: int) -> list[list[tuple[int, str]]]:
     """Return the entries of the legend in rows that fit the width."""
     rows: list[list[tuple[int, str]]] = [[]]
-    x, font = MARGIN, load_font(SMALL)
+    x = MARGIN
+    font = load_font(SMALL)
     for number, name in classes:
         step = _SWATCH + 8 + round(font.getlength(name[:40])) + GAP
         if x + step > width - MARGIN and rows[-1]:
@@ -227,8 +233,10 @@ def segmentation_figure(
         >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).shape[1]
         600
     """
-    pixels, labels = read_image(image).pixels, segmentation.labels
-    background, gates = segmentation.has_background, segmentation.gates
+    pixels = read_image(image).pixels
+    labels = segmentation.labels
+    background = segmentation.has_background
+    gates = segmentation.gates
     drawn = {"image": pixels}
     if truth is not None:
         drawn["truth"] = draw_labels(pixels, truth, background=background)
@@ -237,7 +245,8 @@ def segmentation_figure(
         wrong = (truth != labels) & (truth != IGNORE_CLASS)
         share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
         drawn[f"errors, {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
-    count, size = len(drawn) + len(gates), (pixels.shape[0], pixels.shape[1])
+    count = len(drawn) + len(gates)
+    size = (pixels.shape[0], pixels.shape[1])
     grid = compute_tile_grid(size, count, width)
     tiles = [Tile(_resized(each, grid.tile_size), name) for name, each in drawn.items()]
     tiles += [_gate_tile(pixels, gate, grid.tile_size) for gate in gates]

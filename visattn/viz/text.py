@@ -152,7 +152,8 @@ def wrap_text(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int)
         >>> wrap_text("a man riding a horse", load_font(20), 150.0, 2)
         ['a man riding a', 'horse']
     """
-    words, wrapped = [sanitize_text(word) for word in text.split()], []
+    words = [sanitize_text(word) for word in text.split()]
+    wrapped = []
     while words and len(wrapped) < lines - 1:
         count = 1
         while count < len(words) and font.getlength(" ".join(words[: count + 1])) <= width:

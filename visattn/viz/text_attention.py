@@ -137,7 +137,8 @@ def _write_columns(
     page: Image.Image, columns: Sequence[MatrixColumn], x: Sequence[int], cell: int, top: int
 ) -> None:
     """Write the name of each column upright above it, and that of each group above these."""
-    pen, font = ImageDraw.Draw(page), load_font(SMALL + 1)
+    pen = ImageDraw.Draw(page)
+    font = load_font(SMALL + 1)
     pen.text((MARGIN + _LABELS, top - 8), "on photo", MUTED, load_font(SMALL), anchor="ls")
     for number, column in enumerate(columns):
         if number == 0 or column.group != columns[number - 1].group:
@@ -152,10 +153,12 @@ def _write_columns(
 
 
 def _write_word(pen: ImageDraw.ImageDraw, y: int, word: str, share: float) -> None:
-    font, middle = load_font(_FONT), y + _ROW // 2
+    font = load_font(_FONT)
+    middle = y + _ROW // 2
     right = MARGIN + _LABELS - 12
     pen.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
-    left, length = MARGIN + _LABELS, _BARS - 46
+    left = MARGIN + _LABELS
+    length = _BARS - 46
     pen.rounded_rectangle((left, middle - 2, left + length, middle + 2), 2, TRACK)
     if share > 0:
         pen.rounded_rectangle((left, middle - 2, left + max(4, length * min(share, 1.0)),
@@ -296,9 +299,11 @@ def _draw_table(
     """Draw one table with its axes and its scale."""
     (x, y), pen, font = place, ImageDraw.Draw(page), load_font(SMALL)
     pen.text((x, y), name, TEXT, load_font(SMALL + 2))
-    left, top = x + _AXIS, y + _LABEL
+    left = x + _AXIS
+    top = y + _LABEL
     finite = values[np.isfinite(values)]
-    low, high = float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
+    low = float(finite.min(initial=np.inf))
+    high = float(finite.max(initial=-np.inf))
     high = high if high > low else low + 1e-6
     large = values.repeat(cell[0], 0).repeat(cell[1], 1)
     page.paste(Image.fromarray(draw_cells(None, large, vmin=low, vmax=high)), (left, top))
@@ -327,7 +332,8 @@ def _write_ranking(
     """Write the ranking as a table; the last column takes the rest of the width."""
     if not ranking:
         return
-    font, step = load_font(SMALL + 1), min(100, (width - 2 * MARGIN) // (len(ranking[0]) + 2))
+    font = load_font(SMALL + 1)
+    step = min(100, (width - 2 * MARGIN) // (len(ranking[0]) + 2))
     for number, row in enumerate(ranking):
         y = top + number * _LINE
         for column, text in enumerate(row):

@@ -49,7 +49,8 @@ def compute_tile_grid(image_size: tuple[int, int], num_tiles: int, page_width: i
     """
     # 11 tiles of 4 : 3 on 1,200 pixels: 263 wide are preferred, 4 fit, and cells are 265 wide. 9
     # tiles have 3 rows of 3 instead of 4, 4 and 1.
-    aspect, inner_width = image_size[1] / image_size[0], page_width - 2 * MARGIN
+    aspect = image_size[1] / image_size[0]
+    inner_width = page_width - 2 * MARGIN
     area = _PREFERRED_AREA * min(1.0, math.sqrt(12 / num_tiles))
     preferred = min(max(math.sqrt(area * aspect), _MIN_TILE_WIDTH), inner_width)
     max_columns = max(1, round((inner_width + GAP) / (preferred + GAP)))
@@ -121,10 +122,12 @@ def draw_title(page: Image.Image, title: str, subtitle: str = "") -> None:
     Example:
         >>> draw_title(Image.new("RGB", (300, 90), BACKGROUND), "a dog")
     """
-    pen, lines = ImageDraw.Draw(page), _title_lines(title, page.width)
+    pen = ImageDraw.Draw(page)
+    lines = _title_lines(title, page.width)
     for number, line in enumerate(lines):
         pen.text((MARGIN, MARGIN - 6 + number * _LINE_HEIGHT), line, TEXT, load_font(_TITLE_SIZE))
-    font, top = load_font(SMALL + 1), MARGIN - 4 + len(lines) * _LINE_HEIGHT
+    font = load_font(SMALL + 1)
+    top = MARGIN - 4 + len(lines) * _LINE_HEIGHT
     pen.text((MARGIN, top), truncate_text(subtitle, font, page.width - 2 * MARGIN), MUTED, font)
 
 
@@ -132,12 +135,18 @@ def _title_lines(title: str, width: int) -> list[str]:
     return wrap_text(title, load_font(_TITLE_SIZE), float(width - 2 * MARGIN), lines=3)
 
 
-BACKGROUND, TEXT, MUTED = (250, 250, 247), (34, 36, 40), (120, 122, 126)
-TRACK, ACCENT = (226, 226, 221), (64, 128, 142)
+BACKGROUND = (250, 250, 247)
+TEXT = (34, 36, 40)
+MUTED = (120, 122, 126)
+TRACK = (226, 226, 221)
+ACCENT = (64, 128, 142)
 SMALL = 12  # font size of annotations
 LEGEND_HEIGHT = 64
 
-_BAR_WIDTH, _SWATCH_WIDTH, _BAR_HEIGHT, _SPACING = 220, 34, 12, 40
+_BAR_WIDTH = 220
+_SWATCH_WIDTH = 34
+_BAR_HEIGHT = 12
+_SPACING = 40
 _GRAY = 150  # stands for the image below the colors
 
 
@@ -179,7 +188,9 @@ class Legend:
             position: Left and top of the legend.
         """
         (x, y), (vmin, vmax) = position, self.value_range
-        pen, font, symbol = ImageDraw.Draw(page), load_font(SMALL), self.gate_symbol
+        pen = ImageDraw.Draw(page)
+        font = load_font(SMALL)
+        symbol = self.gate_symbol
         ramp = np.tile(np.linspace(vmin, vmax, _BAR_WIDTH), (_BAR_HEIGHT, 1))
         page.paste(Image.fromarray(self.draw_overlay(_gray_image(_BAR_WIDTH), ramp)), position)
         for share, text in _tick_labels(vmin, vmax, self.end_labels, clipped=self.clipped):
@@ -287,7 +298,9 @@ def crop_panel(
     """
     if not len(images):
         raise ValueError("a panel needs at least one image, got none")
-    count, image_height, image_width = len(images), images.shape[1], images.shape[2]
+    count = len(images)
+    image_height = images.shape[1]
+    image_width = images.shape[2]
     scale = height / image_height
     size = (height, max(1, round(image_width * scale)))
     columns = min(columns, count)
@@ -497,7 +510,8 @@ def empty_tile(size: tuple[int, int], reason: str) -> UInt8[np.ndarray, "y x 3"]
     """
     height, width = size
     tile = Image.new("RGB", (width, height), TRACK)
-    pen, font = ImageDraw.Draw(tile), load_font(SMALL)
+    pen = ImageDraw.Draw(tile)
+    font = load_font(SMALL)
     for number, line in enumerate(wrap_text(reason, font, width - 20, max(1, (height - 20) // 16))):
         pen.text((10, 10 + 16 * number), line, MUTED, font)
     return np.array(tile)

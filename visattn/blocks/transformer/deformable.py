@@ -81,7 +81,8 @@ def deformable_splat(
     # valid.
     for down, share_y in ((0, 1 - high_y), (1, high_y)):
         for right, share_x in ((0, 1 - high_x), (1, high_x)):
-            x, y = lower[..., 0] + right, lower[..., 1] + down
+            x = lower[..., 0] + right
+            y = lower[..., 1] + down
             inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
             share = weights * share_x * share_y * inside
             cells = y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)
@@ -140,7 +141,8 @@ class DeformableAttention(nn.Module):
                 "num_heads must divide embed_dim, and all numbers be at least 1; got embed_dim="
                 f"{embed_dim}, num_heads={num_heads}, num_points={num_points}"
             )
-        self.num_heads, self.num_points = num_heads, num_points
+        self.num_heads = num_heads
+        self.num_points = num_points
         self.offsets = nn.Linear(embed_dim, num_heads * num_points * 2)
         self.weights = nn.Linear(embed_dim, num_heads * num_points)
         self.value = nn.Conv2d(embed_dim if kdim is None else kdim, embed_dim, 1)
@@ -175,7 +177,8 @@ class DeformableAttention(nn.Module):
     ) -> SamplingPoints:
         offsets = self.offsets(query).unflatten(-1, (self.num_heads, self.num_points, 2))
         weights = self.weights(query).unflatten(-1, (self.num_heads, self.num_points)).softmax(-1)
-        center, size = boxes[:, :, None, None, :2], boxes[:, :, None, None, 2:]
+        center = boxes[:, :, None, None, :2]
+        size = boxes[:, :, None, None, 2:]
         return SamplingPoints(center + offsets / self.num_points * size / 2, weights)
 
     def _record(

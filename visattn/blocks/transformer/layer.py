@@ -84,7 +84,8 @@ class PatchDropout(nn.Module):
         """Return the kept tokens in their order, and their layout."""
         if not self.training or self.drop_prob == 0:
             return x, layout
-        before, patches = layout.num_prefix_tokens, x.shape[1] - layout.num_prefix_tokens
+        before = layout.num_prefix_tokens
+        patches = x.shape[1] - layout.num_prefix_tokens
         count = max(1, int(patches * (1 - self.drop_prob)))
         kept = random_token_indices(x.shape[0], patches, count, device=x.device)
         prefix = torch.arange(before, device=x.device).expand(x.shape[0], -1)

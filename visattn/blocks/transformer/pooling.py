@@ -81,7 +81,8 @@ class AttentionPool(nn.Module):
                 layout.keep_indices,
                 num_tokens=layout.num_tokens - layout.num_prefix_tokens,
             )
-        self.tap.grid, self.tap.notes = layout.grid, {**layout.notes, "pool": "attention"}
+        self.tap.grid = layout.grid
+        self.tap.notes = {**layout.notes, "pool": "attention"}
         return self.tap(weights)
 
 
@@ -119,7 +120,8 @@ class SequencePool(nn.Module):
                     layout.keep_indices,
                     num_tokens=layout.num_tokens - layout.num_prefix_tokens,
                 )
-            self.tap.grid, self.tap.notes = layout.grid, {**layout.notes, "pool": "sequence"}
+            self.tap.grid = layout.grid
+            self.tap.notes = {**layout.notes, "pool": "sequence"}
             recorded = self.tap(recorded)
             weights = recorded.unsqueeze(1) if self.tap.differentiable else weights
         return (weights @ x).squeeze(1)

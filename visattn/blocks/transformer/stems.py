@@ -135,7 +135,8 @@ class ConvTokenizer(nn.Module):
                 "num_layers, kernel_size and stride must be at least 1, and kernel_size odd, got "
                 f"{num_layers}, {kernel_size} and {stride}"
             )
-        self.num_layers, self.stride = num_layers, stride
+        self.num_layers = num_layers
+        self.stride = stride
         self.patch_size = (1, 1)
         widths = [in_channels, *[64] * (num_layers - 1), embed_dim]
         self.conv_layers = nn.Sequential()

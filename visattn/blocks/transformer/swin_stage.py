@@ -139,5 +139,6 @@ def fit_window(
         >>> fit_window((3, 15), (7, 7))
         ((3, 7), (0, 3))
     """
-    down, right = min(window_size[0], grid_size[0]), min(window_size[1], grid_size[1])
+    down = min(window_size[0], grid_size[0])
+    right = min(window_size[1], grid_size[1])
     return (down, right), (down // 2 * (grid_size[0] > down), right // 2 * (grid_size[1] > right))

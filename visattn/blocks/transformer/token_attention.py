@@ -228,7 +228,8 @@ def grouped_attention(
         >>> grouped_attention(zero, zero, x, window_groups((1, 4), (1, 2))).flatten()
         tensor([2., 2., 6., 6.])
     """
-    heads, width = queries.shape[1], values.shape[3]
+    heads = queries.shape[1]
+    width = values.shape[3]
     # Heads and groups are one axis, all groups of the first head before those of the second: each
     # head repeats the mask, while each head has biases of its own.
     output, _ = dot_product_attention(
@@ -272,7 +273,8 @@ def dense_mask_and_bias(
     num_prefix = groups.num_prefix_tokens
     # Rows of prefix tokens borrow the slot of cell 0, and are replaced below.
     slots = _query_slots(groups, count)[(rows - num_prefix).clamp(min=0)]
-    group, slot = slots // groups.queries.shape[1], slots % groups.queries.shape[1]
+    group = slots // groups.queries.shape[1]
+    slot = slots % groups.queries.shape[1]
     group_keys = groups.keys[group]
     valid = group_keys >= 0
     valid = valid if groups.mask is None else valid & groups.mask[group, slot]
@@ -453,8 +455,11 @@ class TokenAttention(nn.Module):
                 "linear attention has no softmax and supports neither lsa nor relative positions: "
                 "drop them, or choose another attn_type"
             )
-        self.num_heads, self.attn_type, self.window_size = num_heads, attn_type, window_size
-        self.lsa, head_dim = lsa, dim // num_heads
+        self.num_heads = num_heads
+        self.attn_type = attn_type
+        self.window_size = window_size
+        self.lsa = lsa
+        head_dim = dim // num_heads
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.q_norm = nn.LayerNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
@@ -536,7 +541,8 @@ class TokenAttention(nn.Module):
     def _record_weights(self, heads: _Projections, layout: TokenLayout) -> Float[Tensor, "b h r n"]:
         """Pass the requested rows of the attention matrix through the tap."""
         layout.check_differentiable(differentiable=self.tap.differentiable)
-        request, count = self.tap.request, heads.queries.shape[2]
+        request = self.tap.request
+        count = heads.queries.shape[2]
         selected = request.head_indices(self.num_heads)
         rows = request.query_indices(layout.roles, layout.num_tokens)
         tokens = torch.arange(count, device=heads.queries.device)
@@ -552,7 +558,9 @@ class TokenAttention(nn.Module):
                     num_prefix_tokens=layout.num_prefix_tokens,
                 )
             weights = weights[:, :, rows]
-        self.tap.grid, self.tap.roles, self.tap.fulfilled = layout.grid, layout.roles, request
+        self.tap.grid = layout.grid
+        self.tap.roles = layout.roles
+        self.tap.fulfilled = request
         self.tap.notes = {**layout.notes, "attention": self.attn_type}
         return self.tap(weights)
 
@@ -560,7 +568,8 @@ class TokenAttention(nn.Module):
         self, heads: _Projections, rows: Tensor, selected: slice | list[int], layout: TokenLayout
     ) -> Float[Tensor, "b h r n"]:
         """Return the attention weights of some query tokens, for some of the heads."""
-        queries, keys = heads.queries[:, selected][:, :, rows], heads.keys[:, selected]
+        queries = heads.queries[:, selected][:, :, rows]
+        keys = heads.keys[:, selected]
         if self.attn_type == "linear":
             return linear_attention_weights(queries, keys)
         tokens = torch.arange(keys.shape[2], device=rows.device)

@@ -77,7 +77,9 @@ class WindowAttention(nn.Module):
             raise ValueError(f"num_heads must divide dim {dim}, got {num_heads}")
         for size, shift in zip(window_size, shift_size, strict=True):
             check_window(size, shift)
-        self.num_heads, self.window_size, self.shift_size = num_heads, window_size, shift_size
+        self.num_heads = num_heads
+        self.window_size = window_size
+        self.shift_size = shift_size
         self.attn_type: Literal["window", "shifted"] = "shifted" if any(shift_size) else "window"
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.biases = nn.Parameter(
@@ -120,7 +122,8 @@ class WindowAttention(nn.Module):
 
     def _attend(self, windows: _Windows) -> Float[Tensor, "b w p c"]:
         """Return the attention output of each slot, with heads concatenated."""
-        count, mask = windows.places.shape[0], windows.mask
+        count = windows.places.shape[0]
+        mask = windows.mask
         output, _ = dot_product_attention(
             *(part.flatten(1, 2) for part in windows[:3]),
             mask=None if mask is None else mask.repeat(self.num_heads, 1, 1),
@@ -142,7 +145,9 @@ class WindowAttention(nn.Module):
             mask=windows.mask,
             bias=self._window_bias()[heads].unsqueeze(1),
         )
-        self.tap.grid, self.tap.roles, self.tap.fulfilled = layout.grid, layout.roles, request
+        self.tap.grid = layout.grid
+        self.tap.roles = layout.roles
+        self.tap.fulfilled = request
         settings = {
             "attention": self.attn_type,
             "window": self.window_size,

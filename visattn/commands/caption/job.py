@@ -120,7 +120,8 @@ class CaptionJob(Job["Caption"]):
             yield ".alignment.png", encode_png(alignment_figure(images[0], result))
         for kind, figure in statistics_figures(result).items():
             yield f".{kind}.png", encode_png(figure)
-        grounded, index = self._grounded(image, result), self.index_link(name)
+        grounded = self._grounded(image, result)
+        index = self.index_link(name)
         html = caption_html(images, grounded, boxes=outlined, name=name, index=index)
         yield ".html", html.encode()
 

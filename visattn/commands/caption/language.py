@@ -236,7 +236,8 @@ def _check_generation(
             parser.error(f"{_option(name)} needs --do-sample")
     if "length_penalty" in passed and (args.num_beams or 1) < 2:
         parser.error("--length-penalty needs --num-beams of at least 2")
-    count, beams = args.num_return_sequences or 1, args.num_beams or 1
+    count = args.num_return_sequences or 1
+    beams = args.num_beams or 1
     if count > beams and not args.do_sample:
         parser.error(f"--num-return-sequences {count} needs --num-beams {count} or --do-sample")
     if args.out is None and count > 1:

@@ -245,7 +245,8 @@ class OverlayJob(Job[ImageMaps]):
 
     def parts(self, name: str, image: "LoadedImage", result: ImageMaps) -> Iterable[Part]:
         """Return record, array and images of each map, and the pages of the image."""
-        maps, scales = result.maps, self.scales(result.maps)
+        maps = result.maps
+        scales = self.scales(result.maps)
         parts: list[Part] = []
         tiles: dict[str, np.ndarray] = {}
         for stem, spec, attention_map, scale in zip(
@@ -301,7 +302,9 @@ class OverlayJob(Job[ImageMaps]):
         from visattn.viz.html.explorer_page import explorer_html
         from visattn.viz.maps import comparison_figure
 
-        args, explained, maps = self.args, self.runner.explained, result.maps
+        args = self.args
+        explained = self.runner.explained
+        maps = result.maps
         drawing = {"colormap": args.colormap, "opacity": args.opacity}
         pages: dict[str, bytes] = {}
         if len(maps) > 1:
@@ -367,7 +370,8 @@ class OverlayJob(Job[ImageMaps]):
 
     def table(self, record: Record) -> Iterable[dict[str, Any]]:
         """Yield method, target, probability and displayed range of a map."""
-        info, scale = _read_info(record), record["scale"]
+        info = _read_info(record)
+        scale = record["scale"]
         yield {
             "method": record["key"],
             "target": info.class_name or info.target,
@@ -605,7 +609,8 @@ def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
     """Return minimum, maximum and mean of a map, and the image coordinates of its maximum."""
     import torch
 
-    values, geometry = attention_map.values, attention_map.geometry
+    values = attention_map.values
+    geometry = attention_map.geometry
     if not bool(torch.isfinite(values).all()) or geometry is None:
         return {}
     row, column = divmod(int(values.argmax()), values.shape[-1])

@@ -221,7 +221,8 @@ class MapRunner:
         )
         specs = _map_specs(args, self.explainer, self.dense)
         self.specs = _specs_per_text(specs, args.text or ())
-        self.layers, self.heads = args.layers, args.heads
+        self.layers = args.layers
+        self.heads = args.heads
         name = args.target
         check_target_number(name, self.explained.class_names)
         target = int(name) if name is not None and name.isdecimal() else name

@@ -36,7 +36,8 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     from visattn.results.records import read_saved_maps, reshape_maps
 
     photo = args.images[0]
-    image, saved = read_image(photo), read_saved_maps(args.maps, photo.name)
+    image = read_image(photo)
+    saved = read_saved_maps(args.maps, photo.name)
     words = args.words or saved.words
     try:
         values = reshape_maps(saved.maps, words=len(words), grid=args.map_shape)
@@ -54,7 +55,8 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     box_file = BoxFile(args, [photo])
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would overwrite the photo {photo}")
-    folder, names = paths[0].parent, [path.name for path in paths]
+    folder = paths[0].parent
+    names = [path.name for path in paths]
     box_file.check()
     if not args.overwrite:
         WrittenFiles.read(folder).check(names)
@@ -153,7 +155,8 @@ def _panel(
     if per_map:
         tops = [_full_color_value(each, args) for each in maps]
         maps = replace(maps, values=maps.values / maps.values.new_tensor(tops)[:, None, None])
-    log_probs, gates = tuple(saved.log_probs or ()), tuple(saved.gates or ())
+    log_probs = tuple(saved.log_probs or ())
+    gates = tuple(saved.gates or ())
     caption = Caption(tuple(saved.words), log_probs, gates, maps, score=0.0, finished=True)
     return caption_figure(
         image,

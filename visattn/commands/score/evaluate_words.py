@@ -165,7 +165,8 @@ def _phrase_rows(
     values: Float[Tensor, "t gy gx"], phrases: Sequence[Phrase], geometry: Geometry
 ) -> Iterator[dict[str, Any]]:
     """Yield the scores of each phrase that lies in the input."""
-    sums, maps = values.clamp(min=0).sum((-2, -1)), normalize_maps(values)
+    sums = values.clamp(min=0).sum((-2, -1))
+    maps = normalize_maps(values)
     placed = phrases_to_input(phrases, geometry)
     for phrase, result in zip(placed, score_phrases(maps, placed), strict=True):
         empty = bool((sums[phrase.start : phrase.start + phrase.num_words] <= 0).all())

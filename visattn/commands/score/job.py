@@ -65,7 +65,8 @@ class ScoreJob(Job[list[Row]]):
     def __init__(
         self, args: argparse.Namespace, images: Mapping[Path, str], methods: Sequence[str] = ()
     ) -> None:
-        self.images, self.methods = images, tuple(methods)
+        self.images = images
+        self.methods = tuple(methods)
         super().__init__(args, ())
         self._image_names = {name: images[path] for path, name in self.all_names.items()}
 

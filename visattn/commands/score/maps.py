@@ -252,7 +252,8 @@ class MapScoreJob(ScoreJob):
 
     def settings(self) -> dict[str, Any]:
         """Return everything that changes the scores."""
-        args, named = self.args, "predicted" if self.predicted else "category"
+        args = self.args
+        named = "predicted" if self.predicted else "category"
         return {
             **model_settings(args, self.weights),
             "data": args.data.name,
@@ -331,7 +332,8 @@ class MapScoreJob(ScoreJob):
     def score(self, image: ScoredImage) -> list[Row]:
         """Return the scores and checks of all methods on an image."""
         rows = [*image.known]
-        name, size = self.images[image.path], self.args.batch_size
+        name = self.images[image.path]
+        size = self.args.batch_size
         for kind, queries, compute in (
             ("score", self.queries[name], self.evaluator.evaluate),
             ("check", self._checked_on(name), self.evaluator.sanity_checks),
@@ -355,7 +357,8 @@ class MapScoreJob(ScoreJob):
         """Print the report, and write diagnostics; return the numbers."""
         from visattn.commands.score.report import report_lines, report_numbers
 
-        args, settings = self.args, self.settings()
+        args = self.args
+        settings = self.settings()
         print_lines(report_lines(rows, settings, self.missing))
         if args.diagnostics:
             paths = [path for path, name in self.images.items() if name not in skipped]

@@ -203,7 +203,8 @@ def sanity_check_table(rows: Iterable[Row], baselines: Sequence[str]) -> list[st
     order = _baselines_last(by_method, baselines)
     if not order:
         return []
-    width, lines = max(map(len, by_method)) + 1, list[str]()
+    width = max(map(len, by_method)) + 1
+    lines = list[str]()
     count = len(by_method[order[0]][0]["randomized"])
     shares = "".join(f"{f'{100 * (step + 1) / count:.0f} %':>7}" for step in range(count))
     columns = max(len(shares), 32)
@@ -255,7 +256,8 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _signature(settings: Mapping[str, Any]) -> str:
-    threshold, weights = settings["threshold"], settings["weights"]
+    threshold = settings["threshold"]
+    weights = settings["weights"]
     if not isinstance(weights, str):
         weights = weights.get("folder") or f"{weights['file']}@{weights['sha256']}"
     return "|".join(

@@ -177,7 +177,8 @@ class WordScoreJob(ScoreJob):
 
     def digests(self, path: Path) -> dict[str, Any]:
         """Return a digest of a photo, its captions, and the photo before, which is a control."""
-        photo, control = self.photos[path], self._control(path)
+        photo = self.photos[path]
+        control = self._control(path)
         digest = hashlib.sha256(repr(photo.captions).encode())
         digest.update(photo.load().pixels.tobytes())
         digest.update(b"" if control is None else control.pixels.tobytes())
@@ -221,7 +222,8 @@ class WordScoreJob(ScoreJob):
         """Print the table; return the means."""
         from visattn.commands.score.evaluate_words import mean_word_scores
 
-        args, means = self.args, mean_word_scores(rows)
+        args = self.args
+        means = mean_word_scores(rows)
         if not means:
             raise ValueError(
                 f"no {args.captions} caption of {len(self.photos) - len(skipped)} photos has a "

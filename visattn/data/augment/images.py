@@ -152,7 +152,9 @@ class Affine(Augmentation):
                 "scale must be a smallest and a largest factor above 0, degrees and translate at "
                 f"least 0; got scale={scale}, degrees={degrees}, translate={translate}"
             )
-        self.degrees, self.scale, self.translate = degrees, (scale[0], scale[1]), translate
+        self.degrees = degrees
+        self.scale = (scale[0], scale[1])
+        self.translate = translate
         self.canvas_size = None if canvas_size is None else (canvas_size[0], canvas_size[1])
 
     def __call__(
@@ -176,7 +178,8 @@ class Affine(Augmentation):
         rotation, scale, right, down = uniforms
         angle = (2 * rotation - 1) * math.radians(self.degrees)
         scale = self.scale[0] + scale * (self.scale[1] - self.scale[0])
-        cosine, sine = angle.cos() / scale, angle.sin() / scale
+        cosine = angle.cos() / scale
+        sine = angle.sin() / scale
         inverse = torch.stack([cosine, sine, -sine, cosine], -1).view(-1, 2, 2)
         translation = (2 * torch.stack([right, down], -1) - 1) * self.translate
         # `affine_grid` asks where each output pixel comes from, in coordinates from -1 to 1:
@@ -322,8 +325,10 @@ class _Crop(NamedTuple):
 
     def edges(self, decoded: tuple[int, int]) -> tuple[float, float, float, float]:
         """Return left, top, right and bottom in the pixels of the decoded photo."""
-        y, x = decoded[0] / self.size[0], decoded[1] / self.size[1]
-        bottom, right = self.top + self.height, self.left + self.width
+        y = decoded[0] / self.size[0]
+        x = decoded[1] / self.size[1]
+        bottom = self.top + self.height
+        right = self.left + self.width
         return self.left * x, self.top * y, right * x, bottom * y
 
 
@@ -491,7 +496,9 @@ class RandomErasing(Augmentation):
                 "ratio a smallest and a largest ratio above 0, and value from 0 to 255; got "
                 f"p={p}, scale={tuple(scale)}, ratio={tuple(ratio)}, value={value}"
             )
-        self.p, self.scale, self.ratio = p, (scale[0], scale[1]), (ratio[0], ratio[1])
+        self.p = p
+        self.scale = (scale[0], scale[1])
+        self.ratio = (ratio[0], ratio[1])
 
     def __call__(
         self, images: UInt8[Tensor, "b c y x"], uniforms: Float[Tensor, "b n"] | None = None
@@ -513,7 +520,8 @@ class RandomErasing(Augmentation):
         low, high = map(math.log, self.ratio)
         ratio = (low + ratios * (high - low)).exp()
         area = size[0] * size[1] * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
-        heights, widths = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+        heights = (area * ratio).sqrt().round()
+        widths = (area / ratio).sqrt().round()
         fits: Bool[Tensor, "a b"] = (heights < size[0]) & (widths < size[1])
         # torchvision draws again until a rectangle fits. Here all attempts are drawn ahead, so that
         # an image always takes as many numbers, and argmax finds the first that fits.

@@ -171,7 +171,8 @@ def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
     length = max(step.input_size)
     centers = torch.arange(length, dtype=torch.float64)[:, None].expand(length, 2) + 0.5
     cells = step.to_image(centers).floor().long()  # x and y are independent of each other
-    columns, rows = cells[: step.input_size[1], 0], cells[: step.input_size[0], 1]
+    columns = cells[: step.input_size[1], 0]
+    rows = cells[: step.input_size[0], 1]
     left, top, right, bottom = step.region
     inside_x = (columns >= left) & (columns < right)
     inside_y = (rows >= top) & (rows < bottom)
@@ -261,7 +262,8 @@ class JointTransforms:
             torch.default_generator.manual_seed(seed)
             for transform in self.transforms:
                 inputs = transform(inputs)
-        new_image, new_masks = inputs["image"], inputs.get("masks")
+        new_image = inputs["image"]
+        new_masks = inputs.get("masks")
         _check_moved(new_image, new_masks)
         new_boxes = inputs.get("boxes")
         if boxes is not None and new_boxes is not None:

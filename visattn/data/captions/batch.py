@@ -274,7 +274,8 @@ class CaptionBatch(NamedTuple):
             >>> batch.repeat_captions(2).caption_indices
             (0, 0, 1, 1)
         """
-        indices, lengths = self.caption_indices, self.lengths.repeat_interleave(count)
+        indices = self.caption_indices
+        lengths = self.lengths.repeat_interleave(count)
         image_indices = self.image_indices.repeat_interleave(count)
         return self._replace(
             captions=self.captions.repeat_interleave(count, 0),

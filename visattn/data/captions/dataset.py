@@ -92,7 +92,8 @@ def swap_sides(text: str) -> str:
 
 def _is_side(match: re.Match[str]) -> bool:
     """Return whether a word names a side."""
-    word, text = match[0].lower(), match.string
+    word = match[0].lower()
+    text = match.string
     if word not in _BEFORE_OTHER:
         return True
     # The first of these tests that holds decides:
@@ -104,7 +105,8 @@ def _is_side(match: re.Match[str]) -> bool:
     #     "turn right"                            all others: a side
     #
     # Only 60 characters before: a pattern that ends in $ is tried from every place of its text.
-    before, end = text[max(0, match.start() - 60) : match.start()], match.end()
+    before = text[max(0, match.start() - 60) : match.start()]
+    end = match.end()
     if word == "right" and _AFTER_CORRECT.match(text, end):
         return False
     if _BEFORE_SIDE.search(before) or _AFTER_SIDE.match(text, end):
@@ -131,7 +133,8 @@ class CaptionedImages(Dataset[CaptionSample]):
     """
 
     def __init__(self, entries: Sequence[CaptionEntry], resize: ResizeSpec) -> None:
-        self.entries, self.resize = entries, resize
+        self.entries = entries
+        self.resize = resize
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -291,8 +294,12 @@ class CaptionDataset(Dataset[CaptionSample]):
         seed: int = 0,
         fallback: ReadFallback | None = None,
     ) -> None:
-        self.photos, self.feature_cache, self.hflip, self.seed = photos, feature_cache, hflip, seed
-        self.phrases, self.fallback = phrases or {}, fallback
+        self.photos = photos
+        self.feature_cache = feature_cache
+        self.hflip = hflip
+        self.seed = seed
+        self.phrases = phrases or {}
+        self.fallback = fallback
         self._phrase_memo: dict[int, tuple[tuple[Phrase, ...], ...]] = {}
 
     def __len__(self) -> int:
@@ -321,7 +328,8 @@ class CaptionDataset(Dataset[CaptionSample]):
         return self._phrase_memo[index]
 
     def _map_phrases(self, index: int) -> tuple[tuple[Phrase, ...], ...]:
-        annotations, captions = self._annotations(index), self.photos.entries[index].captions
+        annotations = self._annotations(index)
+        captions = self.photos.entries[index].captions
         if not annotations:
             return ()
         geometry = self.photos.geometry(index)

@@ -82,7 +82,8 @@ def _parse_flickr(text: str) -> Iterator[CaptionRecord]:
         match = _FLICKR.fullmatch(line)
         if match is None:
             raise ValueError(f"{location}: expected {_expected('flickr')}, got {_shorten(line)}")
-        file, number = _check_path(match["file"], location), int(match["number"])
+        file = _check_path(match["file"], location)
+        number = int(match["number"])
         numbered = photos.setdefault(file, {})
         if number in numbered:
             raise ValueError(
@@ -179,7 +180,8 @@ def _parse_coco(text: str) -> Iterator[CaptionRecord]:
 def _parse_jsonl(text: str) -> Iterator[CaptionRecord]:
     locations: dict[str, str] = {}
     for line_number, line in _lines(text):
-        location, record = f"line {line_number}", _load_json(line, "jsonl", line_number)
+        location = f"line {line_number}"
+        record = _load_json(line, "jsonl", line_number)
         keys = set(record) if isinstance(record, dict) else set[str]()
         photo_key = next((key for key in _PHOTO_KEYS if key in keys), None)
         caption_key = next((key for key in _CAPTION_KEYS if key in keys), None)

@@ -161,7 +161,8 @@ class ClutteredMNIST(LabeledImages):
         augmentations: Sequence[Augmentation] = (),
     ) -> None:
         super().__init__(labels, augmentations, seed=seed)
-        self.digits, self.spec = digits, spec
+        self.digits = digits
+        self.spec = spec
         self.exclude_self = distractor_source is None
         self.distractor_source = digits if distractor_source is None else distractor_source
         if seed < 0:
@@ -204,7 +205,8 @@ class ClutteredMNIST(LabeledImages):
 
     def placements(self, indices: Sequence[int]) -> Placements:
         """Return the positions of digits and distractors on the canvases with these indices."""
-        count, size = self.spec.num_distractors, self.spec.distractor_size
+        count = self.spec.num_distractors
+        size = self.spec.distractor_size
         uniforms = per_sample_uniforms(self.seed, indices, 2 + 5 * count)
         distractors = uniforms[:, 2:].view(len(indices), count, 5)
         canvas_size = torch.tensor(self.spec.size)
@@ -284,7 +286,8 @@ def paste(
     offsets = (torch.arange(height)[:, None] * stride + torch.arange(width)).flatten()
     pixels = (corners[:, :1] * stride + corners[:, 1:] + offsets)[:, None]
     pixels = pixels.expand(-1, canvases.shape[1], -1)
-    flat_canvases, values = canvases.view(*canvases.shape[:2], -1), patches.flatten(2)
+    flat_canvases = canvases.view(*canvases.shape[:2], -1)
+    values = patches.flatten(2)
     if blend != "overwrite":
         values = _blend(flat_canvases.gather(2, pixels), values, blend)
     flat_canvases.scatter_(2, pixels, values)

@@ -55,7 +55,9 @@ class LabeledImages(Dataset[LabeledBatch]):
         *,
         seed: int = 0,
     ) -> None:
-        self.labels, self.augmentations, self.seed = labels, tuple(augmentations), seed
+        self.labels = labels
+        self.augmentations = tuple(augmentations)
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -159,7 +161,8 @@ class WithUniforms(Dataset[UntransformedBatch]):
     def __init__(
         self, images: LabeledImages, transforms: Sequence[Augmentation], *, seed: int
     ) -> None:
-        self.images, self.seed = images, seed
+        self.images = images
+        self.seed = seed
         self.count = sum(transform.num_uniforms for transform in transforms)
 
     def __len__(self) -> int:
@@ -228,7 +231,9 @@ class ImageFiles(LabeledImages):
         fallback: ReadFallback | None = None,
     ) -> None:
         super().__init__(labels, augmentations, seed=seed)
-        self.files, self.resize, self.fallback = files, resize, fallback
+        self.files = files
+        self.resize = resize
+        self.fallback = fallback
 
     def __getitem__(self, indices: list[int]) -> LabeledBatch:
         """Return the batch of images with these indices, augmented and resized.

@@ -27,7 +27,9 @@ DigitTarget = Literal["sequence", "addition"]
 
 
 # Separate random numbers from others with the same seed.
-_CLUTTER_STREAM, _TRIES_STREAM, _AUGMENTATION_STREAM = 1, 2, 3
+_CLUTTER_STREAM = 1
+_TRIES_STREAM = 2
+_AUGMENTATION_STREAM = 3
 _TRIES, _ROUNDS = 32, 64  # placements drawn at once, and how often before giving up
 
 
@@ -181,7 +183,10 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
     ) -> None:
         if seed < 0:
             raise ValueError(f"seed must be at least 0, got {seed}")
-        self.digits, self.labels, self.spec, self.seed = digits, labels, spec, seed
+        self.digits = digits
+        self.labels = labels
+        self.spec = spec
+        self.seed = seed
         self.distractor_source = digits if distractor_source is None else distractor_source
         self.augmentations = tuple(augmentations)
         self.ink_boxes = ink_boxes(digits)
@@ -357,7 +362,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
     def _add_distractors(self, canvases: UInt8[Tensor, "b 1 y x"], indices: Sequence[int]) -> None:
         """Paste crops of digits on canvases, in place."""
         canvas = self.spec.canvas
-        count, size = canvas.num_distractors, canvas.distractor_size
+        count = canvas.num_distractors
+        size = canvas.distractor_size
         if not count:
             return
         uniforms = per_sample_uniforms(

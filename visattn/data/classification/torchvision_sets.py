@@ -75,7 +75,8 @@ def check_mnist_files(folder: Path, *, train: bool, classes: int) -> None:
         >>> check_mnist_files(getfixture("tmp_path"), train=True, classes=10)
     """
     part = "train" if train else "t10k"
-    images, labels = folder / f"{part}-images-idx3-ubyte", folder / f"{part}-labels-idx1-ubyte"
+    images = folder / f"{part}-images-idx3-ubyte"
+    labels = folder / f"{part}-labels-idx1-ubyte"
     if not (images.is_file() and labels.is_file()):
         return
     (num_images, *_), (num_labels,) = read_idx_shape(images, 3), read_idx_shape(labels, 1)
@@ -116,7 +117,9 @@ class TorchvisionSplits:
         split_seed: int = 0,
         download: bool = False,
     ) -> None:
-        self.source, self.root, self.download = source, root, download
+        self.source = source
+        self.root = root
+        self.download = download
         images, labels, self.class_names = load_torchvision(
             source, root, train=True, download=download
         )
@@ -179,7 +182,8 @@ def load_torchvision(
 def _check_arrays(
     dataset: Any, location: str
 ) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"], tuple[str, ...]]:
-    images, labels = torch.as_tensor(dataset.data), torch.as_tensor(dataset.targets)
+    images = torch.as_tensor(dataset.data)
+    labels = torch.as_tensor(dataset.targets)
     # torchvision calls a digit "7 - seven".
     names = tuple(name.split(" - ")[0] for name in dataset.classes)
     if images.dtype != torch.uint8 or images.ndim not in (3, 4) or labels.ndim != 1:

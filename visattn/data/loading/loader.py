@@ -98,7 +98,8 @@ class ReadFallback:
     """
 
     def __init__(self, num_samples: int, *, seed: int = 0) -> None:
-        self.num_samples, self.seed = num_samples, seed
+        self.num_samples = num_samples
+        self.seed = seed
         self._unreadable = torch.zeros(num_samples, dtype=torch.uint8).share_memory_()
 
     def read(self, index: int, load: Callable[[int], Sample]) -> Sample:
@@ -181,7 +182,8 @@ class StatefulDataLoader(DataLoader[Any]):
             generator=torch.Generator(),  # else each epoch would advance the global generator
         )
         self.epoch_sampler = batch_sampler
-        self._epoch, self._batches_done = -1, 0
+        self._epoch = -1
+        self._batches_done = 0
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._epoch = self.epoch_sampler.epoch

@@ -131,10 +131,15 @@ class LengthBucketBatchSampler(Sampler[list[int]]):
                 f"{num_replicas} processes with {batch_size} samples each need "
                 f"{batch_size * num_replicas} samples, got {num_samples}; lower the batch size"
             )
-        self.num_samples, self.length = num_samples, length
-        self.batch_size, self.batches_per_pool = batch_size, batches_per_pool
-        self.seed, self.rank, self.num_replicas = seed, rank, num_replicas
-        self.epoch, self.start_batch = 0, 0
+        self.num_samples = num_samples
+        self.length = length
+        self.batch_size = batch_size
+        self.batches_per_pool = batches_per_pool
+        self.seed = seed
+        self.rank = rank
+        self.num_replicas = num_replicas
+        self.epoch = 0
+        self.start_batch = 0
 
     def __len__(self) -> int:
         return self.num_samples // self.global_batch_size
@@ -152,11 +157,13 @@ class LengthBucketBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Select the order of an epoch; a new epoch starts with its first batch."""
         if epoch != self.epoch:
-            self.epoch, self.start_batch = epoch, 0
+            self.epoch = epoch
+            self.start_batch = 0
 
     def resume(self, epoch: int, batches_done: int) -> None:
         """Skip the first batches of an epoch, in the next iteration only."""
-        self.epoch, self.start_batch = epoch, batches_done
+        self.epoch = epoch
+        self.start_batch = batches_done
 
     def __iter__(self) -> Iterator[list[int]]:
         # The start is for one iteration: the epoch after a resumed one begins with its first batch.

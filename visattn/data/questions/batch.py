@@ -201,7 +201,8 @@ def vqa_accuracy(answers: Sequence[str], predicted: str) -> float:
         >>> round(vqa_accuracy(["red"] * 3 + ["blue"] * 7, "red"), 6)
         0.9
     """
-    total, count = len(answers), answers.count(predicted)
+    total = len(answers)
+    count = answers.count(predicted)
     if total < 2:
         return float(count)
     # Leaving out one of those who agree leaves one less, leaving out another leaves all of them.

@@ -359,7 +359,10 @@ class SceneQuestions(Dataset[QuestionSample]):
                 f"questions count up to {MAX_COUNT} objects, so max_objects must be at least "
                 f"{MAX_COUNT}, got {self.config.num_objects[1]}"
             )
-        self.num_scenes, self.size, self.split, self.seed = num_scenes, size, split, seed
+        self.num_scenes = num_scenes
+        self.size = size
+        self.split = split
+        self.seed = seed
         self.num_questions = questions
 
     def __len__(self) -> int:
@@ -476,7 +479,10 @@ class _QuestionDraw:
     def __init__(
         self, world: World, count: SceneQuery, rng: np.random.Generator, *, novel: bool
     ) -> None:
-        self.world, self.count, self.rng, self.novel = world, count, rng, novel
+        self.world = world
+        self.count = count
+        self.rng = rng
+        self.novel = novel
         self.objects = world.objects
         self._names: dict[tuple[int, str], list[Description]] = {}
 
@@ -554,7 +560,8 @@ class _QuestionDraw:
         pair = (self.objects[a], self.objects[b])
         if not any(relation_holds(side, *pair) for side in (relation, CONVERSE[relation])):
             return None
-        first, second = self._name(a), self._name(b)
+        first = self._name(a)
+        second = self._name(b)
         if first is None or second is None:
             return None
         return SceneQuery("side", first, second, relation=relation)
@@ -572,7 +579,8 @@ class _QuestionDraw:
             return None
         chosen = same if self.rng.random() < 0.5 else different
         a, b = chosen[int(self.rng.integers(len(chosen)))]
-        first, second = self._name(a, attribute), self._name(b, attribute)
+        first = self._name(a, attribute)
+        second = self._name(b, attribute)
         if first is None or second is None:
             return None
         return SceneQuery("compare", first, second, attribute=attribute)

@@ -200,9 +200,11 @@ def pair_facts(
         centers.gather(1, index[:, None, None].expand(-1, 1, 2)) for index in pairs.unbind(1)
     )
     others = torch.ones(centers.shape[:2], dtype=torch.bool).scatter_(1, pairs, value=0)
-    low, high = torch.minimum(first, second), torch.maximum(first, second)
+    low = torch.minimum(first, second)
+    high = torch.maximum(first, second)
     between = ((low <= centers) & (centers <= high)).all(-1)
-    along, offset = second - first, centers - first
+    along = second - first
+    offset = centers - first
     cross = along[..., 0] * offset[..., 1] - along[..., 1] * offset[..., 0]
     if original:  # the slope of a vertical line is a huge number there
         level = (along[..., 0] == 0) & (offset[..., 0] == 0) & (offset[..., 1].abs() <= 12)
@@ -316,8 +318,12 @@ class SortOfClevr(Dataset[QuestionSample]):
                 f"{num_images}, {questions} and {seed}"
             )
         left_margin(size)
-        self.num_images, self.split, self.size = num_images, split, size
-        self.num_questions, self.original, self.ternary = questions, original, ternary
+        self.num_images = num_images
+        self.split = split
+        self.size = size
+        self.num_questions = questions
+        self.original = original
+        self.ternary = ternary
         self.seed = mix_seed(seed, _SPLITS.index(split))
         self.answers = (
             (*SORT_OF_CLEVR_ANSWERS, "0") if ternary and not original else (SORT_OF_CLEVR_ANSWERS)
@@ -332,7 +338,8 @@ class SortOfClevr(Dataset[QuestionSample]):
     def __getitems__(self, indices: list[int]) -> list[QuestionSample]:
         """Return several samples; drawing them together is faster."""
         layout = sample_layouts(self.seed, indices)
-        images, boxes = draw_layouts(layout, size=self.size), layout_boxes(layout, size=self.size)
+        images = draw_layouts(layout, size=self.size)
+        boxes = layout_boxes(layout, size=self.size)
         samples: list[QuestionSample] = []
         for row, questions in enumerate(self._questions(indices, layout)):
             world = SortOfClevrLayout(layout.centers[row], layout.rectangles[row])

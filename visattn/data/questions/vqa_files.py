@@ -188,7 +188,10 @@ class QuestionPhotos(Dataset[QuestionSample]):
         *,
         fallback: ReadFallback | None = None,
     ) -> None:
-        self.photos, self.folder, self.resize, self.fallback = photos, folder, resize, fallback
+        self.photos = photos
+        self.folder = folder
+        self.resize = resize
+        self.fallback = fallback
 
     def __len__(self) -> int:
         return len(self.photos)

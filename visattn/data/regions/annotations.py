@@ -72,7 +72,8 @@ class AnnotatedImage:
         selected = [obj for obj in self.objects if category in (None, obj.category)]
         if not selected:
             raise ValueError(f"{self.path} has no {category or 'object'}")
-        mask, boxes = np.zeros(self.size, dtype=bool), np.zeros(self.size, dtype=bool)
+        mask = np.zeros(self.size, dtype=bool)
+        boxes = np.zeros(self.size, dtype=bool)
         for obj in selected:
             object_mask = self._mask(obj)
             box = _bounding_box(object_mask) if obj.box is None else obj.box

@@ -105,7 +105,8 @@ def _parse_images(document: dict[str, Any]) -> dict[int | str, CocoImage]:
     images: dict[int | str, CocoImage] = {}
     files: set[str] = set()
     for location, entry in _list_entries(document, "images"):
-        image_id, file = _parse_id(entry, "id", location), _parse_text(entry, "file_name", location)
+        image_id = _parse_id(entry, "id", location)
+        file = _parse_text(entry, "file_name", location)
         _check_unique(image_id, images, location)
         _check_unique(file, files, location)
         files.add(file)
@@ -165,7 +166,8 @@ def _attach_objects(
             raise ValueError(f"{location}: {error}") from None
         if isinstance(segmentation, list) and len(segmentation) < len(entry["segmentation"]):
             repairs.without_parts[location] = "a part without an area"
-        crowd, area = _parse_crowd(entry, location), _parse_area(entry, location)
+        crowd = _parse_crowd(entry, location)
+        area = _parse_area(entry, location)
         objects[image_id].append(AnnotatedObject(category, segmentation, box, crowd, area))
     _check_clipped(repairs.clipped, len(entries))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
@@ -202,7 +204,8 @@ def _parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, s
     if not all(map(_is_number, numbers)):
         raise ValueError(f"{location}: bbox must be four finite numbers, got {short_repr(value)}")
     x, y, width, height = map(float, numbers)
-    right, bottom = x + width, y + height
+    right = x + width
+    bottom = y + height
     excess = max(-x, -y, right - size[1], bottom - size[0])
     if excess <= _BOX_TOLERANCE and min(width, height) >= 0:
         return (x, y, right, bottom), ""

@@ -102,7 +102,8 @@ def collate_detections(samples: Sequence[DetectionSample]) -> DetectionBatch:
         targets.append((sample.labels[kept], corners_to_center(boxes[kept]).float(), kept))
     length = max(len(kept) for _, _, kept in targets)
     labels = torch.full((len(samples), length), NO_OBJECT)
-    centers, objects = torch.zeros(len(samples), length, 4), torch.zeros_like(labels)
+    centers = torch.zeros(len(samples), length, 4)
+    objects = torch.zeros_like(labels)
     for row, (classes, boxes, kept) in enumerate(targets):
         labels[row, : len(kept)], centers[row, : len(kept)] = classes, boxes
         objects[row, : len(kept)] = kept
@@ -132,7 +133,9 @@ class DetectionDataset(Dataset[DetectionSample], ABC):
         seed: int = 0,
     ) -> None:
         self.class_names = tuple(class_names)
-        self.transforms, self.resize, self.seed = transforms, resize, seed
+        self.transforms = transforms
+        self.resize = resize
+        self.seed = seed
 
     @abstractmethod
     def __len__(self) -> int:
@@ -216,7 +219,9 @@ class AnnotatedObjects(DetectionDataset):
     ) -> None:
         later = None if transforms is None else resize  # without transforms, photos load resized
         super().__init__(class_names, transforms=transforms, resize=later, seed=seed)
-        self.images, self.input_size, self.masks = tuple(images), resize, masks
+        self.images = tuple(images)
+        self.input_size = resize
+        self.masks = masks
         names = {name for image in images for name in image.categories}
         if unknown := sorted(names - set(class_names)):
             raise ValueError(
@@ -310,7 +315,8 @@ def count_boxes(
     numbers: list[int] = []
     region_of = cache(lambda size: resize.geometry(size).region)
     for image in images:
-        region, number = region_of(image.size), 0
+        region = region_of(image.size)
+        number = 0
         for each in image.objects:
             reason = "crowds" if each.crowd else _no_target(each.box, region)
             if reason:
@@ -321,7 +327,8 @@ def count_boxes(
         numbers.append(number)
     filled = [index for index, number in enumerate(numbers) if number]
     examples = tuple(filled[:: max(1, len(filled) // _NUM_EXAMPLES)][:_NUM_EXAMPLES])
-    largest, empty = max(numbers, default=0), len(numbers) - len(filled)
+    largest = max(numbers, default=0)
+    empty = len(numbers) - len(filled)
     return BoxCounts(classes, largest, empty, examples=examples, **reasons)
 
 

@@ -65,7 +65,8 @@ def mask_boxes(masks: Bool[np.ndarray, "n y x"]) -> Float[np.ndarray, "n 4"]:
         array([[1., 0., 3., 2.]])
     """
     height, width = masks.shape[1:]
-    columns, rows = np.any(masks, 1), np.any(masks, 2)
+    columns = np.any(masks, 1)
+    rows = np.any(masks, 2)
     sides = (
         columns.argmax(1),
         rows.argmax(1),
@@ -224,7 +225,8 @@ def check_rle(segmentation: Any, size: tuple[int, int]) -> list[int] | str:
             "a segmentation must be a list of polygons or an object with size and counts, "
             f"got {short_repr(segmentation)}"
         )
-    rle_size, counts = segmentation["size"], segmentation["counts"]
+    rle_size = segmentation["size"]
+    counts = segmentation["counts"]
     if not isinstance(rle_size, (list, tuple)) or list(rle_size) != list(size):
         raise ValueError(
             f"RLE of size {short_repr(rle_size)} does not match an image of {list(size)} (height, "
@@ -281,8 +283,12 @@ def _check_corners(polygon: Any) -> None:
 def _polygon_box(polygon: Any, size: tuple[int, int]) -> Box:
     """Return the box around a polygon after checking that it is one, and on the image."""
     _check_corners(polygon)
-    x, y = polygon[::2], polygon[1::2]
-    left, top, right, bottom = min(x), min(y), max(x), max(y)
+    x = polygon[::2]
+    y = polygon[1::2]
+    left = min(x)
+    top = min(y)
+    right = max(x)
+    bottom = max(y)
     height, width = size
     overlaps = left <= width and right >= 0 and top <= height and bottom >= 0
     # Run lengths that a tool has written as a polygon have coordinates far outside.
@@ -299,7 +305,8 @@ def _fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray
     """Return the pixels whose centers are inside of a polygon, by the even-odd rule."""
     inside = np.zeros(size, dtype=bool)
     (left, top), (right, bottom) = np.floor(corners.min(0)), np.ceil(corners.max(0))
-    y, x = (np.clip((top, bottom), 0, size[0]), np.clip((left, right), 0, size[1]))
+    y = np.clip((top, bottom), 0, size[0])
+    x = np.clip((left, right), 0, size[1])
     (first, last), (left, right) = y.astype(int), x.astype(int)
     # Each edge marks, in the rows that it crosses, the first pixel center to its right. A row that
     # is crossed at x = 3 and x = 5:

@@ -236,7 +236,8 @@ def _read_csv(file: Path, images: dict[str, Path]) -> Iterable[_Entry]:
         for row in rows:
             if len(row) != len(_COLUMNS):
                 raise ValueError(f"line {rows.line_num} must have two columns, got {row[:3]}")
-            name, words = row[0], row[1].split()
+            name = row[0]
+            words = row[1].split()
             objects: _Objects = [
                 (words[start], _parse_box(words[start + 1 : start + 5]))
                 for start in range(0, len(words), 5)
@@ -445,7 +446,8 @@ def read_images_with_masks(
         >>> read_images_with_masks(folder / "images", folder / "masks")[0].region_masks()[0].all()
         np.True_
     """
-    folder, mask_folder = Path(images), Path(masks)
+    folder = Path(images)
+    mask_folder = Path(masks)
     if not mask_folder.is_dir():
         raise FileNotFoundError(f"no folder of masks at {mask_folder}")
     mask_files = {

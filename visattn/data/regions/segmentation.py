@@ -79,7 +79,9 @@ class SegmentationImages(Dataset[SegmentationBatch]):
         seed: int = 0,
         fallback: ReadFallback | None = None,
     ) -> None:
-        self.resize, self.transforms, self.seed = resize, transforms, seed
+        self.resize = resize
+        self.transforms = transforms
+        self.seed = seed
         self.fallback = fallback
 
     @abstractmethod
@@ -214,7 +216,8 @@ class MaskFolder(SegmentationImages):
             ValueError: If their sizes differ, or the mask has an unknown number.
         """
         file, mask_file = self.files[index]
-        image, numbers = read_image(file), read_label_image(mask_file)
+        image = read_image(file)
+        numbers = read_label_image(mask_file)
         self._check_size(mask_file, numbers.shape, image.size)
         pixels = torch.tensor(image.pixels).permute(2, 0, 1)
         return SegmentationSample(pixels, torch.from_numpy(self._classes(numbers, mask_file)))
@@ -230,7 +233,8 @@ class MaskFolder(SegmentationImages):
                 fallback.
             ValueError: If a mask has another size than its image, or an unknown number.
         """
-        numbers, read = np.zeros(256, dtype=np.int64), 0
+        numbers = np.zeros(256, dtype=np.int64)
+        read = 0
         classes = np.unique(self._table[(self._table >= 0) & (self._table != IGNORE_CLASS)])
         filled: list[int] = []
         # At random, since files with the same classes often follow each other.

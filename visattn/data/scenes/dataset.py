@@ -50,7 +50,10 @@ class Scenes(Dataset[CaptionSample]):
         seed: int = 0,
         config: WorldConfig | None = None,
     ) -> None:
-        self.num_scenes, self.size, self.split, self.seed = num_scenes, size, split, seed
+        self.num_scenes = num_scenes
+        self.size = size
+        self.split = split
+        self.seed = seed
         self.config = config or WorldConfig()
 
     def __len__(self) -> int:

@@ -75,7 +75,8 @@ def describe_world(world: World) -> tuple[SceneCaption, ...]:
     """
     first, second = world.objects[:2]
     relation = _dominant_relation(first, second)
-    a, b = _object_phrase(first, 0), _object_phrase(second, 1)
+    a = _object_phrase(first, 0)
+    b = _object_phrase(second, 1)
     return (
         _build_caption(a, "is", relation, b),
         _build_caption(b, "is", CONVERSE[relation], a),
@@ -86,7 +87,8 @@ def describe_world(world: World) -> tuple[SceneCaption, ...]:
 
 
 def _dominant_relation(a: SceneObject, b: SceneObject) -> str:
-    dx, dy = b.x - a.x, b.y - a.y
+    dx = b.x - a.x
+    dy = b.y - a.y
     if abs(dx) >= abs(dy):
         return "left of" if dx > 0 else "right of"
     return "above" if dy > 0 else "below"
@@ -191,7 +193,8 @@ def _object_pattern(name: str) -> str:
     )
 
 
-_A, _B = _object_pattern("a"), _object_pattern("b")
+_A = _object_pattern("a")
+_B = _object_pattern("b")
 _RELATION_OF = {place: relation for relation, place in PLACES.items()}
 _RELATION = f"(?P<relation>{_alternatives(RELATIONS)})"
 _SENTENCES = tuple(

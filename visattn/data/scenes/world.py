@@ -121,10 +121,8 @@ def sample_world(config: WorldConfig, rng: np.random.Generator, *, novel: bool =
         >>> world.objects[0].color in COLORS
         True
     """
-    training_pairs, novel_pairs = (
-        config.color_shape_pairs(novel=False),
-        config.color_shape_pairs(novel=True),
-    )
+    training_pairs = config.color_shape_pairs(novel=False)
+    novel_pairs = config.color_shape_pairs(novel=True)
     if novel and not novel_pairs:
         raise ValueError("these colors and shapes have no held-out pair; allow more of them")
     if not training_pairs:
@@ -251,8 +249,10 @@ def _local_coordinates(obj: SceneObject, size: int) -> tuple[slice, slice, Plane
     )
     dy = ((np.arange(rows.start, rows.stop, dtype=np.float32) + 0.5) - obj.y * size)[:, None] / r
     dx = ((np.arange(columns.start, columns.stop, dtype=np.float32) + 0.5) - obj.x * size) / r
-    cos, sin = math.cos(obj.angle), math.sin(obj.angle)
-    u, v = cos * dx + sin * dy, cos * dy - sin * dx
+    cos = math.cos(obj.angle)
+    sin = math.sin(obj.angle)
+    u = cos * dx + sin * dy
+    v = cos * dy - sin * dx
     return rows, columns, SIGNED_DISTANCES[obj.shape](u, v) * r, u, v
 
 
@@ -270,7 +270,8 @@ def _triangle(u: Plane, v: Plane) -> Plane:
 
 
 def _cross(u: Plane, v: Plane) -> Plane:
-    a, b = np.abs(u), np.abs(v)
+    a = np.abs(u)
+    b = np.abs(v)
     return np.minimum(np.maximum(a - 0.9, b - 0.3), np.maximum(b - 0.9, a - 0.3))
 
 
@@ -283,11 +284,14 @@ def _star(u: Plane, v: Plane) -> Plane:
     sector = 2 * math.pi / 5
     theta = np.abs((np.arctan2(u, -v) + sector / 2) % sector - sector / 2)
     rho = np.hypot(u, v)
-    inner_x, inner_y = 0.45 * math.cos(sector / 2), 0.45 * math.sin(sector / 2)
-    ex, ey = inner_x - 1.0, inner_y
+    inner_x = 0.45 * math.cos(sector / 2)
+    inner_y = 0.45 * math.sin(sector / 2)
+    ex = inner_x - 1.0
+    ey = inner_y
     # In one tenth of the star the edge runs from the tip (1, 0) to the inner corner, 0.45 from the
     # middle; the cross product is the distance from that line, negative inside.
-    px, py = rho * np.cos(theta) - 1.0, rho * np.sin(theta)
+    px = rho * np.cos(theta) - 1.0
+    py = rho * np.sin(theta)
     return (px * ey - py * ex) / math.hypot(ex, ey)
 
 

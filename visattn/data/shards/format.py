@@ -26,7 +26,9 @@ from visattn.io.safe_text import (
 )
 
 FORMAT = "visattn-shards-1"
-INFO, PLAN, WORD_COUNTS = "info.json", "plan.json", "words.json"
+INFO = "info.json"
+PLAN = "plan.json"
+WORD_COUNTS = "words.json"
 SPLITS = ("train", "validation", "test")
 BLOCK = 512  # bytes of a tar block
 ROW = np.dtype(

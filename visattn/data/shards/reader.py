@@ -59,7 +59,8 @@ class ShardSamples:
     """
 
     def __init__(self, folder: PathLike, split: str) -> None:
-        self.folder, self.split = Path(folder), split
+        self.folder = Path(folder)
+        self.split = split
         self.info = ShardInfo.read(folder)
         self._metadata = self.info.split_metadata(folder, split)
         self._check_files()
@@ -319,7 +320,9 @@ def caption_entry(record: Mapping[str, Any], location: str, split: str) -> Capti
         >>> caption_entry({"id": "a", "file": "a.jpg", "captions": ["A dog ."]}, "here", "test").id
         'a'
     """
-    name, file, captions = record.get("id"), record.get("file"), record.get("captions")
+    name = record.get("id")
+    file = record.get("file")
+    captions = record.get("captions")
     if (
         not isinstance(name, str)
         or not isinstance(file, str)
@@ -410,7 +413,8 @@ class ShardedTensors(LabeledImages):
         return LabeledBatch(self.augment(images, indices), self.labels[rows])
 
     def _load_tensor(self, row: int) -> UInt8[Tensor, "c y x"]:
-        image, info = self.samples.image(row), self.samples.info
+        image = self.samples.image(row)
+        info = self.samples.info
         if image.size != info.size:
             raise ImageError(f"{image.name}: must have {info.size} pixels, got {image.size}")
         return torch.from_numpy(image.pixels.transpose(2, 0, 1)[: info.channels].copy())

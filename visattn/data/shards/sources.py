@@ -57,7 +57,8 @@ class ShardSource:
         records: Sequence[Mapping[str, Any]],
         labels: Sequence[int] | None = None,
     ) -> None:
-        self.files, self.records = files, records
+        self.files = files
+        self.records = records
         self.labels = [-1] * len(records) if labels is None else labels
 
     def __len__(self) -> int:

@@ -79,7 +79,8 @@ def read_tar_samples(stream: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
         match = _KEY_AND_SUFFIX.fullmatch(name)
         if match is None:
             continue
-        key, suffix = match[1], match[2].lower()
+        key = match[1]
+        suffix = match[2].lower()
         if key != sample.get("__key__"):
             if sample:
                 yield sample
@@ -204,13 +205,13 @@ class SampleStream:
                 f"{num_samples:,}; lower the "
                 "workers or the batch, or write more samples in smaller tars (--per-shard)"
             )
-        self.urls, self.made, self.batch, self.buffer = (
-            tuple(urls),
-            transform,
-            batch_size,
-            buffer_size,
-        )
-        self.seed, self.rank, self.world = seed, rank, num_replicas
+        self.urls = tuple(urls)
+        self.made = transform
+        self.batch = batch_size
+        self.buffer = buffer_size
+        self.seed = seed
+        self.rank = rank
+        self.world = num_replicas
         self.batches = num_samples // (batch_size * num_replicas)
         self.epoch = 0
         import_webdataset()  # raises now if it is not installed
@@ -257,7 +258,10 @@ class StreamLoader:
         epoch: Callable[[], int] = lambda: 0,
         num_workers: int = 0,
     ) -> None:
-        self.stream, self.collate, self.epoch, self.workers = stream, collate_fn, epoch, num_workers
+        self.stream = stream
+        self.collate = collate_fn
+        self.epoch = epoch
+        self.workers = num_workers
 
     def __len__(self) -> int:
         return self.stream.batches
@@ -347,7 +351,8 @@ def parse_streamed_sample(members: Mapping[str, Any]) -> StreamedSample:
     location = tar_location(members.get("__url__"), members.get("__key__"))
     image = next((members[name] for name in EXTENSIONS.values() if name in members), None)
     try:
-        record, label = parse_json(decode_utf8(members["json"])), int(members.get("cls", -1))
+        record = parse_json(decode_utf8(members["json"]))
+        label = int(members.get("cls", -1))
     except (KeyError, ValueError) as error:
         raise ValueError(f"{location}: invalid JSON record or class: {error!r}") from error
     if image is None or not isinstance(record, dict):

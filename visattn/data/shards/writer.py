@@ -340,10 +340,12 @@ def _write_split(
 ) -> SplitMetadata:
     """Write the missing shards of a split, then its index."""
     order = shuffled_order(len(source)) if split == "train" else list(range(len(source)))
-    rows, shards = np.zeros(len(source), ROW), []
+    rows = np.zeros(len(source), ROW)
+    shards = []
     for number in range(-(-len(source) // per_shard)):
         indices = order[number * per_shard : (number + 1) * per_shard]
-        path, resume_path = folder / shard_name(split, number), _resume_path(folder, split, number)
+        path = folder / shard_name(split, number)
+        resume_path = _resume_path(folder, split, number)
         if not _is_complete(path, resume_path, source, indices):
             # The tar gets its name after its metadata is written, so that a named tar is complete.
             with atomic_replace(path) as part, part.open("wb") as file:
@@ -386,7 +388,8 @@ def _write_tar(
     progress: Callable[[int], object],
 ) -> dict[str, Any]:
     """Write a tar of samples, and return its metadata."""
-    digest, length = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    length = 0
     rows: list[tuple[int, ...]] = []
 
     def put(content: bytes) -> None:

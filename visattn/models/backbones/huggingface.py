@@ -244,7 +244,8 @@ def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any])
     """Load a model with all of its weights."""
     has_safetensors = any(directory.glob("*.safetensors"))  # else `check_config` reads the pickle
     logging: Any = importlib.import_module("transformers.utils.logging")
-    progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    progress_bar = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # missing weights are reported below
     try:
@@ -431,7 +432,8 @@ def _photo(size: tuple[int, int]) -> UInt8[Tensor, "c y x"]:
     """Return a smooth synthetic photo whose red, green and blue differ."""
     rows = torch.linspace(0, 1, size[0])[:, None]
     columns = torch.linspace(0, 1, size[1])
-    red, green = 0.9 - 0.4 * rows * columns, 0.3 + 0.5 * (6 * columns + 2 * rows).sin().abs()
+    red = 0.9 - 0.4 * rows * columns
+    green = 0.3 + 0.5 * (6 * columns + 2 * rows).sin().abs()
     blue = (0.4 * rows + 0.2 * columns).expand(*size)
     return (255 * torch.stack([red, green.expand(*size), blue])).byte()
 

@@ -93,11 +93,16 @@ class TextPromptClassifier(nn.Module):
                 "text embeddings must not be zero or NaN, and logit_scale must be positive; got "
                 f"norms {text_features.norm(dim=-1).tolist()} and scale {logit_scale}"
             )
-        self.network, self.embed, self.name = network, embed, name
+        self.network = network
+        self.embed = embed
+        self.name = name
         self.class_names = tuple(texts)
         self.img_size = (int(img_size[0]), int(img_size[1]))
-        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
-        self.logit_scale, self.logit_bias, self.sigmoid = logit_scale, logit_bias, sigmoid
+        self.mean = tuple(map(float, mean))
+        self.std = tuple(map(float, std))
+        self.logit_scale = logit_scale
+        self.logit_bias = logit_bias
+        self.sigmoid = sigmoid
         buffers = {
             "text_features": normalize(text_features.detach(), dim=-1),
             "shift": torch.tensor(self.mean).view(-1, 1, 1) * 255,

@@ -180,7 +180,8 @@ def _likely_reason(expected: Shapes, shapes: Shapes, reshaped: list[str]) -> str
     if not set(expected) & set(shapes):
         return "no key matches: the weights are of another architecture or another library"
     for name in reshaped if len(reshaped) <= _FEW else ():
-        shape, target = shapes[name], expected[name]
+        shape = shapes[name]
+        target = expected[name]
         if len(shape) == len(target) == 2 and shape[1:] == target[1:]:
             return f"the weights are for {shape[0]} classes: set num_classes={shape[0]}"
         if len(shape) == len(target) == 4 and shape[0] == target[0] and shape[2:] == target[2:]:
@@ -261,12 +262,16 @@ class TimmClassifier(ImageClassifier):
             if not (freeze_bn or freeze_backbone) and _batch_norms(model):
                 _check_not_folded(model, weights)
         cast("Any", model).reset_classifier(len(self.class_names))
-        self.name, self.block = name, parse_block_name(block)
+        self.name = name
+        self.block = parse_block_name(block)
         self.stages = None if stages is None else tuple(stages)
-        self.block_kwargs, self.timm_kwargs = dict(block_kwargs or {}), dict(timm_kwargs or {})
+        self.block_kwargs = dict(block_kwargs or {})
+        self.timm_kwargs = dict(timm_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
-        self.pretrained, self.weights = False, None
-        self.freeze_bn, self.freeze_backbone = freeze_bn, freeze_backbone
+        self.pretrained = False
+        self.weights = None
+        self.freeze_bn = freeze_bn
+        self.freeze_backbone = freeze_backbone
         self._backbone_norms = tuple(_batch_norms(model))  # before blocks add their own
         if self.block:
             example = torch.zeros(1, 3, *self.img_size)
@@ -330,7 +335,8 @@ def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
 def _check_not_folded(model: nn.Module, file: str) -> None:
     """Refuse to train batch norms that were folded into the convolutions."""
     for norm in _batch_norms(model):
-        mean, variance = norm.running_mean, norm.running_var
+        mean = norm.running_mean
+        variance = norm.running_var
         if mean is None or variance is None or (mean != 0).any() or (variance != 1).any():
             return
     raise ValueError(

@@ -126,10 +126,13 @@ class TimmEncoder(ImageEncoder):
         config = cast("dict[str, Any]", model.pretrained_cfg)
         super().__init__(img_size, mean or config["mean"], std or config["std"])
         self.stage = tuple(stage) if isinstance(stage, Sequence) else stage
-        self.name, self.unfreeze_from_stage, self.freeze_bn = name, unfreeze_from_stage, freeze_bn
+        self.name = name
+        self.unfreeze_from_stage = unfreeze_from_stage
+        self.freeze_bn = freeze_bn
         self.timm_kwargs = dict(timm_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
-        self.pretrained, self.weights = False, None
+        self.pretrained = False
+        self.weights = None
         if weights:
             load_timm_weights(model, name, Path(weights), self.timm_kwargs)
         self.backbone = model
@@ -338,7 +341,8 @@ class TimmEncoder(ImageEncoder):
 
     def _count_frozen(self) -> int:
         """Return the number of leading modules of the backbone that are frozen."""
-        names, stages = [name for name, _ in self.backbone.named_modules()], self._stages
+        names = [name for name, _ in self.backbone.named_modules()]
+        stages = self._stages
         if self.unfreeze_from_stage is None:
             return len(names)
         if not 0 <= self.unfreeze_from_stage <= len(stages):

@@ -150,7 +150,8 @@ class AdaptiveDecoder(nn.Module):
         self.sentinel_dropout = sentinel_dropout
         self.feedback_dim = {"none": 0, "context": hidden_size, "location": 2}[feedback]
         input_dim = 2 * embed_dim + self.feedback_dim
-        self.embed_dim, self.hidden_size = embed_dim, hidden_size
+        self.embed_dim = embed_dim
+        self.hidden_size = hidden_size
         self.feature_proj = feature_projection(in_channels, hidden_size, feature_dropout)
         self.global_proj = nn.Sequential(nn.Linear(in_channels, embed_dim), nn.ReLU())
         self.embedding = nn.Embedding(num_words, embed_dim)
@@ -210,7 +211,9 @@ class AdaptiveDecoder(nn.Module):
         feedback = None if state.feedback is None else state.feedback.squeeze(1)
         state = replace(state, hidden=zeros, cell=zeros, feedback=feedback)
         without_sentinel = self._drop_sentinel(len(captions), captions.device)
-        hiddens, contexts, attentions = [], [], []
+        hiddens = []
+        contexts = []
+        attentions = []
         for step, count in enumerate(packing.counts):
             if count < len(state.hidden):
                 state = state.select_images(slice(count))

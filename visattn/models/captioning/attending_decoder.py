@@ -181,7 +181,8 @@ class AttendingDecoder(nn.Module):
                 "feature_proj_dim, or feature_dropout to 0"
             )
         self.feature_dim = feature_proj_dim or in_channels
-        self.embed_dim, self.hidden_size = embed_dim, hidden_size
+        self.embed_dim = embed_dim
+        self.hidden_size = hidden_size
         self.feature_proj = (
             feature_projection(in_channels, feature_proj_dim, feature_dropout)
             if feature_proj_dim
@@ -257,7 +258,9 @@ class AttendingDecoder(nn.Module):
         queries = self.attention.hidden_weight
         from_hidden = torch.cat((queries, self.lstm.weight_hh))
         state = replace(state, hidden=state.hidden.squeeze(1), cell=state.cell.squeeze(1))
-        hiddens, contexts, attentions = [], [], []
+        hiddens = []
+        contexts = []
+        attentions = []
         for step, count in enumerate(active):
             if count < len(state.hidden):  # captions that have ended stand last
                 state = state.select_images(slice(count))

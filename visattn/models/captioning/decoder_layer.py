@@ -41,7 +41,8 @@ class MemoryAttention(nn.Module):
 
     def __init__(self, dim: int, *, num_heads: int, memory_slots: int) -> None:
         super().__init__()
-        self.num_heads, head_dim = num_heads, dim // num_heads
+        self.num_heads = num_heads
+        head_dim = dim // num_heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
         self.memory_keys = nn.Parameter(torch.randn(num_heads, memory_slots, head_dim))
@@ -145,7 +146,8 @@ class PackedWords:
         #     by caption   0 3 5        by image   0 2 3 5
         #                  1 4 6                   1 4 6 -
         #                  2 - -
-        longest, most = len(packing.counts), packing.words_per_image
+        longest = len(packing.counts)
+        most = packing.words_per_image
         return cls(
             packing.rows * longest + packing.steps,
             (packing.counts[0], longest),

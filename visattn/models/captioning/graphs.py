@@ -29,8 +29,10 @@ class _CaptionStep(nn.Module):
 
     def __init__(self, model: Captioner[Any], state: Any, changing: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.changing = model, changing
-        self.state_class, self.names = type(state), tuple(state.tensors())
+        self.model = model
+        self.changing = changing
+        self.state_class = type(state)
+        self.names = tuple(state.tensors())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return logits `[b, v]`, attention `[b, y, x]`, gate `[b]` and what changes of the state.
@@ -67,7 +69,8 @@ def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
     images = example_images(model.encoder.img_size)
     token = torch.full((len(images),), START)
     state: Any = model.start(model.encoder(images))
-    values, after = state.tensors(), model.step(state, token[:, None])[1].tensors()
+    values = state.tensors()
+    after = model.step(state, token[:, None])[1].tensors()
     # What a step leaves as it is remains the same tensor, and is no output of its graph.
     changing = [name for name in values if after[name] is not values[name]]
     metadata = {
@@ -80,7 +83,8 @@ def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
             "grid": list(model.encoder.grid_size),
         },
     }
-    start, step = _CaptionStart(model), _CaptionStep(model, state, changing)
+    start = _CaptionStart(model)
+    step = _CaptionStep(model, state, changing)
     outputs = ("logits", "attention", "gate", *(f"next_{name}" for name in changing))
     # Before the first word some tensors are one and the same, which the exporter would merge.
     inputs = {**{name: value.clone() for name, value in after.items()}, "token": token}

@@ -71,10 +71,12 @@ class ColumnAttention(CaptionAttention):
     ) -> None:
         super().__init__()
         _check_options(score, alignment, window_radius, window_step)
-        self.grid_size, self.hidden_size = grid_size, hidden_size
+        self.grid_size = grid_size
+        self.hidden_size = hidden_size
         self.score: AttentionScore = score
         self.alignment: Alignment = alignment
-        self.window_radius, self.window_step = window_radius, window_step
+        self.window_radius = window_radius
+        self.window_step = window_step
         if score == "additive":
             self.scorer = AdditiveAttention(
                 feature_dim, query_dim=hidden_size, attention_dim=attention_dim
@@ -127,10 +129,12 @@ class ColumnAttention(CaptionAttention):
         self, projected: Float[Tensor, "r q"], state: AttendingDecoderState
     ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
         """Do the same for teacher forcing, with one caption per row."""
-        hidden, cell = state.hidden.unsqueeze(1), state.cell.unsqueeze(1)
+        hidden = state.hidden.unsqueeze(1)
+        cell = state.cell.unsqueeze(1)
         state = replace(state, hidden=hidden, cell=cell)
         context, attention = self._attend(projected.unsqueeze(1), state)
-        weights, gate = attention.weights.squeeze(1), attention.gate.squeeze(1)
+        weights = attention.weights.squeeze(1)
+        gate = attention.gate.squeeze(1)
         return context.squeeze(1), AttentionStep(weights, gate)
 
     def _attend(
@@ -160,12 +164,14 @@ class ColumnAttention(CaptionAttention):
         """Return attention weights; those of a predicted window sum to less than 1."""
         if self.alignment == "global":
             return scores.softmax(-1)
-        radius, last = self.window_radius, self.grid_size[1] - 1
+        radius = self.window_radius
+        last = self.grid_size[1] - 1
         if self.alignment == "monotonic":
             center = min(state.num_words * self.window_step, last)  # stays at the last column
             centers = scores.new_full((1, 1), center)
             return local_alignment(scores, centers, radius=radius, positions=self.columns)
-        weight, vector = self.center_hidden.weight, self.center_vector
+        weight = self.center_hidden.weight
+        vector = self.center_vector
         centers = predicted_centers(state.hidden, weight, vector, last)
         return predictive_alignment(scores, centers, radius=radius, positions=self.columns)
 

@@ -101,7 +101,8 @@ class PlaceSampler:
         *,
         soft: Bool[Tensor, " r"] | None = None,
     ) -> None:
-        self.choose, self.soft = choose, soft
+        self.choose = choose
+        self.soft = soft
         self.places: list[Tensor] = []
         """The places of each step, one per row; without a meaning in soft rows."""
         self._probabilities: list[Tensor] = []

@@ -122,7 +122,8 @@ class TransformerDecoder(nn.Module):
                 "memory_slots and meshed belong to the self-attention layers on the grid: set "
                 "encoder_layers to at least 1"
             )
-        self.embed_dim, self.grid_size = embed_dim, grid_size
+        self.embed_dim = embed_dim
+        self.grid_size = grid_size
         self.num_layers, self.num_heads = num_layers, num_heads
         self.maps = maps
         self.meshed, self.max_length = meshed, max_length

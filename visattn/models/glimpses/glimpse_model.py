@@ -257,11 +257,14 @@ class GlimpseModel(ImageClassifier):
         check_choice("glimpse_encoder", glimpse_encoder, get_args(GlimpseEncoderType))
         check_choice("init_location", init_location, get_args(InitLocation))
         check_choice("backend", backend, get_args(Backend))
-        self.glimpse_size, self.num_scales = glimpse_size, num_scales
-        self.num_glimpses, self.hidden_size = num_glimpses, hidden_size
+        self.glimpse_size = glimpse_size
+        self.num_scales = num_scales
+        self.num_glimpses = num_glimpses
+        self.hidden_size = hidden_size
         self.init_location: InitLocation = init_location
         self.policy_std = policy_std
-        self.pad_value, self.dropout = pad_value, dropout
+        self.pad_value = pad_value
+        self.dropout = dropout
         padding = (pad_value - torch.tensor(self.mean)) / torch.tensor(self.std)
         self.retina = Retina(glimpse_size, num_scales, padding, backend)
         self.glimpse_net = GlimpseNet(

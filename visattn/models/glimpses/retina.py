@@ -178,7 +178,8 @@ def glimpse_pyramid(
     margin = 2 ** (num_scales - 1)
     levels = [_pad_images(images, pad_value, margin)]
     for scale in range(num_scales - 1):
-        half, level = 2**scale, levels[-1]
+        half = 2**scale
+        level = levels[-1]
         wide = level[..., :-half] + level[..., half:]
         levels.append((wide[..., :-half, :] + wide[..., half:, :]) / 4)
     # A copy from the host would wait for the device.
@@ -368,7 +369,8 @@ class Retina(nn.Module):
         backend: Backend = "crop",
     ) -> None:
         super().__init__()
-        self.glimpse_size, self.num_scales = glimpse_size, num_scales
+        self.glimpse_size = glimpse_size
+        self.num_scales = num_scales
         self.backend: Backend = backend
         self.register_buffer("pad_value", pad_value, persistent=False)
 

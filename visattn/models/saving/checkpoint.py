@@ -142,7 +142,8 @@ def _check_contents(checkpoint: Any, source: Path) -> None:
     """Raise unless the checkpoint has a model description and weights that can be loaded."""
     if not isinstance(checkpoint, dict) or not checkpoint.get("visattn"):
         raise ValueError(f"{source} is no checkpoint of visattn's; `visattn fit` writes them")
-    described, state = checkpoint["visattn"], checkpoint.get("state_dict")
+    described = checkpoint["visattn"]
+    state = checkpoint.get("state_dict")
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
         raise ValueError(f"{source} is damaged: it does not say what its model is")  # noqa: TRY004 (a file's fault)
     if not isinstance(state, dict) or not all(

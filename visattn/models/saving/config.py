@@ -108,7 +108,8 @@ class _MemoryGuard(TorchDispatchMode):
 
     def __init__(self, num_operations: int, *, same: bool) -> None:
         super().__init__()
-        self.operations_left, self.same = num_operations, same
+        self.operations_left = num_operations
+        self.same = same
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations_left -= 1
@@ -212,7 +213,8 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         >>> build_model(model_config(SmallEncoder((24, 24), channels=8))).img_size
         (24, 24)
     """
-    name, arguments = config.get("class"), config.get("arguments")
+    name = config.get("class")
+    arguments = config.get("arguments")
     kind = model_class(name)
     if kind is None or not isinstance(arguments, Mapping):
         raise ValueError(

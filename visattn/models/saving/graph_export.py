@@ -110,7 +110,8 @@ def read_graph_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _graphs(model: nn.Module, resize_mode: ResizeMode) -> list[ModelGraph]:
     """Return the graphs of a model; refuse one whose maps cannot be exported."""
-    name, encoder = type(model).__name__, getattr(model, "encoder", model)
+    name = type(model).__name__
+    encoder = getattr(model, "encoder", model)
     base: dict[str, Any] = {
         "format": 1,
         "visattn": version("visattn"),

@@ -89,7 +89,8 @@ def download_file(name: HubName, file: str) -> Path:
         PermissionError: If the token is invalid or lacks a permission.
         ValueError: If the content does not have its hash, or the hub announces none.
     """
-    api, watch = _api(), DownloadWatch()
+    api = _api()
+    watch = DownloadWatch()
     with _plain_errors(name, f"file {file}"), _checked_answers(name, watch) as announced:
         path = Path(watch.run(lambda: api.hf_hub_download(name.repo, file, revision=name.revision)))
     _check_content(path, announced[-1] if announced else None, f"{name} is damaged: {file}")
@@ -347,7 +348,8 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
         reason = f"{name} cannot be loaded: the hub, or a mirror that HF_ENDPOINT names, answers"
         raise ConnectionError(f"{reason} what cannot be read ({error})") from error
     except errors.HfHubHTTPError as error:
-        status, said = error.response.status_code, error.server_message or "no message"
+        status = error.response.status_code
+        said = error.server_message or "no message"
         if status in _UNAUTHORIZED:
             reason = f"the hub refuses {name} (status {status}, {said})"
             raise PermissionError(f"{reason}: {login}, with a token that may do this") from error

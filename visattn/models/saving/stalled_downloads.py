@@ -115,7 +115,8 @@ class DownloadWatch:
 
 class _WatchedFile:
     def __init__(self, file: Any, progress: Callable[[], None]) -> None:
-        self._file, self._progress = file, progress
+        self._file = file
+        self._progress = progress
 
     def write(self, content: bytes) -> int:
         self._progress()

@@ -170,7 +170,9 @@ def check_tensors(contents: object, length: int) -> None:
 
 def _nested_tensors(contents: object) -> list[Tensor]:
     """Return all tensors in nested containers, each once; containers may contain themselves."""
-    stack, visited, tensors = [contents], set[int](), list[Tensor]()
+    stack = [contents]
+    visited = set[int]()
+    tensors = list[Tensor]()
     while stack:
         value = stack.pop()
         if id(value) in visited:
@@ -265,7 +267,8 @@ def strip_prefix(loaded: StateDict, names: Collection[str]) -> StateDict:
         >>> stripped.tensors, stripped.notes[0][:26]
         ({'fc.bias': tensor([1.])}, 'the prefix net. is removed')
     """
-    tensors, notes = loaded.tensors, list(loaded.notes)
+    tensors = loaded.tensors
+    notes = list(loaded.notes)
     if any(_COMPILE_PREFIX in name for name in tensors):
         tensors = {name.replace(_COMPILE_PREFIX, ""): tensor for name, tensor in tensors.items()}
         notes.append(f"{_COMPILE_PREFIX} of torch.compile is removed from the names")

@@ -66,7 +66,8 @@ def _arguments_from_timm(timm_model: Any) -> dict[str, Any]:
     """Return the arguments of the equivalent `SwinTransformer`."""
     embed = timm_model.patch_embed
     blocks = [block for stage in timm_model.layers for block in stage.blocks]
-    embed_dim, channels = embed.proj.out_channels, embed.proj.in_channels
+    embed_dim = embed.proj.out_channels
+    channels = embed.proj.in_channels
     last_drop_path = blocks[-1].drop_path1
     config = getattr(timm_model, "pretrained_cfg", None) or {}
     mean, std = (config.get(name, (0.5, 0.5, 0.5)) for name in ("mean", "std"))
@@ -198,8 +199,10 @@ def swin_from_torchvision(
 
 def _arguments_from_torchvision(source: Any) -> dict[str, Any]:
     """Return the arguments of the equivalent `SwinTransformer`."""
-    conv, stages = source.features[0][0], source.features[1::2]
-    first, last = stages[0][0], stages[-1][-1]
+    conv = source.features[0][0]
+    stages = source.features[1::2]
+    first = stages[0][0]
+    last = stages[-1][-1]
     return {
         "patch_size": conv.kernel_size,
         "embed_dim": conv.out_channels,
@@ -231,7 +234,8 @@ def _torchvision_names(stages: int) -> dict[str, str]:
         r"features\.0\.2\.(\w+)": r"patch_norm.\1",
     }
     for number in range(stages):
-        source, target = rf"features\.{2 * number + 1}\.(\d+)\.", rf"layers.{number}.blocks.\1."
+        source = rf"features\.{2 * number + 1}\.(\d+)\."
+        target = rf"layers.{number}.blocks.\1."
         names |= {
             source + r"mlp\.0\.(\w+)": target + r"mlp.fc1.\2",
             source + r"mlp\.3\.(\w+)": target + r"mlp.fc2.\2",

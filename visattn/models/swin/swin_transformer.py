@@ -85,15 +85,20 @@ class SwinTransformer(ImageClassifier):
         super().__init__(class_names, img_size, mean, std)
         self.patch_size = to_2tuple(patch_size, "patch_size")
         self.window_size = to_2tuple(window_size, "window_size")
-        self.embed_dim, self.mlp_ratio = embed_dim, mlp_ratio
-        self.depths, self.num_heads = tuple(map(int, depths)), tuple(map(int, num_heads))
+        self.embed_dim = embed_dim
+        self.mlp_ratio = mlp_ratio
+        self.depths = tuple(map(int, depths))
+        self.num_heads = tuple(map(int, num_heads))
         if not self.depths or min(self.depths) < 1 or len(self.num_heads) != len(self.depths):
             raise ValueError(
                 "depths and num_heads must have one entry per stage, and depths entries >= 1; "
                 f"got depths={self.depths} and num_heads={self.num_heads}"
             )
-        self.qkv_bias, self.drop_path_rate, self.norm_eps = qkv_bias, drop_path_rate, norm_eps
-        self.dynamic_img_pad, self.grad_checkpointing = dynamic_img_pad, grad_checkpointing
+        self.qkv_bias = qkv_bias
+        self.drop_path_rate = drop_path_rate
+        self.norm_eps = norm_eps
+        self.dynamic_img_pad = dynamic_img_pad
+        self.grad_checkpointing = grad_checkpointing
         self._build()
         self._init_weights()
 
@@ -104,7 +109,9 @@ class SwinTransformer(ImageClassifier):
         )
         self.patch_norm = nn.LayerNorm(self.embed_dim, self.norm_eps)
         self.grid_size = grid = self.patch_embed.grid_size(self._padded_size(*self.img_size))
-        self.layers, dim, first_layer = nn.ModuleList(), self.embed_dim, 0
+        self.layers = nn.ModuleList()
+        dim = self.embed_dim
+        first_layer = 0
         for index, (depth, num_heads) in enumerate(zip(self.depths, self.num_heads, strict=True)):
             if index:
                 grid, dim = (-(-grid[0] // 2), -(-grid[1] // 2)), 2 * dim

@@ -58,7 +58,8 @@ def vit_from_timm(
 
 def _visattn_arguments(timm_model: Any) -> dict[str, Any]:
     """Return the arguments of the equivalent `VisionTransformer`."""
-    first, last = timm_model.blocks[0], timm_model.blocks[-1]
+    first = timm_model.blocks[0]
+    last = timm_model.blocks[-1]
     embed = timm_model.patch_embed
     channels = embed.proj.in_channels
     config = getattr(timm_model, "pretrained_cfg", None) or {}

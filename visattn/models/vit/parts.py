@@ -57,7 +57,8 @@ def interpolate_pos_embed(
         (torch.Size([1, 1, 3]), torch.Size([1, 6, 3]))
     """
     num_prefix_tokens = pos_embed.shape[1] - source_grid[0] * source_grid[1]
-    prefix, patches = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
+    prefix = pos_embed[:, :num_prefix_tokens]
+    patches = pos_embed[:, num_prefix_tokens:]
     # An exported graph serves all sizes, so it must not branch on whether this is the source grid.
     exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     if exporting() or grid != source_grid:

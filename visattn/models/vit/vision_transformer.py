@@ -173,7 +173,8 @@ class VisionTransformer(ImageClassifier):
 
     def _build(self, attn_types: Sequence[str]) -> None:
         """Create the submodules."""
-        dim, hidden_dim = self.embed_dim, round(self.embed_dim * self.mlp_ratio)
+        dim = self.embed_dim
+        hidden_dim = round(self.embed_dim * self.mlp_ratio)
         check_pos_embed_type(self.pos_embed_type, attn_types, self.patch_drop_rate)
         self.patch_embed = create_stem(
             self.stem, len(self.mean), dim, patch_size=self.patch_size, stem_kwargs=self.stem_kwargs
@@ -344,7 +345,8 @@ class VisionTransformer(ImageClassifier):
             images = pad(images, (0, padding[1], 0, padding[0]))
         features = self.patch_embed(images)
         layout = self._layout((features.shape[2], features.shape[3]), padding, features.device)
-        x, prefix_embed = features.flatten(2).transpose(1, 2), None
+        x = features.flatten(2).transpose(1, 2)
+        prefix_embed = None
         if self.pos_embed is not None:
             prefix_embed, grid_embed = interpolate_pos_embed(
                 self.pos_embed, self.grid_size, layout.grid, rule=self.pos_interpolation
@@ -401,7 +403,8 @@ class _ClassRows(nn.Module):
     def _class_rows(self) -> Iterator[list[Tensor]]:
         """Yield a list that receives the rows of each layer; `record` cannot be traced."""
         rows: list[Tensor] = []
-        num_prefix_tokens, request = len(self.model.prefix_roles), RecordRequest("class")
+        num_prefix_tokens = len(self.model.prefix_roles)
+        request = RecordRequest("class")
 
         def collect(_: nn.Module, __: Any, weights: Tensor) -> None:
             rows.append(weights[:, :, 0, num_prefix_tokens:])

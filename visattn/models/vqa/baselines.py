@@ -52,7 +52,9 @@ def pairwise_layer(
             f"the weight must have {expected} columns, for two objects of {width} and a question "
             f"of {question.shape[-1]}, got {weight.shape[-1]}"
         )
-    first, second, rest = weight[:, :width], weight[:, width : 2 * width], weight[:, 2 * width :]
+    first = weight[:, :width]
+    second = weight[:, width : 2 * width]
+    rest = weight[:, 2 * width :]
     pairs = linear(objects, first, bias)[:, :, None] + linear(objects, second)[:, None]
     return pairs[:, None] + linear(question, rest)[:, :, None, None]
 

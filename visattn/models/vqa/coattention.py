@@ -69,7 +69,8 @@ def parallel_coattention(
         Lu et al. 2016, arXiv:1606.00061, equations 3 to 5. Deviation: padding is masked in C.
     """
     affinity = (words @ affinity_weight @ places.mT).tanh().masked_fill(~mask[..., None], 0.0)
-    image_part, question_part = places @ image_weight.mT, words @ question_weight.mT
+    image_part = places @ image_weight.mT
+    question_part = words @ question_weight.mT
     image_scores = (image_part + affinity.mT @ question_part).tanh() @ image_vector
     question_scores = (question_part + affinity @ image_part).tanh() @ question_vector
     image_weights = image_scores.softmax(-1)
@@ -205,7 +206,8 @@ class HierarchicalCoAttention(VQAModel):
         places = self.drop(self.tokens(features))
         places = places if image_indices is None else places[image_indices]
         mask = questions != PAD
-        outputs, hidden = list[LevelOutput](), None
+        outputs = list[LevelOutput]()
+        hidden = None
         for level, join, words in zip(
             self.levels, self.joins, self.hierarchy(questions), strict=True
         ):
@@ -299,7 +301,8 @@ class AlternatingLevel(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.summary = GuidedStep(dim, guided=False)
-        self.image, self.question = GuidedStep(dim), GuidedStep(dim)
+        self.image = GuidedStep(dim)
+        self.question = GuidedStep(dim)
         self.tap = Tap("tokens", single_query=True)
 
     def forward(

@@ -122,8 +122,10 @@ class CrossAttentionVQA(VQAModel):
         if self.read_words:
             tokens, words = torch.cat((tokens, words), 1), None
             mask = torch.cat((mask.new_ones(len(mask), 1), mask), 1)
-        heads, word_maps = list[Tensor](), list[Tensor]()
-        coordinates, positions = cell_coordinates(features[:1]).flatten(2)[0].mT, list[Tensor]()
+        heads = list[Tensor]()
+        word_maps = list[Tensor]()
+        coordinates = cell_coordinates(features[:1]).flatten(2)[0].mT
+        positions = list[Tensor]()
         for index, layer in enumerate(self.layers):
             layer.cross_attention.tap.grid = self.grid_size
             tokens, weights, word_weights = layer(tokens, words, mask, places, groups)
@@ -134,7 +136,8 @@ class CrossAttentionVQA(VQAModel):
                 tokens = torch.cat((answer, tokens[:, 1:]), 1)
             if word_weights is not None:
                 word_maps.append(word_weights)
-        maps, read = torch.stack(heads, 1), self.norm(tokens[:, 0])
+        maps = torch.stack(heads, 1)
+        read = self.norm(tokens[:, 0])
         return AnswerOutput(
             self.head(torch.cat((read, vector, *positions), 1) if positions else read),
             maps.mean(2),
@@ -164,7 +167,8 @@ class ReadingLayer(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim) if words else None
         self.attention = MultiHeadAttention(dim, num_heads=num_heads) if words else None
-        self.norm2, self.norm3 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.norm3 = nn.LayerNorm(dim)
         self.cross_attention = MultiHeadAttention(dim, num_heads=num_heads)
         self.mlp = FeedForward(dim, 2 * dim)
 

@@ -85,7 +85,9 @@ class MAC(VQAModel):
         self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
         self.first_control, self.first_memory = (nn.Parameter(torch.zeros(dim)) for _ in range(2))
         self.step_queries = nn.ModuleList(nn.Linear(dim, dim) for _ in range(steps))
-        self.control, self.read, self.write = ControlUnit(dim), ReadUnit(dim), WriteUnit(dim)
+        self.control = ControlUnit(dim)
+        self.read = ReadUnit(dim)
+        self.write = WriteUnit(dim)
         self.drop = nn.Dropout(dropout)
         self.head = nn.Sequential(self.drop, answer_head(2 * dim, len(answers), dim))
 
@@ -97,10 +99,12 @@ class MAC(VQAModel):
     ) -> AnswerOutput:
         """Answer questions about images whose features are known; see `VQAModel.answer`."""
         groups = QuestionGroups.from_indices(image_indices, len(features))
-        places, question = self.tokens(features), self.questions(questions)
+        places = self.tokens(features)
+        question = self.questions(questions)
         rows = len(questions)
         state = MACState(self.first_control.expand(rows, -1), self.first_memory.expand(rows, -1))
-        maps, words = list[Tensor](), list[Tensor]()
+        maps = list[Tensor]()
+        words = list[Tensor]()
         self.read.tap.grid = self.grid_size
         for step_query in self.step_queries:
             control, word_weights = self.control(
@@ -168,7 +172,8 @@ class ReadUnit(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.memory, self.knowledge = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.memory = nn.Linear(dim, dim)
+        self.knowledge = nn.Linear(dim, dim)
         self.join = nn.Linear(2 * dim, dim, bias=False)
         self.score = nn.Linear(dim, 1, bias=False)
         self.tap = Tap("tokens", single_query=True)

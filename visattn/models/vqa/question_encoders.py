@@ -158,7 +158,8 @@ class QuestionEncoderLayer(nn.Module):
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
         self.attention = MultiHeadAttention(dim, num_heads=num_heads)
         self.mlp = FeedForward(dim, 2 * dim)
 

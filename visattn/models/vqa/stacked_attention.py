@@ -143,7 +143,8 @@ class AttentionHop(nn.Module):
         self, query: Float[Tensor, "r d"], places: Float[Tensor, "b n d"], groups: QuestionGroups
     ) -> Float[Tensor, "b m n"]:
         """Return the score of each cell for each question, by image."""
-        queries, keys = groups.by_image(self.query(query)), self.key(places)
+        queries = groups.by_image(self.query(query))
+        keys = self.key(places)
         if not self.bounded:
             return additive_scores(queries, keys, self.score.weight[0])
         return bounded_additive_scores(

@@ -52,7 +52,8 @@ def why_no_image_tokens(model: nn.Module) -> str:
         'the image passes attention before words read it'
     """
     for site, module in model.named_modules():
-        path, kind = type(module).__module__, type(module).__name__
+        path = type(module).__module__
+        kind = type(module).__name__
         if ".quantized" in path:
             return (
                 f"{site} is quantized to integers ({kind}), through which no gradient flows; use "

@@ -122,7 +122,8 @@ def find_image_tokens(
     Raises:
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
     """
-    name, shown = pixel_name(inputs), as_prompt_images(photo)
+    name = pixel_name(inputs)
+    shown = as_prompt_images(photo)
     # Where image tokens stand depends on ids, masks and grid sizes, which are integers; of the
     # pixels on the shape alone.
     integers = [
@@ -388,7 +389,8 @@ def _placed(
         if not bool((owners != NO_TOKEN).any()):
             continue
         if float(shared) <= _MAX_SHARED:
-            placements, notes = _owned_placements(owners, places, shown), ()
+            placements = _owned_placements(owners, places, shown)
+            notes = ()
             # Bin 0 counts elements without a token of their own, bin i + 1 those of token i.
             counts = torch.bincount(owners.clamp(min=NO_TOKEN) - NO_TOKEN)
             expected = counts[1:].nonzero()[:, 0].cpu()
@@ -498,7 +500,8 @@ def _proved(
     for site in candidates:
         if site not in probe.others:
             continue
-        source, other = probe.sources[site], probe.others[site]
+        source = probe.sources[site]
+        other = probe.others[site]
         moves, changed = _moves(source, other) if source.masked is None else _moves_of_scores(
             probe, site)  # fmt: skip
         masked = torch.zeros_like(changed) if source.masked is None else source.masked.cpu()
@@ -533,7 +536,8 @@ def _moves(source: KeySource, other: KeySource) -> tuple[bool, Bool[Tensor, " m"
     #
     #     other     w b i i i t       compared place by place: 5 of the first 6 keys change
     #     source    w w b i i i t     compared without the new word: 3 keys change
-    ahead, count = len(source.keys) - len(other.keys), len(other.keys)
+    ahead = len(source.keys) - len(other.keys)
+    count = len(other.keys)
     stay, move = torch.zeros(2, len(source.keys), dtype=torch.bool)
     stay[:count] = _changed(source.keys[:count], other.keys)
     if ahead == 0 or source.num_keys == source.num_queries:
@@ -552,7 +556,8 @@ def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]
     Texts of the same words are compared instead, on other noise.
     """
     shorter, longer = (each[site] for each in probe.noisy)
-    source, other = probe.sources[site], probe.others[site]
+    source = probe.sources[site]
+    other = probe.others[site]
     changed = _changed(source.keys, longer.keys)
     if source.num_keys in (source.num_queries, other.num_keys):
         return False, changed

@@ -187,7 +187,8 @@ def _fit(
         if fitted is None:
             return None
         index = fitted.index(moments.mean[members, axis])
-        low, high = int(index.min()), int(index.max()) + 1
+        low = int(index.min())
+        high = int(index.max()) + 1
         begin = fitted.begin + low * fitted.pitch
         axes.append(_at_edges(LatticeAxis(begin, fitted.pitch, high - low), image_size[1 - axis]))
     return axes[0], axes[1]
@@ -208,7 +209,8 @@ def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> LatticeAxis | None:
     steps = (centers.diff() / pitch).round().clamp(min=1)
     index = torch.cat([steps.new_zeros(1), steps.cumsum(0)])
     inner = slice(1, -1) if len(centers) >= 5 else slice(None)
-    x, y = index[inner], centers[inner]
+    x = index[inner]
+    y = centers[inner]
     slope = float((x - x.mean()) @ (y - y.mean()) / ((x - x.mean()) ** 2).sum())
     offset = float(y.mean() - slope * x.mean())
     misfit = float((offset + slope * x - y).abs().max()) / pitch
@@ -244,7 +246,8 @@ def _is_extended(
         for axis, each in enumerate(lattice.axes):
             places = (moments.mean[:, axis] - each.begin) / each.pitch
             cells.append(places.floor())
-            index, size = places[members], moments.extent[members, axis] / each.pitch
+            index = places[members]
+            size = moments.extent[members, axis] / each.pitch
             near &= bool(((index - index.floor() - 0.5).abs() < 0.35).all())
             near &= bool(((size > _SEEN) & (size < 1.3)).all())
             near &= bool(((index > -1) & (index < each.count + 1)).all())
@@ -379,7 +382,8 @@ def _finest(
     extent = float(moments.extent[members, axis].median())
     if finest is not None and (not loose or extent > (1 - _ALIKE) * finest.pitch):
         return finest
-    low, high = float(boxes[:, axis].min()), float(boxes[:, axis + 2].max())
+    low = float(boxes[:, axis].min())
+    high = float(boxes[:, axis + 2].max())
     pitch = max(extent, (high - low) / _MAX_CELLS, 1e-6)
     count = max(1, round((high - low) / pitch))
     return LatticeAxis(low, (high - low) / count, count)

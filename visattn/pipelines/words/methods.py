@@ -168,13 +168,15 @@ class ReplayedWords:
             word.
         """
         replay = self.replay
-        grid, geometry = replay.placement.grid_size, replay.placement.geometry
+        grid = replay.placement.grid_size
+        geometry = replay.placement.geometry
         side = min(window_cells or max(2, -(-max(grid) // _WINDOWS_PER_SIDE)), *grid)
         step = max(1, side // 2)
         windows = occlusion_windows(grid, window_size=(side, side), stride=(step, step))
         corners = geometry.to_image(windows.double().view(-1, 2)).view(-1, 4).round().long()
         original = _word_sums(replay, replay.run(sites=()).log_probs)
-        total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
+        total = torch.zeros(len(original), *grid)
+        counts = torch.zeros(grid)
         color = replay.image.pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
         for (left, top, right, bottom), cells in zip(
             corners.tolist(), window_masks(windows, grid), strict=True
@@ -189,7 +191,8 @@ class ReplayedWords:
 
     def further(self, methods: Sequence[str]) -> dict[str, tuple[WordGrids]]:
         """Return the maps of methods that captioners of visattn lack."""
-        replay, placed = self.replay, dict[str, tuple[WordGrids]]()
+        replay = self.replay
+        placed = dict[str, tuple[WordGrids]]()
         geometry = replay.placement.geometry
         if "tam" in methods:
             placed["tam"] = (WordGrids(replay_token_activation(replay), geometry),)
@@ -203,7 +206,8 @@ class ReplayedWords:
 
     def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
         """Return a caption that says of which layers and heads its maps are the mean."""
-        method, more = caption.maps.info.method, {**caption.maps.info.more, **selected}
+        method = caption.maps.info.method
+        more = {**caption.maps.info.more, **selected}
         if method not in ("attention", "gradient_attention"):  # others read no layers and heads
             more = {name: more[name] for name in more if name not in ("layers", "heads")}
         maps, *others = (

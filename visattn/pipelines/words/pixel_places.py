@@ -54,7 +54,9 @@ class _TestPhotos:
     def __init__(
         self, process: Process, sizes: Sequence[tuple[int, int]], shape: torch.Size
     ) -> None:
-        self.process, self.sizes, self.shape = process, sizes, shape
+        self.process = process
+        self.sizes = sizes
+        self.shape = shape
 
     def photos(self, red: _Pattern, green: _Pattern, blue: _Pattern) -> list[np.ndarray]:
         """Return images of gray levels that are given per channel: rows, columns or levels."""

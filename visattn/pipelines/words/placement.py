@@ -19,7 +19,8 @@ from visattn.pipelines.words.lattice import (
     rasterize_tokens,
 )
 
-NO_TOKEN, SHARED = -1, -2
+NO_TOKEN = -1
+SHARED = -2
 _ONE_DIGIT, _TWO_DIGITS = 64, 64**2  # tokens whose number has one or two digits
 _CLEAN = 0.1  # largest distance of a digit from a whole number
 _SMALLEST = 0.6  # pixels of the photo; edges of smaller tokens lie between pixels
@@ -93,7 +94,8 @@ class Placement:
         places = torch.searchsorted(columns, self.columns)
         weights, share = self.weights.coalesce(), share.float()
         cells, tokens = weights.indices()
-        boxes, visible = torch.zeros(len(columns), 4), torch.zeros(len(columns))
+        boxes = torch.zeros(len(columns), 4)
+        visible = torch.zeros(len(columns))
         boxes[places], visible[places] = self.boxes, self.visible * share
         spread = torch.sparse_coo_tensor(
             torch.stack([cells, places[tokens]]),
@@ -114,7 +116,8 @@ class Placement:
         weights = self.weights.coalesce()
         cells, tokens = weights.indices()
         entry, frame = (shares[tokens] > 0).nonzero(as_tuple=True)
-        count, num_frames = weights.shape[0], shares.shape[1]
+        count = weights.shape[0]
+        num_frames = shares.shape[1]
         spread = torch.sparse_coo_tensor(
             torch.stack([frame * count + cells[entry], tokens[entry]]),
             weights.values()[entry] * shares[tokens[entry], frame].float(),
@@ -166,7 +169,8 @@ def token_owners(
     size = plain.abs()
     touched = size > 0
     inverse = base / torch.where(touched, plain, 1.0)
-    worst, number = torch.zeros_like(plain), torch.zeros_like(plain)
+    worst = torch.zeros_like(plain)
+    number = torch.zeros_like(plain)
     for digit in range(digits):
         value = gradient(1 + index // base**digit % base / base).mul_(inverse).sub_(base)
         nearest = value.round().clamp_(0, base - 1)
@@ -245,7 +249,8 @@ def owned_pixel_moments(
         return both.view(2, -1)[:, :total].double().cpu()
 
     on_photo = torch.where(shows_photo, tokens, total)
-    count, shown = sums(tokens)[0], sums(on_photo)[0]
+    count = sums(tokens)[0]
+    shown = sums(on_photo)[0]
     number, first, second = (torch.zeros(2, total, dtype=torch.float64) for _ in range(3))
     for index, place in _coordinates(points, on_photo, total):
         number += sums(index)
@@ -269,7 +274,8 @@ def _coordinates(
     Where each color channel tells one axis, all elements are one list, which takes half the time.
     """
     x, y = points.unbind(1)
-    tells_x, tells_y = x.isfinite(), y.isfinite()
+    tells_x = x.isfinite()
+    tells_y = y.isfinite()
     below = tokens + (total + 1)
     if not bool((tells_x & tells_y).any()):
         yield torch.where(tells_x, tokens, below), torch.where(tells_x, x, y).double().nan_to_num_()
@@ -391,10 +397,8 @@ def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = Fa
             for side in size[::-1]
             for n in [max(1, round(side / pitch))]
         )
-        across, down = (
-            interval_shares(boxes[:, 0], boxes[:, 2], x),
-            interval_shares(boxes[:, 1], boxes[:, 3], y),
-        )
+        across = interval_shares(boxes[:, 0], boxes[:, 2], x)
+        down = interval_shares(boxes[:, 1], boxes[:, 3], y)
         drawn = assemble_grid(x, y, across, down, moments.visible, geometry)
     else:
         drawn = rasterize_tokens(lattices, moments, boxes, geometry)

@@ -264,8 +264,11 @@ class CachedPrompt:
         cache.layers = []
         for keys, values in self.layers:
             layer: Any = DynamicLayer()
-            layer.keys, layer.values = keys[:, :, :length], values[:, :, :length]
-            layer.dtype, layer.device, layer.is_initialized = keys.dtype, keys.device, True
+            layer.keys = keys[:, :, :length]
+            layer.values = values[:, :, :length]
+            layer.dtype = keys.dtype
+            layer.device = keys.device
+            layer.is_initialized = True
             # `update` of transformers keeps the new keys: a second pass would read them, too.
             layer.update = partial(_joined, layer.keys, layer.values)
             cache.layers.append(layer)

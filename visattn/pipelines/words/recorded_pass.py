@@ -84,7 +84,10 @@ class _Recording:
     def __init__(
         self, model: nn.Module, text: GeneratedText, located: ImageTokens, *, keep_heads: bool
     ) -> None:
-        self.model, self.text, self.located, self.keep_heads = model, text, located, keep_heads
+        self.model = model
+        self.text = text
+        self.located = located
+        self.keep_heads = keep_heads
         self.tokens = text.sequence[len(text.sequence) - text.num_generated :]
         self.rows: dict[str, Tensor] = {}
         self.heads: dict[str, Tensor] = {}
@@ -123,7 +126,8 @@ class _Recording:
         self, inputs: dict[str, Any], towers: ReusedOutputs | None
     ) -> tuple[Float[Tensor, " t"], Float[Tensor, "t v"]]:
         """Record a pass; return the log-probability of each token, and the logits."""
-        count, located = self.text.num_generated, self.located
+        count = self.text.num_generated
+        located = self.located
         recorded = dict.fromkeys(located.sites, count) | dict.fromkeys(located.resampler_sites)
         recorder = WordRows(self.model, recorded, keep=self._keep)
         with self._reusing(towers), recorder.recording():
@@ -158,7 +162,8 @@ class _Recording:
             kernel: Its attention implementation.
             whole: Whether it read prompt and words.
         """
-        sites, between = self.located.sites, self.located.resampler_sites
+        sites = self.located.sites
+        between = self.located.resampler_sites
         return RecordedRows(
             torch.stack([self.rows[site] for site in sites]),
             torch.stack([self.heads[site] for site in sites]) if self.keep_heads else None,

@@ -309,7 +309,8 @@ class WordReplay:
             info: Of the maps.
         """
         details = info.more
-        layers, heads = details.get("layers"), details.get("heads")
+        layers = details.get("layers")
+        heads = details.get("heads")
         count = len(self.sites)
         parts = [f"{info.method} of {info.model}"]
         if layers is not None:
@@ -539,7 +540,8 @@ def replay_tokens(
         process: Preprocessing of the model, with the prompt.
         options: Arguments of `replay_text`: `keep_heads`, `per_token`.
     """
-    model, inputs = process.model, process([Image.fromarray(photo.pixels)])
+    model = process.model
+    inputs = process([Image.fromarray(photo.pixels)])
     with frozen(model), torch.no_grad():  # generate may change the prompt, and keeps its keys
         [started] = generate(model, inputs, frozenset(), _ONE_TOKEN)
     prompt = started.sequence[: len(started.sequence) - started.num_generated]
@@ -570,7 +572,8 @@ def _frame_notes(shown: PromptImages, placements: Sequence[Placement]) -> tuple[
     """Return how many frames a token covers, if these are more than one."""
     if not shown.is_video:
         return ()
-    count, cells = len(shown.images), math.prod(placements[0].grid_size)
+    count = len(shown.images)
+    cells = math.prod(placements[0].grid_size)
     # Rows of the weights are the cells of all frames, one frame after the other. Counted are the
     # different frames of each token.
     indices = placements[0].weights.coalesce().indices()

@@ -63,7 +63,8 @@ def text_attention(
         return row[:0]
 
     _record(replay, keep, dict.fromkeys([*means["text"].sites, *means["photo"].sites]))
-    text, photo = _word_means(replay, means["text"].rows), _word_means(replay, means["photo"].rows)
+    text = _word_means(replay, means["text"].rows)
+    photo = _word_means(replay, means["photo"].rows)
     keys = _text_keys(replay, text.shape[1])
     weights = add_keys(text, keys)
     shares = [photo[:, each.columns] @ each.visible for each in replay.placements]
@@ -79,7 +80,8 @@ class _Mean:
     """Running mean of the rows of some layers."""
 
     def __init__(self, sites: Sequence[str]) -> None:
-        self.sites, self.rows = tuple(sites), torch.zeros(0)
+        self.sites = tuple(sites)
+        self.rows = torch.zeros(0)
 
     def add(self, site: str, rows: Float[Tensor, "t m"]) -> None:
         if site in self.sites:

@@ -125,7 +125,9 @@ def _decoder(tokenizer: Any) -> Any:
 
 def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_token: bool) -> Words:
     """Return the words of a text whose characters belong to ranges of tokens."""
-    words, spans, spaces = list[str](), list[tuple[int, int]](), list[bool]()
+    words = list[str]()
+    spans = list[tuple[int, int]]()
+    spaces = list[bool]()
     split, inside = False, False
     for place, (character, owner) in enumerate(zip(text, owners, strict=True)):
         if character.isspace():

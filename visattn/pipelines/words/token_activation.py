@@ -47,7 +47,8 @@ def replay_token_activation(
         )
     states = _head_inputs(replay, head)
     tokens, positions = _context(replay, states)
-    count, first = len(replay.token_ids), len(states) - len(replay.token_ids)
+    count = len(replay.token_ids)
+    first = len(states) - len(replay.token_ids)
     ids = torch.tensor([*tokens, *replay.token_ids.tolist()])
     read_at = torch.tensor([*positions, *range(first, first + count)])
     columns = replay.placement.columns.to(states.device)
@@ -110,7 +111,8 @@ def _context(replay: WordReplay, states: Float[Tensor, "n d"]) -> tuple[list[int
     before the ids have more positions than ids.
     """
     ids = replay.inputs["input_ids"][0].tolist()
-    ahead, columns = len(states) - len(ids), replay.placement.columns.tolist()
+    ahead = len(states) - len(ids)
+    columns = replay.placement.columns.tolist()
     image_ids = {ids[column - ahead] for column in columns if column >= ahead}
     end = len(states) - len(replay.token_ids) + 1  # the last generated token is no input
     positions = [

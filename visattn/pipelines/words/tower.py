@@ -246,7 +246,8 @@ def _owners(replay: WordReplay, block: str) -> tuple[Int[Tensor, " e"], Float[Te
 
     Where a gradient happens to vanish, that of another noise tells the token.
     """
-    owners, share = torch.empty(0), torch.zeros(())
+    owners = torch.empty(0)
+    share = torch.zeros(())
     for seed in range(_NOISES):
         rows, noise = _rows_without_attention(replay, block, seed)
         if not rows.requires_grad:  # learned queries, which read pixels by attention

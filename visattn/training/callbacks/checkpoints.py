@@ -24,7 +24,8 @@ def check_monitor(task: Task) -> None:
     Raises:
         ValueError: If the task lists its metrics and the monitored one is not among them.
     """
-    metric, logged = task.monitor[0], task.val_scores
+    metric = task.monitor[0]
+    logged = task.val_scores
     if logged and metric not in logged:
         raise ValueError(
             f"monitor must name a validation metric, got {metric!r}; with these data "
@@ -47,7 +48,8 @@ class MonitorFallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check whether the metric was logged."""
-        metric, logged = self.checkpoint.monitor, trainer.callback_metrics
+        metric = self.checkpoint.monitor
+        logged = trainer.callback_metrics
         if trainer.sanity_checking or metric in logged or not self.checkpoint.save_top_k:
             return
         self.checkpoint.save_top_k = 0
@@ -173,9 +175,12 @@ class LastCheckpoint(Checkpoint):
     def __init__(self, folder: Path, *, steps: int = 0, minutes: float = 10.0) -> None:
         if steps < 0 or not minutes >= 0:
             raise ValueError(f"steps and minutes must be at least 0, got {steps} and {minutes}")
-        self.file, self.steps, self.minutes = folder / "last.ckpt", steps, minutes
+        self.file = folder / "last.ckpt"
+        self.steps = steps
+        self.minutes = minutes
         self.watch = SignalHandler()
-        self._written, self._time = -1, 0.0
+        self._written = -1
+        self._time = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remove the temporary files of a run that was killed."""
@@ -207,7 +212,8 @@ class LastCheckpoint(Checkpoint):
                 f"rank {trainer.global_rank} starts at step {trainer.global_step}, rank 0 at "
                 f"{first}: all processes must have the same run folder"
             )
-        self._written, self._time = trainer.fit_loop.total_batch_idx, time.monotonic()
+        self._written = trainer.fit_loop.total_batch_idx
+        self._time = time.monotonic()
         self.watch.install()
 
     def on_train_batch_end(
@@ -286,7 +292,8 @@ class LastCheckpoint(Checkpoint):
     def _save(self, trainer: Trainer) -> None:
         if not getattr(trainer, "fast_dev_run", False):
             trainer.save_checkpoint(self.file, weights_only=False)
-        self._written, self._time = trainer.fit_loop.total_batch_idx, time.monotonic()
+        self._written = trainer.fit_loop.total_batch_idx
+        self._time = time.monotonic()
 
 
 def _may_stop(trainer: Trainer) -> bool:

@@ -37,7 +37,8 @@ class EMA(WeightAveraging):
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}")
         super().__init__()
-        self.decay, self.use_warmup = decay, use_warmup
+        self.decay = decay
+        self.use_warmup = use_warmup
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -101,7 +102,8 @@ class AveragedWeights(AveragedModel):
 
     def __init__(self, model: nn.Module, *, decay: float, use_warmup: bool = True) -> None:
         super().__init__(model, use_buffers=True)
-        self.decay, self.use_warmup = decay, use_warmup
+        self.decay = decay
+        self.use_warmup = use_warmup
         # In the order of `_tensors`: parameters, then buffers.
         self._averaged = [tensor.requires_grad for tensor in model.parameters()]
         self._averaged += [all_finite([tensor]) for tensor in model.buffers()]
@@ -116,7 +118,8 @@ class AveragedWeights(AveragedModel):
         if self._walked is None or self._walked[0] is not model:
             self._walked = (model, list(model.modules()), list(self.module.modules()))
         _, modules, averaged = self._walked
-        current, averages = _tensors(modules), _tensors(averaged)
+        current = _tensors(modules)
+        averages = _tensors(averaged)
         if averages and averages[0].device != current[0].device:  # Lightning copies it on the CPU
             self.module.to(current[0].device)
             averages = _tensors(averaged)

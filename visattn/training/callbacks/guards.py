@@ -111,8 +111,11 @@ class SkipNonFiniteSteps(Callback):
     def __init__(self, max_steps: int = 10) -> None:
         if max_steps < 1:
             raise ValueError(f"max_nonfinite_steps must be at least 1, got {max_steps}")
-        self.max_steps, self.consecutive, self.skipped = max_steps, 0, 0
-        self._loss, self._layer = torch.tensor(torch.nan), ""
+        self.max_steps = max_steps
+        self.consecutive = 0
+        self.skipped = 0
+        self._loss = torch.tensor(torch.nan)
+        self._layer = ""
         self._buffers: dict[str, Tensor] = {}
         self._saved: list[Tensor] = []
         self._hooks: list[RemovableHandle] = []
@@ -123,7 +126,8 @@ class SkipNonFiniteSteps(Callback):
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Restore the numbers of skipped steps."""
-        self.consecutive, self.skipped = state_dict["consecutive"], state_dict["skipped"]
+        self.consecutive = state_dict["consecutive"]
+        self.skipped = state_dict["skipped"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """List the buffers that a step may change; attention masks hold infinities and do not."""

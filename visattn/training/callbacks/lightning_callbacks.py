@@ -86,7 +86,9 @@ def prepare_callbacks(callbacks: Sequence[Callback], task: Task, folder: Path) -
 
 def _check_metric(callback: EarlyStopping | ModelCheckpoint, task: Task) -> None:
     """Refuse metrics that validation does not log; warn of the wrong direction."""
-    metric, logged, name = callback.monitor, task.val_scores, type(callback).__name__
+    metric = callback.monitor
+    logged = task.val_scores
+    name = type(callback).__name__
     if metric is None:
         return
     if logged and metric not in logged and not metric.startswith("train/"):
@@ -147,7 +149,8 @@ class TrainingMetricCheck(Callback):
         Raises:
             ValueError: If one is not logged.
         """
-        logged, metrics = trainer.callback_metrics, self.metrics
+        logged = trainer.callback_metrics
+        metrics = self.metrics
         self.metrics = []
         for metric in metrics:
             if metric not in logged:

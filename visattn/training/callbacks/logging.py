@@ -82,9 +82,14 @@ class AttentionLogger(Callback):
     ) -> None:
         if isinstance(images, str | Path) and Path(images).is_dir():
             images = sorted(path for path in Path(images).iterdir() if path.is_file())
-        self.images, self.method, self.target = images, method, target
-        self.every_n_steps, self.folder, self.module = every_n_steps, folder, module
-        self.max_cost, self.options = max_cost, options
+        self.images = images
+        self.method = method
+        self.target = target
+        self.every_n_steps = every_n_steps
+        self.folder = folder
+        self.module = module
+        self.max_cost = max_cost
+        self.options = options
         self.history: AttentionHistory | None = None
         self._restored: dict[str, torch.Tensor] = {}
 
@@ -263,7 +268,8 @@ class CaptionPanels(ImageLogger):
     """
 
     def __init__(self, images: int = 4, width: int = 900) -> None:
-        self.images, self.width = images, width
+        self.images = images
+        self.width = width
 
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
         """Yield a panel for each image, if the model is a captioner."""
@@ -283,7 +289,8 @@ class CropPanels(ImageLogger):
     """
 
     def __init__(self, images: int = 16, height: int = 96) -> None:
-        self.images, self.height = images, height
+        self.images = images
+        self.height = height
 
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
         """Yield one panel of all images, if the model is a classifier."""
@@ -337,7 +344,8 @@ def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) 
         model(pixels)
     finally:
         handle.remove()
-    theta, align_corners = transformer.theta(inputs[0]), transformer.align_corners
+    theta = transformer.theta(inputs[0])
+    align_corners = transformer.align_corners
     size = (images.shape[1], images.shape[2])
     corners = affine_corners(theta, size, align_corners=align_corners)
     samples = affine_sample(

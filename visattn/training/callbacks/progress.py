@@ -38,7 +38,8 @@ class RunPace:
     """
 
     def __init__(self, *, first_step: int, total_steps: float) -> None:
-        self.first_step, self.total_steps = first_step, total_steps
+        self.first_step = first_step
+        self.total_steps = total_steps
         self.started = time.monotonic()
 
     @property
@@ -62,7 +63,8 @@ def planned_steps(trainer: Trainer) -> float:
 
 def planned_epochs(trainer: Trainer) -> int | None:
     """Return the number of epochs, the last of which may be partial; None if unknown."""
-    steps, batches = planned_steps(trainer), trainer.num_training_batches
+    steps = planned_steps(trainer)
+    batches = trainer.num_training_batches
     if not math.isfinite(steps) or not math.isfinite(batches) or not batches:
         return None
     return math.ceil(steps / math.ceil(batches / trainer.accumulate_grad_batches))
@@ -112,7 +114,9 @@ class ProgressReport(ProgressBar):
         self.seconds = seconds
         self._enabled = True
         self._pace = RunPace(first_step=0, total_steps=math.inf)
-        self._due, self._reported, self._saved_step = 0.0, 0, -1
+        self._due = 0.0
+        self._reported = 0
+        self._saved_step = -1
 
     def disable(self) -> None:
         """Print nothing."""
@@ -124,9 +128,11 @@ class ProgressReport(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the first and the last step, and the folder of the run."""
-        first, total = trainer.global_step, planned_steps(trainer)
+        first = trainer.global_step
+        total = planned_steps(trainer)
         self._pace = RunPace(first_step=first, total_steps=total)
-        self._due, self._reported = 0.0, first
+        self._due = 0.0
+        self._reported = first
         resumed = f"resumed at step {first:,}" if first else "started"
         self._print(f"training {resumed}, {_count(total)} steps in all: {trainer.default_root_dir}")
 
@@ -134,7 +140,8 @@ class ProgressReport(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Print a step at the interval."""
-        step, now = trainer.global_step, time.monotonic()
+        step = trainer.global_step
+        now = time.monotonic()
         if step == self._reported or (now < self._due and step < self._pace.total_steps):
             return
         left = seconds_left(trainer, self._pace)
@@ -199,7 +206,8 @@ class ProgressReport(ProgressBar):
         self._report_batch("test", batch_idx, dataloader_idx, trainer.num_test_batches)
 
     def _start_evaluation(self) -> None:
-        self._evaluated, self._evaluation_started = 0, time.monotonic()
+        self._evaluated = 0
+        self._evaluation_started = time.monotonic()
         self._evaluation_due = self._evaluation_started + self.seconds
 
     def _report_batch(self, name: str, batch: int, loader: int, counts: list[int | float]) -> None:
@@ -225,7 +233,8 @@ class ProgressReport(ProgressBar):
             group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups
         ]
         if rates:
-            low, high = min(rates), max(rates)
+            low = min(rates)
+            high = max(rates)
             parts += [f"learning rate {low:.3g}{f' to {high:.3g}' if high > low else ''}"]
         if math.isfinite(left):
             parts += [f"{format_duration(left)} left"]

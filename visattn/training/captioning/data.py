@@ -103,8 +103,11 @@ class CaptionedImagesDataModule(DataModule):
             )
         self.vocabulary = vocabulary
         self.phrases = read_phrases(phrases) if phrases else {}
-        self.feature_cache_dir, self.hflip, self.max_words = feature_cache_dir, hflip, max_words
-        self.resize_mode, self.on_error = resize_mode, on_error
+        self.feature_cache_dir = feature_cache_dir
+        self.hflip = hflip
+        self.max_words = max_words
+        self.resize_mode = resize_mode
+        self.on_error = on_error
 
     @abstractmethod
     def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
@@ -419,7 +422,8 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
 
     def unknown_word_fraction(self) -> float:
         """Return the fraction of validation words that are not in the vocabulary."""
-        counts, known = self.word_counts["validation"], set(self.vocabulary.words)
+        counts = self.word_counts["validation"]
+        known = set(self.vocabulary.words)
         unknown = sum(count for word, count in counts.items() if word not in known)
         return unknown / max(1, sum(counts.values()))
 

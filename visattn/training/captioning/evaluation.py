@@ -76,8 +76,10 @@ def generate_captions(
     """Return the best caption of each image by beam search, with its attention maps."""
     features = encode_images(model, batch)
     output = model.search(features, beam_size=beam_size, length_penalty=length_penalty)
-    tokens, attention = output.tokens[:, 0].cpu(), output.attention_steps
-    weights, gates = attention.weights[:, 0].cpu(), attention.gate[:, 0].cpu()
+    tokens = output.tokens[:, 0].cpu()
+    attention = output.attention_steps
+    weights = attention.weights[:, 0].cpu()
+    gates = attention.gate[:, 0].cpu()
     heads = None if attention.heads is None else attention.heads[:, 0].cpu()
     return [
         CaptionWithMaps(
@@ -111,7 +113,8 @@ def reference_captions(
     )
     heads = output.attention.heads
     row_heads = None if heads is None else heads.detach()[order].cpu().split(lengths)
-    image_indices, captions = batch.image_indices.tolist(), batch.captions.cpu()
+    image_indices = batch.image_indices.tolist()
+    captions = batch.captions.cpu()
     results: list[CaptionWithMaps] = []
     for row, (maps, row_gates) in enumerate(zip(weights, gates, strict=True)):
         tokens = captions[row, 1 : len(maps) + 1]
@@ -194,7 +197,8 @@ class CaptionEvalTask(Task):
         kinds = annotations or ()
         default = next((_DEFAULT_MONITOR[kind] for kind in _METRICS if kind in kinds), "val/loss")
         super().__init__(model, optim, monitor or default)
-        self.beam_size, self.length_penalty = beam_size, length_penalty
+        self.beam_size = beam_size
+        self.length_penalty = length_penalty
         names = [name for kind in annotations or _METRICS for name in _METRICS[kind]]
         self.evaluations.update(
             {
@@ -268,9 +272,13 @@ class CaptionEvaluation(Evaluation):
 
     def __init__(self, model: Captioner, split: str, names: Sequence[str]) -> None:
         super().__init__()
-        self.split, self.names = split, names
-        self.loss, self.scenes, self.phrases = WeightedMean(), SceneScores(), PhraseScores()
-        self.references, self.result = ReferenceScores(), CaptionResult()
+        self.split = split
+        self.names = names
+        self.loss = WeightedMean()
+        self.scenes = SceneScores()
+        self.phrases = PhraseScores()
+        self.references = ReferenceScores()
+        self.result = CaptionResult()
         self.heads = nn.ModuleDict(_head_scores(model, split))
         self.updated: set[str] = set()
 

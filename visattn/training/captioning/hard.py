@@ -290,7 +290,8 @@ class HardAttentionTask(CaptioningTask):
         self.entropy_weight: float = options["entropy_weight"]
         self.entropy_until: float | None = options["entropy_until"]
         self.coin: Coin = options["coin"]
-        self.soft_probability, self.soft_until = soft_probability, soft_until
+        self.soft_probability = soft_probability
+        self.soft_until = soft_until
         self._check_options()
         self.value_baseline = (
             ValueBaseline(self.model.hidden_size, initial_value=0.0)
@@ -363,7 +364,8 @@ class HardAttentionTask(CaptioningTask):
         self, num_images: int, batch: CaptionBatch, generator: StepGenerator
     ) -> Float[Tensor, "r t"]:
         """Return a random number for each word, the same ones for any number of processes."""
-        device, count = batch.lengths.device, self.num_rollouts
+        device = batch.lengths.device
+        count = self.num_rollouts
         captions = torch.tensor(batch.caption_indices, device=device)
         # Each process draws the numbers of all images of all processes and keeps its own, so that
         # the shape must be the same in all of them.

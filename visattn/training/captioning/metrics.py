@@ -111,7 +111,8 @@ class SceneScores(nn.Module):
         scores = [
             score_caption(*triple, size=size, boxes_to_cells=boxes_to_cells) for triple in triples
         ]
-        count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
+        count = len(scores)
+        num_visual = sum(score.num_visual_words for score in scores)
         correctness = float(sum(score.correctness for score in scores))
         baseline = float(sum(score.baseline for score in scores))
         for name, amount, weight in (

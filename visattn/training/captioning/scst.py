@@ -73,7 +73,8 @@ class SCSTTask(CaptioningTask):
                 f"least 1, got {num_samples} and {max_length}"
             )
         super().__init__(captioner, data_info, **settings)
-        self.num_samples, self.max_length = num_samples, max_length
+        self.num_samples = num_samples
+        self.max_length = max_length
         self.idf_table: IdfTable | None = None
         self.references: dict[str, list[WeightedNgrams]] = {}
 
@@ -109,8 +110,10 @@ class SCSTTask(CaptioningTask):
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the REINFORCE loss of sampled captions."""
         features = encode_images(self.model, batch)
-        generator, size = step_generator(self), (len(features), self.num_samples)
-        state, sampler = self.model.start(features), None
+        generator = step_generator(self)
+        size = (len(features), self.num_samples)
+        state = self.model.start(features)
+        sampler = None
         if self.model.places is not None:
             sampler = PlaceSampler(
                 lambda weights, _: sample_categorical(weights, generator.rand(*size))
@@ -165,12 +168,14 @@ class SCSTTask(CaptioningTask):
         tokens = samples.tokens.flatten(0, 1)[order]
         start = torch.full_like(tokens[:, :1], START)
         inputs = torch.cat((start, tokens[:, :-1]), 1)
-        images, place_log_probs = order // self.num_samples, 0.0
+        images = order // self.num_samples
+        place_log_probs = 0.0
         if places is not None:
             sampler = PlaceSampler.from_places(places.flatten(0, 1)[order])
             model = cast("ShowAttendTell", self.model)
             rollouts = model.rollout(features, inputs, lengths, images, sampler)
-            output, place_log_probs = rollouts.output, rollouts.place_log_probs
+            output = rollouts.output
+            place_log_probs = rollouts.place_log_probs
         else:
             output = self.model.teacher_force(features, inputs, lengths, images)
         # As in sampling; otherwise these are not the probabilities with which the words were drawn.

@@ -118,7 +118,8 @@ class CaptioningTask(CaptionEvalTask):
             self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
         self.doubly_stochastic_weight = doubly_stochastic_weight
-        self.label_smoothing, self.word_dropout = label_smoothing, word_dropout
+        self.label_smoothing = label_smoothing
+        self.word_dropout = word_dropout
         self.attention_loss_weight = attention_loss_weight
         self.attention_loss: AttentionLoss = attention_loss
         self.supervised_words: SupervisedPart = supervised_words

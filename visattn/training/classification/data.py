@@ -231,10 +231,13 @@ class FolderDataModule(ClassificationDataModule):
         super().__init__(**options)
         if not 0 < val_fraction < 1:
             raise ValueError(f"val_fraction must lie between 0 and 1, got {val_fraction}")
-        self.root, self.allow_missing_classes = Path(root), allow_missing_classes
+        self.root = Path(root)
+        self.allow_missing_classes = allow_missing_classes
         self.folders = {"train": train, "validation": val, "test": test or val}
-        self.resize_mode, self.on_error = resize_mode, on_error
-        self.val_fraction, self.split_seed = val_fraction, split_seed
+        self.resize_mode = resize_mode
+        self.on_error = on_error
+        self.val_fraction = val_fraction
+        self.split_seed = split_seed
         self.class_names = tuple(find_classes(self.root / train))
 
     def open_dataset(self, split: Split) -> LabeledImages:
@@ -382,7 +385,8 @@ class ShardClassificationDataModule(ClassificationDataModule):
         self.samples = open_shards(shards, "classes", training=self.opens_train_split)
         self.info = self.samples["validation"].info
         self.class_names = tuple(self.info.classes)
-        self.resize_mode, self.on_error = resize_mode, on_error
+        self.resize_mode = resize_mode
+        self.on_error = on_error
         if self.info.size and on_error == "substitute":
             raise ValueError(
                 f"on_error must be raise for {shards}, which holds arrays and no image files"

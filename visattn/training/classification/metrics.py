@@ -42,7 +42,8 @@ class ClassificationScores(Metric):
 
     def __init__(self, num_classes: int, *, num_bins: int = 15) -> None:
         super().__init__()
-        self.num_classes, self.num_bins = num_classes, num_bins
+        self.num_classes = num_classes
+        self.num_bins = num_bins
         counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         self.add_state("confusion", counts, dist_reduce_fx="sum")
         for name in ("bin_counts", "bin_confidence", "bin_correct"):

@@ -97,7 +97,8 @@ class ClassificationEvaluation(Evaluation):
     def __init__(self, class_names: Sequence[str]) -> None:
         super().__init__()
         self.class_names = class_names
-        self.scores, self.loss = ClassificationScores(len(class_names)), WeightedMean()
+        self.scores = ClassificationScores(len(class_names))
+        self.loss = WeightedMean()
 
     def update(self, logits: Float[Tensor, "b k"], labels: Int[Tensor, " b"]) -> None:
         """Add the logits of images and their true classes."""
@@ -114,7 +115,8 @@ class ClassificationEvaluation(Evaluation):
         """Return the accuracy of each class that has images, and whether it is above chance."""
         scores = self.scores.compute()
         confusion = scores["confusion"]
-        correct, count = confusion.diag().tolist(), confusion.sum(1).tolist()
+        correct = confusion.diag().tolist()
+        count = confusion.sum(1).tolist()
         rows = [
             {"class": name, "num_correct": right, "num_images": total, "accuracy": right / total}
             for name, right, total in zip(self.class_names, correct, count, strict=True)

@@ -173,7 +173,8 @@ class TrainingCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Check the arguments and choose the folder of the run."""
-        config, fitting = self.config[str(self.subcommand)], self.subcommand == "fit"
+        config = self.config[str(self.subcommand)]
+        fitting = self.subcommand == "fit"
         for key in list(config.keys()):
             config[key] = expand_env_vars(config[key])
         check_trainer(config.trainer, fitting=fitting)
@@ -215,13 +216,15 @@ class TrainingCLI(LightningCLI):
         name = f"config-{count}.yaml" if count > 1 else "config.yaml"
         self.save_config_kwargs["config_filename"] = name
         newest = find_resume_point(self.run_dir)
-        self.resume_from, self.unusable = newest.file, newest.unusable
+        self.resume_from = newest.file
+        self.unusable = newest.unusable
         if checkpoint == "last":
             return
         best = self.run_dir / "checkpoints" / "best.ckpt"
         file = best if checkpoint == "best" else Path(checkpoint)
         check_resumable(read_checkpoint(file), file)
-        step, self.resume_from = read_progress(file).step, file
+        step = read_progress(file).step
+        self.resume_from = file
         if new_run and checkpoint_run(file).resolve() != self.run_dir.resolve():
             if _is_rank_zero():
                 require_empty_run_dir(self.run_dir, f"--ckpt_path last --run {self.run_dir}")
@@ -287,7 +290,8 @@ class TrainingCLI(LightningCLI):
         self._score(kwargs)
 
     def _score(self, kwargs: dict[str, Any]) -> None:
-        command, verbose = str(self.subcommand), kwargs.pop("verbose", True)
+        command = str(self.subcommand)
+        verbose = kwargs.pop("verbose", True)
         with explained_disk_errors(self.run_dir):
             getattr(self.trainer, command)(**kwargs, verbose=False)
         file = self.run_dir / f"{command}.json"
@@ -315,7 +319,8 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with logs, checkpoints and scores in the folder of the run."""
-        config, fitting = self.config_init[str(self.subcommand)], self.subcommand == "fit"
+        config = self.config_init[str(self.subcommand)]
+        fitting = self.subcommand == "fit"
         options = config.trainer
         if options.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
@@ -342,7 +347,8 @@ class TrainingCLI(LightningCLI):
         if trainer.strategy.root_device.type == "cuda":
             torch.set_float32_matmul_precision(config.float32_matmul_precision)
         if isinstance(trainer.strategy, FSDP2Strategy):
-            compiled, ordered = config.compile != "no", config.channels_last
+            compiled = config.compile != "no"
+            ordered = config.channels_last
             check_shardable(self.model, compiled=compiled, channels_last=ordered)
         configure_strategy(
             trainer.strategy,

@@ -186,7 +186,8 @@ def format_error(message: str, *, options: Sequence[str] = ()) -> str:
     place = re.search(r'Parser key "([^"]+)"', message)
     key = f"{place[1]}: " if place else ""
     if denied := re.search(_DENIED, message):
-        trusted, package = ", ".join(TRUSTED_MODULES), denied[1].partition(".")[0]
+        trusted = ", ".join(TRUSTED_MODULES)
+        package = denied[1].partition(".")[0]
         return (
             f"{key}{denied[1]} may not be imported: configs import from {trusted}; to trust "
             f"another module, set VISATTN_TRUST_MODULES={package}"
@@ -207,14 +208,16 @@ def _suggest(kind: str, name: str, message: str, options: Sequence[str]) -> str:
     """Return a sentence about an unknown name, with known names of similar spelling."""
     classes = {known.__name__: known for known in _config_classes()}
     if kind == "class":
-        error, names = f"there is no class {name:.{_MAX_VALUE}}", list(classes)
+        error = f"there is no class {name:.{_MAX_VALUE}}"
+        names = list(classes)
     elif kind == "option":
         owner = next((known for known in classes if re.search(rf"\b{known}\b", message)), None)
         owners = [classes[owner]] if owner else list(classes.values())
         names = [option for known in owners for option in _options(known)]
         error = f"Option '{name}' is not accepted"
     else:
-        error, names = f"unrecognized argument {name}", list(options)
+        error = f"unrecognized argument {name}"
+        names = list(options)
     listed = f"there are {', '.join(names)}" if kind == "class" else ""
     hint = did_you_mean(name, names, n=1, otherwise=listed)
     return f"{error}; {hint}" if hint else error

@@ -112,7 +112,8 @@ class SetCriterion:
         boxes: Float[Tensor, "b m 4"],
     ) -> Float[Tensor, "l b n m"]:
         """Return the cost of each pair of query and object, for each layer; in float32."""
-        logits, predicted = layers.logits.float(), layers.boxes.float()
+        logits = layers.logits.float()
+        predicted = layers.boxes.float()
         if self.class_probability == "softmax":
             cost = -logits.softmax(-1)
         else:
@@ -147,7 +148,8 @@ class SetCriterion:
         """
         matches = identity_matches(layers) if identity else self.match(layers, labels, boxes)
         at = (matches.layer, matches.image, matches.query)
-        predicted, true = layers.boxes[at].float(), boxes[matches.image, matches.object]
+        predicted = layers.boxes[at].float()
+        true = boxes[matches.image, matches.object]
         classes = torch.full(layers.logits.shape[:3], NO_OBJECT, device=labels.device)
         classes[at] = labels[matches.image, matches.object]
         giou = generalized_box_iou(center_to_corners(predicted), center_to_corners(true))

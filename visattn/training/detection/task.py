@@ -147,7 +147,8 @@ class DetectionEvaluation(Evaluation):
     def __init__(self, class_names: Sequence[str]) -> None:
         super().__init__()
         self.class_names = class_names
-        self.loss, self.scores = WeightedMean(), DetectionScores()
+        self.loss = WeightedMean()
+        self.scores = DetectionScores()
         self.maps = nn.ModuleDict({name: WeightedMean() for name in _MAP_METRICS})
 
     def update_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:

@@ -265,5 +265,6 @@ def _shard_like(value: Any, weight: Tensor | None) -> Any:
     if isinstance(value, DTensor) or value.shape != weight.shape:
         return value
     # Each process has read the whole tensor, so that none is sent.
-    mesh, placements = weight.device_mesh, weight.placements
+    mesh = weight.device_mesh
+    placements = weight.placements
     return distribute_tensor(value.to(weight.device), mesh, placements, src_data_rank=None)

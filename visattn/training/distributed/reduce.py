@@ -60,7 +60,9 @@ class StepGenerator:
     def __init__(
         self, seed: int, step: int, device: torch.device, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        self.device, self.rank, self.world_size = device, rank, world_size
+        self.device = device
+        self.rank = rank
+        self.world_size = world_size
         self.generator = torch.Generator(device).manual_seed(mix_seed(seed, step, _SAMPLE_STREAM))
 
     def rand(self, count: int, *shape: int) -> Float[Tensor, "b ..."]:

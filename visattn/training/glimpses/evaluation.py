@@ -226,7 +226,8 @@ class GlimpseEvaluator:
         Raises:
             ValueError: If the images do not fit the model, or a location is not finite.
         """
-        inputs, num_glimpses = model.normalize(images), model.num_glimpses
+        inputs = model.normalize(images)
+        num_glimpses = model.num_glimpses
         num_starts = self.num_starts if model.init_location == "random" else 1
         # Numbers of an image, two each: the starts of the greedy policy; the random locations; then
         # for each sampled rollout its start and the noise of its t locations.
@@ -261,13 +262,15 @@ class GlimpseEvaluation(Evaluation):
 
     def __init__(self, model: GlimpseModel, evaluators: Mapping[str, GlimpseEvaluator]) -> None:
         super().__init__()
-        self.num_glimpses, self.class_names = model.num_glimpses, model.class_names
+        self.num_glimpses = model.num_glimpses
+        self.class_names = model.class_names
         self.has_chance_level = model.num_labels == 1
         self.evaluator = fit = evaluators["fit"]
         sources = evaluators["test"].location_sources(centered=True)
         self.errors = nn.ModuleDict({name: ErrorPerGlimpse(model.num_glimpses) for name in sources})
         self.sequence_errors = nn.ModuleDict({name: SequenceError() for name in sources})
-        self.loss, self.label_counts = WeightedMean(), ClassCounts(len(model.class_names))
+        self.loss = WeightedMean()
+        self.label_counts = ClassCounts(len(model.class_names))
         self.num_images = 0
         self.names = ("loss", *map(fit.error_name, fit.location_sources()))
 

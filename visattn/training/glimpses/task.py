@@ -195,7 +195,8 @@ class GlimpseTask(Task):
     ) -> None:
         super().__init__(model(data_info["class_names"]), optim, monitor)
         check_num_labels(self.model, data_info.get("max_length", 1))
-        self.num_rollouts, self.baseline = num_rollouts, baseline
+        self.num_rollouts = num_rollouts
+        self.baseline = baseline
         self.loss_options = GlimpseLossOptions(
             leave_one_out_baseline=baseline == "leave_one_out",
             reward=reward,
@@ -205,7 +206,8 @@ class GlimpseTask(Task):
             label_smoothing=label_smoothing,
             entropy_weight=entropy_weight,
         )
-        self.backprop_policy_to_core, self.final_std = backprop_policy_to_core, final_std
+        self.backprop_policy_to_core = backprop_policy_to_core
+        self.final_std = final_std
         self.random_location_epochs = random_location_epochs
         self.supervised_location_epochs = supervised_location_epochs
         # The policy, or its standard deviation, has no gradient in these epochs.
@@ -245,7 +247,8 @@ class GlimpseTask(Task):
         super().on_train_batch_start(batch, batch_idx)
         if self.final_std is not None:
             progress = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
-            first, last = math.log(self.model.policy_std), math.log(self.final_std)
+            first = math.log(self.model.policy_std)
+            last = math.log(self.final_std)
             with torch.no_grad():
                 self.model.policy.log_std.fill_(first + min(1.0, progress) * (last - first))
 
@@ -276,7 +279,8 @@ class GlimpseTask(Task):
 
     def _sample_rollout(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
         """Return rollouts at locations sampled from the policy, or at random locations."""
-        generator, num_glimpses = step_generator(self), self.model.num_glimpses
+        generator = step_generator(self)
+        num_glimpses = self.model.num_glimpses
         count = len(images)
         if self.current_epoch < self.random_location_epochs:
             locations = 2 * generator.rand(count, num_glimpses, 2).to(images) - 1

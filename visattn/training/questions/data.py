@@ -321,9 +321,12 @@ class VQADataModule(QuestionDataModule):
         **options: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, num_workers=num_workers, **options)
-        self.questions, self.images, self.annotations = questions, images, annotations
+        self.questions = questions
+        self.images = images
+        self.annotations = annotations
         self.image_name = image_name
-        self.resize_mode, self.on_error = resize_mode, on_error
+        self.resize_mode = resize_mode
+        self.on_error = on_error
         self._photos = {split: self._read(split) for split in ("train", "val")}
         train = self._photos["train"]
         self.answers = frequent_answers(train, max_answers)
@@ -337,13 +340,15 @@ class VQADataModule(QuestionDataModule):
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
         """Return the photos of a split with their questions."""
         name = "train" if split == "train" else "val"
-        photos, folder = self._photos[name], Path(self.images.replace("{split}", name))
+        photos = self._photos[name]
+        folder = Path(self.images.replace("{split}", name))
         fallback = self.read_fallback(split, len(photos), lambda index: photos[index].file)
         return QuestionPhotos(photos, folder, self.resize, fallback=fallback)
 
     def count_targets(self, split: Split) -> TargetCounts:
         """Return the number of questions whose answer the model can give, by their type."""
-        photos, known = self._photos["train" if split == "train" else "val"], set(self.answers)
+        photos = self._photos["train" if split == "train" else "val"]
+        known = set(self.answers)
         questions = [question for photo in photos for question in photo.questions]
         learned = Counter(question.type for question in questions if question.answer in known)
         remarks: list[str] = []

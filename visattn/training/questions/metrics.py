@@ -99,7 +99,8 @@ class QuestionScores(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; NaN for types without questions."""
-        per_type, best = self.correct / self.count, self.available.amax(1)
+        per_type = self.correct / self.count
+        best = self.available.amax(1)
         values: dict[str, Tensor] = {
             "accuracy": self.correct.sum() / self.count.sum(),
             "mean_accuracy": per_type.nanmean(),
@@ -183,7 +184,9 @@ class ReferentScores(Metric):
 
     def __init__(self, types: Sequence[str], *, num_steps: int, num_hops: int) -> None:
         super().__init__()
-        self.types, self.num_steps, self.num_hops = tuple(types), num_steps, num_hops
+        self.types = tuple(types)
+        self.num_steps = num_steps
+        self.num_hops = num_hops
         shape = (len(types), num_steps, num_hops)
         zeros = torch.zeros(len(REFERENT_METRICS), *shape, dtype=torch.float64)
         self.add_state("sums", zeros, dist_reduce_fx="sum")

@@ -164,7 +164,8 @@ class QuestionTask(Task):
         super().__init__(vqa_model(data_info["words"], data_info["answers"]), optim, monitor)
         self.model.question_beginnings = tuple(data_info.get("question_beginnings", ()))
         self.types = {name: index for index, name in enumerate(data_info["question_types"])}
-        num_hops, num_steps = len(self.model.hop_names), data_info["num_steps"]
+        num_hops = len(self.model.hop_names)
+        num_steps = data_info["num_steps"]
         if hop_loss_weight and not (num_hops and num_steps):
             raise ValueError(
                 "hop_loss_weight supervises the maps of hops by the objects that a question is "
@@ -173,9 +174,11 @@ class QuestionTask(Task):
             )
         self.first_types = self._check_first_types(first_types or [], first_steps)
         self.first_steps = first_steps
-        self.hop_loss_weight, self.label_smoothing = hop_loss_weight, label_smoothing
+        self.hop_loss_weight = hop_loss_weight
+        self.label_smoothing = label_smoothing
         self.num_panels = num_panels
-        types, num_answers = data_info["question_types"], len(self.model.answers)
+        types = data_info["question_types"]
+        num_answers = len(self.model.answers)
         self.add_evaluations(lambda: QuestionEvaluation(types, num_answers, num_steps, num_hops))
 
     @property
@@ -236,8 +239,10 @@ class QuestionTask(Task):
 
     def _evaluate(self, batch: QuestionBatch, split: str) -> AnswerOutput:
         evaluation: QuestionEvaluation = self.evaluation(split)
-        output, controls = self._answer(batch), not self.fitting
-        loss, count = answer_loss(output.logits, batch), len(batch.answers)
+        output = self._answer(batch)
+        controls = not self.fitting
+        loss = answer_loss(output.logits, batch)
+        count = len(batch.answers)
         evaluation.loss.update(loss * count, count)
         types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
         available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
@@ -297,13 +302,15 @@ class QuestionEvaluation(Evaluation):
         self, types: dict[str, str], num_answers: int, num_steps: int, num_hops: int
     ) -> None:
         super().__init__()
-        self.scores, self.loss = QuestionScores(types, num_answers), WeightedMean()
+        self.scores = QuestionScores(types, num_answers)
+        self.loss = WeightedMean()
         self.referents = ReferentScores(list(types), num_steps=num_steps, num_hops=num_hops)
         self.controls = nn.ModuleDict(
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
         self.heads: ReferentScores | None = None
-        self.erased_referent, self.erased_distractor = WeightedMean(), WeightedMean()
+        self.erased_referent = WeightedMean()
+        self.erased_distractor = WeightedMean()
         self.num_erased = 0
         self.names = (*self.scores.names, "loss", *self.referents.names)
 
@@ -355,7 +362,8 @@ class QuestionEvaluation(Evaluation):
     ) -> None:
         """Add the maps of the single heads of questions; see `ReferentScores.update`."""
         if self.heads is None:
-            names, steps = self.referents.types, self.referents.num_steps
+            names = self.referents.types
+            steps = self.referents.num_steps
             self.heads = ReferentScores(
                 names, num_steps=steps, num_hops=heads.shape[1] * heads.shape[2]
             ).to(heads.device)
@@ -381,7 +389,8 @@ class QuestionEvaluation(Evaluation):
     def reset(self) -> None:
         """Reset all metrics."""
         super().reset()
-        self.num_erased, self.heads = 0, None
+        self.num_erased = 0
+        self.heads = None
 
 
 _MIN_SIDE = 320  # of the drawn image in pixels
@@ -402,11 +411,13 @@ def question_panels(
         output: Output of the model for the batch.
         rows: Rows of the questions that are drawn.
     """
-    questions, probabilities = batch.rows(), output.logits.detach().float().softmax(1).cpu()
+    questions = batch.rows()
+    probabilities = output.logits.detach().float().softmax(1).cpu()
     panels: list[UInt8[np.ndarray, "height width 3"]] = []
     for row in rows:
         index = int(batch.image_indices[row])
-        sample, question = batch.samples[index], questions[row]
+        sample = batch.samples[index]
+        question = questions[row]
         image = batch.images[index].permute(1, 2, 0).cpu().numpy()
         pixels = _framed(image, question, sample.boxes)
         maps = None if output.attention is None else output.attention[row].detach().float().cpu()
@@ -438,7 +449,8 @@ def rows_of_types(batch: QuestionBatch, count: int) -> list[int]:
         >>> rows_of_types(batch, 2)
         [0, 3]
     """
-    questions, images = batch.rows(), batch.image_indices.tolist()
+    questions = batch.rows()
+    images = batch.image_indices.tolist()
     types = list(dict.fromkeys(question.type for question in questions))
     chosen: list[int] = []
     for index in range(min(count, len(batch.samples))):

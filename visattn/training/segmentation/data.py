@@ -134,9 +134,14 @@ class MaskFolderDataModule(SegmentationDataModule):
                 "val_fraction must lie between 0 and 1, and both images and masks have {split} or "
                 f"neither; got {val_fraction}, {images} and {masks}"
             )
-        self.images, self.masks, self.class_names = images, masks, tuple(class_names)
-        self.class_map, self.val_fraction, self.test = class_map, val_fraction, test
-        self.resize_mode, self.on_error = resize_mode, on_error
+        self.images = images
+        self.masks = masks
+        self.class_names = tuple(class_names)
+        self.class_map = class_map
+        self.val_fraction = val_fraction
+        self.test = test
+        self.resize_mode = resize_mode
+        self.on_error = on_error
         self.split_seed = split_seed
 
     def open_dataset(self, split: Split) -> SegmentationImages:
@@ -163,7 +168,8 @@ class MaskFolderDataModule(SegmentationDataModule):
         dataset = self.datasets[split]
         pixels = dataset.count_pixels()
         classes = dict(zip(self.class_names, pixels.classes, strict=False))
-        ignored, total = pixels.classes[IGNORE_CLASS], sum(pixels.classes)
+        ignored = pixels.classes[IGNORE_CLASS]
+        total = sum(pixels.classes)
         numbers = _listed(pixels.numbers)
         cure = f"correct class_names or class_map; the masks have the numbers {numbers}"
         if set(pixels.numbers) <= {0, IGNORE_CLASS} and self.class_map is None:
@@ -222,8 +228,10 @@ class CocoSegmentationDataModule(SegmentationDataModule):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.annotations, self.images = annotations, images
-        self.resize_mode, self.on_error = resize_mode, on_error
+        self.annotations = annotations
+        self.images = images
+        self.resize_mode = resize_mode
+        self.on_error = on_error
         known = read_category_names(Path(annotations.replace("{split}", "train")))
         unknown = sorted(set(categories or ()) - set(known))
         if unknown:

@@ -48,7 +48,8 @@ class SegmentationScores(Metric):
 
     def __init__(self, num_classes: int, *, background: bool) -> None:
         super().__init__()
-        self.num_classes, self.background = num_classes, background
+        self.num_classes = num_classes
+        self.background = background
         counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         self.add_state("confusion", counts, dist_reduce_fx="sum")
         bands = torch.zeros(2, num_classes, dtype=torch.int64)
@@ -61,7 +62,8 @@ class SegmentationScores(Metric):
             ValueError: If a label is neither a class nor 255.
         """
         counted = labels != IGNORE_CLASS
-        true, predicted = labels[counted].long(), predictions[counted]
+        true = labels[counted].long()
+        predicted = predictions[counted]
         if len(true) and int(true.max()) >= self.num_classes:
             raise ValueError(
                 f"labels must be below the number of classes, {self.num_classes}, or "

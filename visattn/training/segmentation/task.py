@@ -100,12 +100,15 @@ class SegmentationTask(Task):
                 f"background: it needs block: gate, and {BACKGROUND!r} as the first class; got "
                 f"block: {self.model.block} and {self.model.class_names[0]!r}"
             )
-        self.ce_weight, self.dice_weight = ce_weight, dice_weight
-        self.focal_weight, self.focal_gamma = focal_weight, focal_gamma
+        self.ce_weight = ce_weight
+        self.dice_weight = dice_weight
+        self.focal_weight = focal_weight
+        self.focal_gamma = focal_gamma
         self.gate_loss_weight = gate_loss_weight
         self.num_panels = num_panels
         num_scored = num_gates if self.has_background else 0
-        names, background = self.model.class_names, self.has_background
+        names = self.model.class_names
+        background = self.has_background
         self.add_evaluations(lambda: SegmentationEvaluation(names, background, num_scored))
 
     @property

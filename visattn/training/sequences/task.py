@@ -117,7 +117,8 @@ class SequenceRecognitionTask(Task):
         monitor: str = "val/sequence_error",
     ) -> None:
         super().__init__(captioner(data_info["words"]), optim, monitor)
-        self.label_smoothing, self.beam_size = label_smoothing, beam_size
+        self.label_smoothing = label_smoothing
+        self.beam_size = beam_size
         self.max_length = 2 * data_info["max_length"]
         self.add_evaluations(SequenceScores)
 
@@ -158,7 +159,8 @@ class SequenceRecognitionTask(Task):
         """Score the maps of the true digits against their boxes."""
         rows, columns = self.model.encoder.grid_size
         height, width = batch.images.shape[-2:]
-        images, digits = order[output.rows], output.steps
+        images = order[output.rows]
+        digits = output.steps
         shown = digits < batch.num_digits[images]  # not the end token
         boxes = batch.boxes[images[shown], digits[shown]] / batch.boxes.new_tensor(
             [width, height, width, height]
@@ -175,7 +177,8 @@ class SequenceRecognitionTask(Task):
         # Labels 3 7 and padding, read as START 3 7 with the targets 3 7 END: `lengths + 1` words.
         # The columns after that are not read.
         order = batch.lengths.argsort(descending=True, stable=True)
-        lengths, tokens = batch.lengths[order], self._tokens(batch)[order]
+        lengths = batch.lengths[order]
+        tokens = self._tokens(batch)[order]
         start, end = (torch.full_like(tokens[:, :1], token) for token in (START, END))
         targets = torch.cat((tokens.masked_fill(tokens == PAD, END), end), 1)
         inputs = torch.cat((start, tokens), 1)

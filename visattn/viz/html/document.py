@@ -181,7 +181,9 @@ def _quoted_json(data: Mapping[str, Any]) -> str:
 
 
 _LONGEST = 1280  # side of the embedded image in pixels, which limits the size of the page
-_MANY, _LONGEST_OF_TWO, _LONGEST_OF_MANY = 4, 960, 480
+_MANY = 4
+_LONGEST_OF_TWO = 960
+_LONGEST_OF_MANY = 480
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
@@ -333,7 +335,8 @@ def _geometry_of(image: DrawnImage) -> Geometry:
 def _strip(images: Sequence[DrawnImage]) -> tuple[str, str, list[dict[str, Any]]]:
     """Return images side by side as HTML, its styles, and the data of each image."""
     most = _LONGEST_OF_TWO if len(images) <= _MANY else _LONGEST_OF_MANY
-    figures, data = list[str](), list[dict[str, Any]]()
+    figures = list[str]()
+    data = list[dict[str, Any]]()
     css = f"\n.strip {{ --high: {'15rem' if len(images) <= _MANY else '8rem'} }}"
     for number, each in enumerate(images, start=1):
         address, (height, width) = image_data_url(each.pixels, longest=most)

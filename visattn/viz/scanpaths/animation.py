@@ -24,7 +24,9 @@ from visattn.viz.tiles import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
 
 FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12
-_BAR_HEIGHT, _NAME_WIDTH, _PROBABILITY_WIDTH = 22, 110, 52
+_BAR_HEIGHT = 22
+_NAME_WIDTH = 110
+_PROBABILITY_WIDTH = 52
 _MIN_WIDTH = 240  # in pixels
 
 
@@ -73,8 +75,10 @@ def _draw_frames(
     image: UInt8[np.ndarray, "y x 3"], scan: ScanPath, width: int
 ) -> tuple[list[Image.Image], int]:
     """Return all frames, and the height of their images."""
-    boxes, probabilities = scan.boxes.numpy(), scan.probabilities.numpy()
-    wide, max_width = is_wide(image), width - 2 * _MARGIN
+    boxes = scan.boxes.numpy()
+    probabilities = scan.probabilities.numpy()
+    wide = is_wide(image)
+    max_width = width - 2 * _MARGIN
     half = (max_width - _GAP) // 2
     placement = place_image(image.shape[:2], boxes, (half, max_width if wide else half))
     shown = top_classes(probabilities, glimpses_per_label=scan.glimpses_per_label)
@@ -84,7 +88,8 @@ def _draw_frames(
     mosaic_place = (left + dx + placement.offset[0], _MARGIN + dy + placement.offset[1])
     height = _MARGIN + dy + rows + _MARGIN
     frame_size = (width, height + len(shown) * _BAR_HEIGHT + _MARGIN)
-    count, canvas = len(boxes), placement.paste_image(image)
+    count = len(boxes)
+    canvas = placement.paste_image(image)
     frames = []
     for step in range(count + 2):
         drawn_glimpses = min(step, count)
@@ -114,7 +119,8 @@ def _draw_bars(
     pen: ImageDraw.ImageDraw, scan: ScanPath, shown: Sequence[int], count: int, top: int
 ) -> None:
     """Draw the class probabilities after some glimpses; before the first, empty bars."""
-    font, width = load_font(SMALL + 1), pen.im.size[0]
+    font = load_font(SMALL + 1)
+    width = pen.im.size[0]
     names = [truncate_text(scan.class_names[index], font, _NAME_WIDTH) for index in shown]
     start = _MARGIN + max(map(font.getlength, names)) + 12
     end = width - _MARGIN - _PROBABILITY_WIDTH
@@ -202,12 +208,14 @@ def _draw_grid_frame(
 ) -> Image.Image:
     """Return all images after `step` glimpses; one step more shows the complete paths."""
     rows = -(-len(placed) // columns)
-    column_step, row_step = side + _GAP, side + _CAPTION_HEIGHT + _GAP
+    column_step = side + _GAP
+    row_step = side + _CAPTION_HEIGHT + _GAP
     size = (2 * _MARGIN + columns * column_step - _GAP, 2 * _MARGIN + rows * row_step - _GAP)
     page = Image.new("RGB", size, BACKGROUND)
     pen = ImageDraw.Draw(page)
     for index, ((image, scan), truth) in enumerate(zip(placed, truths, strict=True)):
-        x, y = _MARGIN + index % columns * column_step, _MARGIN + index // columns * row_step
+        x = _MARGIN + index % columns * column_step
+        y = _MARGIN + index // columns * row_step
         count = len(scan.boxes)
         scan_boxes = scan.boxes.numpy()
         placement = place_image(image.shape[:2], scan_boxes, (side, side), max_margin=0)
@@ -237,7 +245,8 @@ def _write_prediction(
     """Write the prediction after a glimpse, with its probability: the class or all labels read."""
     left, top, right = place
     predicted, chance = _prediction_so_far(scan, glimpse)
-    font, probability = load_font(SMALL), format_percent(chance)
+    font = load_font(SMALL)
+    probability = format_percent(chance)
     pen.text((right, top + 2), probability, MUTED, font, anchor="ra")
     large = load_font(SMALL + 3)
     name = truncate_text(predicted, large, right - left - font.getlength(probability) - 8)
@@ -248,7 +257,8 @@ def _write_prediction(
 def _prediction_so_far(scan: ScanPath, glimpse: int) -> tuple[str, float]:
     """Return the labels read so far and the probable next one, with their probability."""
     best = int(scan.probabilities[glimpse].argmax())
-    name, probability = scan.class_names[best], float(scan.probabilities[glimpse, best])
+    name = scan.class_names[best]
+    probability = float(scan.probabilities[glimpse, best])
     if scan.glimpses_per_label is None:
         return name, probability
     earlier = [label for label in scan.labels if label.glimpse < glimpse]

@@ -31,7 +31,9 @@ from visattn.viz.tiles import (
     compute_tile_grid,
 )
 
-_TITLE_SIZE, _CAPTION_HEIGHT, _WIDTH = 25, 34, 1200
+_TITLE_SIZE = 25
+_CAPTION_HEIGHT = 34
+_WIDTH = 1200
 
 
 def coverage_panel(
@@ -114,8 +116,10 @@ def _create_page(grid: TileGrid, title: str, note: str) -> tuple[Image.Image, Im
         - 24
     )
     page = Image.new("RGB", (_WIDTH, height), BACKGROUND)
-    pen, text_width = ImageDraw.Draw(page), _WIDTH - 2 * MARGIN
-    large, small = load_font(_TITLE_SIZE), load_font(SMALL)
+    pen = ImageDraw.Draw(page)
+    text_width = _WIDTH - 2 * MARGIN
+    large = load_font(_TITLE_SIZE)
+    small = load_font(SMALL)
     pen.text((MARGIN, MARGIN - 6), truncate_text(title, large, text_width), TEXT, large)
     pen.text(
         (MARGIN, MARGIN + _TITLE_SIZE + 6), truncate_text(note, small, text_width), MUTED, small
@@ -135,7 +139,8 @@ class Coverage:
     """
 
     def __init__(self, policy: str = "") -> None:
-        self.policy, self.count = policy, 0
+        self.policy = policy
+        self.count = 0
         self._sums: list[Float[Tensor, "*axes"]] = []
 
     def add(self, scan: ScanPath) -> None:
@@ -144,7 +149,8 @@ class Coverage:
         Raises:
             ValueError: If its number of glimpses or its grid differs from the others.
         """
-        values, locations = scan.maps.values.double(), scan.locations.double()
+        values = scan.maps.values.double()
+        locations = scan.locations.double()
         pixels = scan.pixels.double()
         terms = [values, values.amax(0), locations, locations**2, pixels]
         if self._sums and any(a.shape != b.shape for a, b in zip(self._sums, terms, strict=True)):

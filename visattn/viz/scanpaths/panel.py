@@ -57,7 +57,8 @@ def top_classes(
     step = glimpses_per_label or len(probabilities)
     read = list(dict.fromkeys(probabilities[step - 1 :: step].argmax(1).tolist()))
     read = read[: max(max_classes, len(_COLORS))]
-    last, peaks = probabilities[-1], probabilities.max(0)
+    last = probabilities[-1]
+    peaks = probabilities.max(0)
     rivals = [int(index) for index in np.argsort(-peaks, kind="stable") if index not in read]
     rivals = rivals[: max(0, max_classes - len(read))]
     return [*read, *sorted(rivals, key=lambda index: -float(last[index]))]
@@ -147,7 +148,8 @@ def _draw_line(
     color: tuple[int, int, int],
 ) -> None:
     """Draw the probabilities of a class as a line with a dot at each glimpse."""
-    points, width = _scale_up(*zip(x, y, strict=True)), 3.0 if color == TEXT else 2.0
+    points = _scale_up(*zip(x, y, strict=True))
+    width = 3.0 if color == TEXT else 2.0
     if len(points) > 1:
         pen.line(points, color, round(width * _SUPERSAMPLING), "curve")
     for point in points:
@@ -189,7 +191,8 @@ def _write_labels(
         pen.text((end + 8, float(y)), names[index], colors[index], font, anchor="lm")
 
 
-_TIMES, _DOT = "\N{MULTIPLICATION SIGN}", " \N{MIDDLE DOT} "
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_DOT = " \N{MIDDLE DOT} "
 _WIDTH = 1200
 _INNER_WIDTH = _WIDTH - 2 * MARGIN
 _IMAGE_SIZE = 400  # maximum side of the two images, which lie beside each other
@@ -285,7 +288,8 @@ def glimpse_strip(
     """
     count, scales = scan.boxes.shape[:2]
     side, columns = _strip_layout(count, scales, width)
-    best, font = scan.probabilities.argmax(1).tolist(), load_font(SMALL + 2)
+    best = scan.probabilities.argmax(1).tolist()
+    font = load_font(SMALL + 2)
     names = [scan.class_names[which] for which in best]
     apart = (
         max(map(font.getlength, names)) > side - _PROBABILITY_WIDTH
@@ -295,12 +299,14 @@ def glimpse_strip(
     page = Image.new("RGB", (width, rows * tall + (rows - 1) * 16), BACKGROUND)
     pen = ImageDraw.Draw(page)
     for index, color in enumerate(glimpse_colors(count)):
-        x, y = index % columns * (side + GAP), index // columns * (tall + 16)
+        x = index % columns * (side + GAP)
+        y = index // columns * (tall + 16)
         paste_number_marker(page, (x, y), index + 1, color)
         for scale, patch in enumerate(scan.patches[index].numpy()):
             tile = Image.fromarray(draw_patch(patch, side))
             page.paste(tile, (x, y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)))
-        below, chance = y + tall - 20, format_percent(float(scan.probabilities[index, best[index]]))
+        below = y + tall - 20
+        chance = format_percent(float(scan.probabilities[index, best[index]]))
         name = truncate_text(names[index], font, side if apart else side - _PROBABILITY_WIDTH)
         was_read = scan.glimpses_per_label is None or index in scan.tags
         pen.text((x, below - _LINE_HEIGHT * apart), name, TEXT if was_read else MUTED, font)
@@ -322,7 +328,8 @@ def _strip_layout(count: int, scales: int, width: int) -> tuple[int, int]:
 
 def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPath, note: str) -> None:
     name, probability = scan.prediction, scan.probability
-    font, large = load_font(SMALL + 4), load_font(_TITLE_SIZE)
+    font = load_font(SMALL + 4)
+    large = load_font(_TITLE_SIZE)
     text = truncate_text(name, large, _INNER_WIDTH - 100)
     pen.text((MARGIN, MARGIN - 6), text, TEXT, large)
     x = MARGIN + large.getlength(text) + 14
@@ -378,7 +385,8 @@ def notebook_scanpath(scan: ScanPath) -> bytes | None:
     if not len(scan.pixels):
         return None
     geometry = Geometry.identity((scan.pixels.shape[-2], scan.pixels.shape[-1]))
-    corners, boxes = scan.boxes.view(-1, 2), scan.boxes
+    corners = scan.boxes.view(-1, 2)
+    boxes = scan.boxes
     if scan.maps.geometry is not None:
         boxes = scan.maps.geometry.to_input(corners).view(scan.boxes.shape)
     on_input = replace(scan, boxes=boxes, maps=scan.maps.with_geometry(geometry))

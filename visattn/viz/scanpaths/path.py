@@ -76,7 +76,8 @@ def place_image(
         >>> place_image((28, 28), np.array([[[-4.0, 10.0, 4.0, 18.0]]]), (340, 340)).offset
         (40, 0)
     """
-    limit, finest = max_margin * max(image_size), boxes[:, 0]
+    limit = max_margin * max(image_size)
+    finest = boxes[:, 0]
     image_width_height = np.array(image_size[::-1])
     before = np.clip(-finest[:, :2].min(0, initial=0), 0, limit)  # left, top
     after = np.clip(finest[:, 2:].max(0, initial=0) - image_width_height, 0, limit)
@@ -379,7 +380,8 @@ def _draw_tag(
     size = pen.im.size
     font = load_font(_TAG_SIZE * _SUPERSAMPLING)
     text = truncate_text(text, font, size[0] / 2)
-    width, height = font.getlength(text) + 8 * _SUPERSAMPLING, (_TAG_SIZE + 5) * _SUPERSAMPLING
+    width = font.getlength(text) + 8 * _SUPERSAMPLING
+    height = (_TAG_SIZE + 5) * _SUPERSAMPLING
     left, top, _, bottom = (float(edge) * _SUPERSAMPLING for edge in box)
     gap = 3 * _SUPERSAMPLING
     y = top - height - gap if top >= height + gap else bottom + gap
@@ -415,7 +417,8 @@ def read_scan(image: ImageLike, scan: ScanPath) -> tuple[UInt8[np.ndarray, "y x 
     Raises:
         ValueError: If the scan path belongs to an image of another size.
     """
-    original, geometry = read_image(image), scan.maps.geometry
+    original = read_image(image)
+    geometry = scan.maps.geometry
     if geometry is None or geometry.image_size != original.size:
         size = None if geometry is None else geometry.image_size
         raise ValueError(
