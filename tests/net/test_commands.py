@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_sandbox import fill as fill_sandbox
 from kept_values import KEPT, Keep
-from named_weights import fill
+from net_cases import fill_net_sandbox
 from PIL import Image
 
-import visattn as va
 from visattn.cli import main
-from visattn.models import SmallEncoder, UNet, VisionTransformer
 
 # NAME: a command without visattn, where OUT is the folder that is looked at
 LINES = (Path(__file__).parent / "commands.txt").read_text().splitlines()
@@ -30,17 +27,7 @@ VOLATILE = ("torch", "visattn", "sha256", "thumbnail")
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sandbox")
-    fill_sandbox(folder)
-    for path in folder.glob("*.safetensors"):
-        if path.stem != "torn":
-            va.save(fill(va.load(path)), path)
-    classes = ("ant", "bee", "cat")
-    vit = VisionTransformer(
-        classes, img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
-    )
-    va.save(fill(vit), folder / "vit.safetensors")
-    unet = UNet(("sky", *classes), SmallEncoder((24, 40), channels=8), block="gate")
-    va.save(fill(unet), folder / "areas.safetensors")
+    fill_net_sandbox(folder)
     return folder
 
 

@@ -1,56 +1,21 @@
 """Values of every attribution method on a CNN, transformers and a detector."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from kept_values import Keep
 from named_weights import fill, waves
+from net_cases import EXPLAINED
 from torch import nn
 
 import visattn as va
 from visattn.attribution import METHODS
-from visattn.models import DETR, AttentionResNet, SmallEncoder, SwinTransformer, VisionTransformer
-
-CLASSES = ("ant", "bee", "cat")
 
 
-def resnet() -> nn.Module:
-    return AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(40, 56), block="cbam")
-
-
-def vit() -> nn.Module:
-    return VisionTransformer(
-        CLASSES, img_size=(40, 56), patch_size=8, embed_dim=12, depth=2, num_heads=3
-    )
-
-
-def swin() -> nn.Module:
-    return SwinTransformer(
-        CLASSES, img_size=(40, 48), patch_size=4, embed_dim=6, depths=(1, 2), num_heads=(1, 2),
-        window_size=(5, 3),
-    )  # fmt: skip
-
-
-def detr() -> nn.Module:
-    return DETR(
-        CLASSES, SmallEncoder((40, 56), channels=12), dim=24, num_queries=7, num_heads=3,
-        num_encoder_layers=1, num_decoder_layers=1,
-    )  # fmt: skip
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
-    "resnet": (resnet, "bee"),
-    "vit": (vit, "bee"),
-    "swin": (swin, "bee"),
-    "detr": (detr, va.QueryTarget(3)),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EXPLAINED)
 def test_maps_of_every_method(name: str, keep: Keep) -> None:
-    create, target = MODELS[name]
+    create, target = EXPLAINED[name]
     model = fill(create())
     maps = {method: _explained(model, method, target) for method in METHODS}
     assert sum("values" in each for each in maps.values()) > 5

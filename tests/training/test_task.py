@@ -168,3 +168,42 @@ def test_data_modules_have_nothing_to_tell_by_default() -> None:
     assert samples.references("train") is None
     assert samples.test_notes() == {}
     assert samples.erasures(None, "referent") == ([], None)
+
+
+@pytest.mark.parametrize("algorithm", ["norm", "value"])
+def test_gradients_of_fused_optimizers_are_clipped_in_bfloat16(
+    algorithm: str, tmp_path: Path
+) -> None:
+    largest: list[float] = []
+
+    class Watched(QuarterTurnTask):
+        def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+            gradients = [w.grad for w in self.parameters() if w.grad is not None]
+            if gradients and algorithm == "norm":
+                largest.append(float(torch.nn.utils.get_total_norm(gradients)))
+            elif gradients:
+                largest.append(max(float(gradient.abs().max()) for gradient in gradients))
+
+    fused = OptimConfig(lambda groups: torch.optim.AdamW(groups, lr=1e-3, fused=True))
+    samples = data()
+    task = Watched(network, samples.data_info, optim=fused)
+    options: dict[str, Any] = {
+        "gradient_clip_val": 1e-3,
+        "gradient_clip_algorithm": algorithm,
+        "precision": "bf16-mixed",
+    }
+    trainer(tmp_path, max_epochs=2, limit_val_batches=0, **options).fit(task, samples)
+    assert largest
+    assert largest == pytest.approx([1e-3] * len(largest), rel=1e-2)
+
+
+def test_a_fused_optimizer_cannot_be_clipped_with_a_loss_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = data()
+    fused = OptimConfig(lambda groups: torch.optim.AdamW(groups, lr=1e-3, fused=True))
+    task = QuarterTurnTask(network, samples.data_info, optim=fused)
+    runner = trainer(tmp_path, max_epochs=1, gradient_clip_val=1.0)
+    monkeypatch.setattr(runner.precision_plugin, "scaler", object(), raising=False)
+    with pytest.raises(ValueError, match=r"init_args.fused false, trainer.precision bf16-mixed"):
+        runner.fit(task, samples)

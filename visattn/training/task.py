@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from lightning import Callback, LightningModule
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_info
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.saving.config import model_config
@@ -157,12 +158,38 @@ class Task(LightningModule, ABC):
     def configure_optimizers(self) -> Any:
         """Return the optimizer with its learning-rate schedule, which advances at each step."""
         undecayed = getattr(self.model, "no_weight_decay_parameters", tuple[()])
-        return self.optim.build(
+        built = self.optim.build(
             self.parts(),
             total_steps=int(self.trainer.estimated_stepping_batches),
             default=self.default_optimizer,
             no_weight_decay=undecayed(),
         )
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if scaled and self.trainer.gradient_clip_val and built["optimizer"].defaults.get("fused"):
+            raise ValueError(
+                f"a fused optimizer takes the loss scale of trainer.precision "
+                f"{self.trainer.precision} away in its own step, after gradients are clipped: set "
+                "model.optim.optimizer.init_args.fused false, trainer.precision bf16-mixed, or "
+                "trainer.gradient_clip_val null"
+            )
+        return built
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients; of fused optimizers in bfloat16 too, which Lightning refuses."""
+        plugin = self.trainer.precision_plugin
+        if isinstance(plugin, MixedPrecision) and plugin.scaler is None and gradient_clip_val:
+            # Without a loss scale nothing is left to undo in the step of a fused optimizer.
+            algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
+            Precision.clip_gradients(plugin, optimizer, gradient_clip_val, algorithm)
+        else:
+            super().configure_gradient_clipping(
+                optimizer, gradient_clip_val, gradient_clip_algorithm
+            )
 
     @abstractmethod
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

@@ -1,0 +1,194 @@
+"""A GPU computes what the host computes: blocks, models, methods, commands, training."""
+
+import copy
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from classification_data import accept_test_cifar_files
+from config_runs import CONFIGS, TRAINED, small_run, write_shared_data
+from loss_log import LOSSES
+from model_examples import EXAMPLES
+from named_weights import fill, waves
+from net_cases import EXPLAINED, fill_net_sandbox, outputs
+from torch import Tensor, nn
+
+import visattn as va
+from visattn.attribution import METHODS
+from visattn.cli import main
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions round to ten bits on a GPU unless they are forbidden to."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def close(name: str, ours: Any, host: Any) -> None:
+    """Fail unless both have the same form and nearly the same values."""
+    if isinstance(host, Tensor):
+        assert isinstance(ours, Tensor), name
+        assert ours.shape == host.shape, name
+        if not host.is_floating_point():
+            assert torch.equal(ours.cpu(), host), name
+            return
+        finite = host[host.isfinite()]
+        scale = finite.abs().max().item() if finite.numel() else 1.0
+        torch.testing.assert_close(
+            ours.cpu(), host, atol=2e-4 * max(scale, 1e-6), rtol=2e-3, equal_nan=True,
+            msg=lambda text: f"{name}: {text}",
+        )  # fmt: skip
+    elif isinstance(host, dict):
+        assert ours.keys() == host.keys(), name
+        for key in host:
+            close(f"{name}/{key}", ours[key], host[key])
+    elif isinstance(host, list | tuple):
+        assert len(ours) == len(host), name
+        for index, pair in enumerate(zip(ours, host, strict=True)):
+            close(f"{name}/{index}", *pair)
+    elif isinstance(host, float):
+        assert ours == pytest.approx(host, rel=2e-3, abs=1e-4), name
+    else:
+        assert ours == host, name
+
+
+def _both(model: nn.Module) -> dict[str, nn.Module]:
+    return {"cpu": model, DEVICE: copy.deepcopy(model).to(DEVICE)}
+
+
+@pytest.mark.parametrize("name", va.list_blocks())
+def test_blocks(name: str) -> None:
+    computed = {}
+    for device, block in _both(fill(va.create_block(name, 24))).items():
+        x = (waves(2, 24, 13, 11).float() / 64 - 2).to(device).requires_grad_()
+        with va.record(block) as recording:
+            output = block(x)
+        output.square().mean().backward()
+        gradients = {key: weight.grad for key, weight in block.named_parameters()}
+        maps = {each.site: each.values for each in recording.maps}
+        computed[device] = {
+            "output": output.detach(),
+            "maps": maps,
+            "x": x.grad,
+            "weights": gradients,
+        }
+    close(name, computed[DEVICE], computed["cpu"])
+
+
+@pytest.mark.parametrize("name", va.list_blocks())
+def test_blocks_in_half_precision(name: str) -> None:
+    block = fill(va.create_block(name, 24)).to(DEVICE)
+    x = (waves(2, 24, 13, 11).float() / 64 - 2).to(DEVICE)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast(DEVICE, dtype):
+            output = block(x)
+        output.float().square().mean().backward()
+        assert output.isfinite().all()
+        assert all(w.grad is None or w.grad.isfinite().all() for w in block.parameters())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_models(name: str) -> None:
+    computed = {}
+    for device, model in _both(fill(copy.deepcopy(EXAMPLES[name]))).items():
+        torch.manual_seed(0)
+        with torch.no_grad():
+            computed[device] = outputs(model, device)
+    close(name, computed[DEVICE], computed["cpu"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_methods(name: str, method: str) -> None:
+    create, target = EXPLAINED[name]
+    photo = waves(1, 3, 61, 83)[0].permute(1, 2, 0).numpy()
+    chosen = target if METHODS[method].needs_target else None
+    results: dict[str, Any] = {}
+    for device, model in _both(fill(create())).items():
+        torch.manual_seed(0)
+        try:
+            [heatmap] = va.explain(model, photo, method, chosen, keep_empty=True)
+        except ValueError as reason:
+            results[device] = str(reason)
+        else:
+            results[device] = {"values": heatmap.values, "geometry": heatmap.geometry}
+    close(f"{name} {method}", results[DEVICE], results["cpu"])
+
+
+LINES = (Path(__file__).parent / "commands.txt").read_text().splitlines()
+COMMANDS = dict(line.split(": ", 1) for line in LINES)
+ON_A_DEVICE = {
+    name: command
+    for name, command in COMMANDS.items()
+    if command.split()[0] in ("caption", "glimpse", "ask", "detect", "segment", "overlay")
+    or command.startswith("score maps")
+}
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sandbox")
+    fill_net_sandbox(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ON_A_DEVICE)
+def test_commands(
+    name: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(sandbox)
+    monkeypatch.setattr(sys, "argv", ["visattn"])
+    arrays: dict[str, dict[str, Any]] = {}
+    for device in ("cpu", DEVICE):
+        out = sandbox / device / name
+        words = [w.replace("OUT", f"{device}/{name}") for w in shlex.split(COMMANDS[name])]
+        torch.manual_seed(0)
+        assert main([*words, "--device", device]) == 0, capsys.readouterr().err
+        arrays[device] = {
+            path.relative_to(out).as_posix(): torch.from_numpy(np.load(path))
+            for path in out.rglob("*.npy")
+        }
+        names = sorted(p.relative_to(out).as_posix() for p in out.rglob("[!.]*") if p.is_file())
+        arrays[device]["files"] = names
+    close(name, arrays[DEVICE], arrays["cpu"])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_shared_data(folder)
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(p, id=p.stem) for p in CONFIGS if p.stem in TRAINED]
+)
+def test_training(
+    stem: str, precision: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    monkeypatch.setenv("VISATTN_DATA", str(shared))
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "loss_log")
+    accept_test_cifar_files(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    LOSSES.clear()
+    paths = {path.stem: path for path in CONFIGS}
+    options = (
+        "--trainer.callbacks+=loss_log.LossLog --trainer.limit_val_batches=0"
+        " --trainer.max_steps=3 --trainer.max_epochs=3 --trainer.logger=false"
+        f" --trainer.accelerator={'gpu' if DEVICE == 'cuda' else 'cpu'} --trainer.devices=1"
+        f" --trainer.precision={precision}"
+        f"{' --trainer.gradient_clip_val=null' if precision == '16-mixed' else ''}"
+    )
+    run = tmp_path / "run"
+    assert main(["fit", *small_run(configs[stem]), *options.split(), "--run", str(run)]) == 0
+    assert len(LOSSES) >= 3
+    assert torch.tensor(LOSSES).isfinite().all(), LOSSES
