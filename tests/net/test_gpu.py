@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from classification_data import accept_test_cifar_files
 from config_runs import CONFIGS, TRAINED, small_run, write_shared_data
@@ -29,6 +30,7 @@ DEVICE = "cuda"
 def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions round to ten bits on a GPU unless they are forbidden to."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.set_float32_matmul_precision("highest")  # training sets another one for its process
 
 
 def close(name: str, ours: Any, host: Any) -> None:
@@ -71,7 +73,9 @@ def test_blocks(name: str) -> None:
         with va.record(block) as recording:
             output = block(x)
         output.square().mean().backward()
-        gradients = {key: weight.grad for key, weight in block.named_parameters()}
+        # Side by side: of some weights the exact gradient is 0, and each device rounds it its way.
+        gradients = [w.grad.flatten() for w in block.parameters() if w.grad is not None]
+        gradients = torch.cat(gradients) if gradients else torch.zeros(1)
         maps = {each.site: each.values for each in recording.maps}
         computed[device] = {
             "output": output.detach(),
@@ -85,7 +89,7 @@ def test_blocks(name: str) -> None:
 @pytest.mark.parametrize("name", va.list_blocks())
 def test_blocks_in_half_precision(name: str) -> None:
     block = fill(va.create_block(name, 24)).to(DEVICE)
-    x = (waves(2, 24, 13, 11).float() / 64 - 2).to(DEVICE)
+    x = (waves(2, 24, 13, 11).float() / 64 - 2).to(DEVICE).requires_grad_()
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast(DEVICE, dtype):
             output = block(x)
@@ -94,7 +98,8 @@ def test_blocks_in_half_precision(name: str) -> None:
         assert all(w.grad is None or w.grad.isfinite().all() for w in block.parameters())
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+# Its first glimpse is drawn by the random numbers of the device.
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "RecurrentAttentionModel"])
 def test_models(name: str) -> None:
     computed = {}
     for device, model in _both(fill(copy.deepcopy(EXAMPLES[name]))).items():
@@ -119,7 +124,11 @@ def test_methods(name: str, method: str) -> None:
             results[device] = str(reason)
         else:
             results[device] = {"values": heatmap.values, "geometry": heatmap.geometry}
-    close(f"{name} {method}", results[DEVICE], results["cpu"])
+    ours, host = results[DEVICE], results["cpu"]
+    if isinstance(host, str):  # names of operations differ
+        assert str(ours).split(":")[0].replace(DEVICE, "cpu") == host.split(":")[0]
+    else:
+        close(f"{name} {method}", ours, host)
 
 
 LINES = (Path(__file__).parent / "commands.txt").read_text().splitlines()
@@ -168,9 +177,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
-@pytest.mark.parametrize(
-    "config", [pytest.param(p, id=p.stem) for p in CONFIGS if p.stem in TRAINED]
-)
+@pytest.mark.parametrize("stem", sorted(TRAINED))
 def test_training(
     stem: str, precision: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +196,21 @@ def test_training(
         f"{' --trainer.gradient_clip_val=null' if precision == '16-mixed' else ''}"
     )
     run = tmp_path / "run"
-    assert main(["fit", *small_run(configs[stem]), *options.split(), "--run", str(run)]) == 0
+    assert main(["fit", *small_run(paths[stem]), *options.split(), "--run", str(run)]) == 0
     assert len(LOSSES) >= 3
     assert torch.tensor(LOSSES).isfinite().all(), LOSSES
+
+
+@pytest.mark.parametrize("name", [n for n in va.list_blocks() if n != "gate"])
+def test_inserted_blocks_are_where_the_network_is(name: str) -> None:
+    torch.manual_seed(0)
+    host = timm.create_model("test_resnet", num_classes=3).eval()
+    x = waves(2, 3, 96, 96).float() / 64 - 2
+    results = {}
+    for device, model in _both(host).items():
+        torch.manual_seed(0)
+        va.insert(model, name, position="residual", example=x.to(device), init="paper")
+        assert {weight.device.type for weight in model.parameters()} == {device}
+        with torch.no_grad():
+            results[device] = model(x.to(device))
+    close(name, results[DEVICE], results["cpu"])

@@ -23,7 +23,6 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models import get_model
 
-import visattn
 from benchmarks.clocks import Timing, in_turn
 from benchmarks.loader_speeds import synthetic_photo
 from benchmarks.map_speeds import gradcam_speed
@@ -33,7 +32,6 @@ from visattn.attribution.perturbation import rise
 from visattn.attribution.targets import ClassTarget
 from visattn.cli import main
 from visattn.data.augment.images import RandomResizedCrop
-from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import create_vit
 from visattn.training.callbacks.ema import AveragedWeights
 
@@ -130,7 +128,9 @@ def host_syncs(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
     """Count operations and host syncs of a training step of each model on the device."""
     for count in step_counts(tuple(MODELS), accelerator="cpu" if sizes.dry else "gpu"):
         title = f"host syncs of a training step, {count.title}"
-        yield GpuRow("step", title, f"{count.syncs} of {count.ops} operations", "", "at most 2")
+        names = ", ".join(f"{number} {name}" for name, number in count.sync_names.items())
+        value = f"{count.syncs} of {count.ops} operations ({names})"
+        yield GpuRow("step", title, value, "", "at most 2")
 
 
 def vit_steps(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:
@@ -308,18 +308,18 @@ def overlay_rows(sizes: Sizes, rounds: int) -> Iterator[GpuRow]:  # noqa: ARG001
         (folder / "in").mkdir()
         for index in range(sizes.photos):
             (folder / "in" / f"{index:05}.jpg").write_bytes(synthetic_photo((375, 500)))
-        if sizes.dry:
-            model = AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(64, 64))
-            visattn.save(model, folder / "model.safetensors")
-        source = str(folder / "model.safetensors") if sizes.dry else f"torchvision:{sizes.cnn}"
-        command = ["overlay", str(folder / "in"), "--model", source, "--device", sizes.device]
+        torch.save(get_model(sizes.cnn, weights=None).state_dict(), folder / "weights.pth")
+        command = ["overlay", str(folder / "in"), "--model", f"torchvision:{sizes.cnn}"]
+        command += ["--weights", str(folder / "weights.pth"), "--device", sizes.device]
         begin = time.perf_counter()
         hidden = io.StringIO()
         with _Utilization() as utilization, redirect_stdout(hidden), redirect_stderr(hidden):
-            main([*command, "--method", "gradcam", "--out", str(folder / "out")])
+            code = main([*command, "--method", "gradcam", "--out", str(folder / "out")])
         seconds = time.perf_counter() - begin
-    title = f"overlay of {sizes.photos} photos, {sizes.cnn if not sizes.dry else 'small network'}"
-    yield GpuRow("overlay", title, f"{seconds:.1f} s, {utilization}")
+        lines = hidden.getvalue().strip().splitlines()
+    title = f"overlay of {sizes.photos} photos, {sizes.cnn}"
+    failed = f"failed: {lines[-1][:200] if lines else code}"
+    yield GpuRow("overlay", title, failed if code else f"{seconds:.1f} s, {utilization}")
 
 
 class _Utilization:

@@ -192,7 +192,15 @@ def _curvature(leaf: Tensor, gradient: Tensor) -> Tensor:
     if not gradient.requires_grad:
         return torch.zeros_like(leaf)
     directional = (gradient * leaf.detach()).sum()
-    [product] = grad(directional, leaf, allow_unused=True, retain_graph=True)
+    try:
+        [product] = grad(directional, leaf, allow_unused=True, retain_graph=True)
+    except RuntimeError as error:
+        if "is not implemented" not in str(error):
+            raise
+        raise ValueError(
+            f"second derivatives, which this method needs, do not exist on {leaf.device.type}: "
+            f"{str(error).splitlines()[0]}; move the model to the CPU, or use gradcam++"
+        ) from error
     return torch.zeros_like(leaf) if product is None else product
 
 

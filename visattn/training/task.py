@@ -17,7 +17,7 @@ from torch.optim import AdamW, Optimizer
 from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.saving.config import model_config
 from visattn.models.saving.weight_files import check_weights_before_saving
-from visattn.training.callbacks.guards import EvenForwards
+from visattn.training.callbacks.guards import EvenForwards, unscale_gradients
 from visattn.training.checkpoint import check_scheduler_states, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.distributed.fsdp import FSDP2Strategy, shard_model, shard_state
@@ -158,21 +158,12 @@ class Task(LightningModule, ABC):
     def configure_optimizers(self) -> Any:
         """Return the optimizer with its learning-rate schedule, which advances at each step."""
         undecayed = getattr(self.model, "no_weight_decay_parameters", tuple[()])
-        built = self.optim.build(
+        return self.optim.build(
             self.parts(),
             total_steps=int(self.trainer.estimated_stepping_batches),
             default=self.default_optimizer,
             no_weight_decay=undecayed(),
         )
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        if scaled and self.trainer.gradient_clip_val and built["optimizer"].defaults.get("fused"):
-            raise ValueError(
-                f"a fused optimizer takes the loss scale of trainer.precision "
-                f"{self.trainer.precision} away in its own step, after gradients are clipped: set "
-                "model.optim.optimizer.init_args.fused false, trainer.precision bf16-mixed, or "
-                "trainer.gradient_clip_val null"
-            )
-        return built
 
     def configure_gradient_clipping(
         self,
@@ -180,10 +171,13 @@ class Task(LightningModule, ABC):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the gradients; of fused optimizers in bfloat16 too, which Lightning refuses."""
+        """Clip the gradients; in mixed precision of fused optimizers too, which Lightning refuses.
+
+        Their step would undo the loss scale after the clipping: here it is undone before.
+        """
         plugin = self.trainer.precision_plugin
-        if isinstance(plugin, MixedPrecision) and plugin.scaler is None and gradient_clip_val:
-            # Without a loss scale nothing is left to undo in the step of a fused optimizer.
+        if isinstance(plugin, MixedPrecision) and gradient_clip_val:
+            unscale_gradients(self.trainer, optimizer)
             algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
             Precision.clip_gradients(plugin, optimizer, gradient_clip_val, algorithm)
         else:

@@ -1,11 +1,12 @@
 """Replayed rows of words are those of eager attention and those of the generation itself."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tiny_vlms import FAMILIES
-from torch import Tensor
+from torch import Tensor, nn
 from vlm_runs import (
     VLMS,
     eager,
@@ -18,6 +19,8 @@ from vlm_runs import (
     rows_in_flight,
     sharp,
 )
+
+from visattn.pipelines.words import recorded_pass
 
 EXACT = [family for family in VLMS if family != "blip"]  # BLIP returns no weights of its decoder
 RESAMPLED = ("blip2", "instructblip", "idefics2", "kosmos2")
@@ -104,3 +107,19 @@ def test_heads_on_the_batch_axis_are_all_kept() -> None:
         assert weights[site].shape[0] == 2
         own = weights[site][:, -len(replay.token_ids) :, replay.placement.columns]
         assert distance(own.mean(0).detach(), rows) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "dtype"),
+    [("cuda", "high", torch.float16), ("cuda", "highest", torch.float32),
+     ("cpu", "high", torch.float32)],
+)  # fmt: skip
+def test_tensorfloat_rounds_like_float16(
+    device: str, precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = nn.Linear(1, 1)
+    weight = SimpleNamespace(device=torch.device(device), dtype=torch.float32)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    monkeypatch.setattr(model, "parameters", lambda: iter([weight]))
+    monkeypatch.setattr(recorded_pass, "weight_dtype", lambda _: torch.float32)
+    assert recorded_pass.computing_dtype(model) == dtype

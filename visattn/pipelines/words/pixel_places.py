@@ -297,11 +297,11 @@ def check_places(
         halves = error.chunk(2)  # green varies along y, the others along x
         return all(float(e.median()) <= _MEDIAN and float(e.mean()) <= _MEAN for e in halves)
 
-    if agrees(0, pixels.detach().float(), normalized(mixed).detach().float()):
+    if agrees(0, pixels.detach().float().cpu(), normalized(mixed).detach().float().cpu()):
         return
     originals = [Image.fromarray(photo) for photo in photos]
-    single = process(originals).detach().float()  # normalized by photo, maybe
-    if not agrees(1, single, process(mixed).detach().float()):
+    single = process(originals).detach().float().cpu()  # normalized by photo, maybe
+    if not agrees(1, single, process(mixed).detach().float().cpu()):
         raise ValueError(
             "the processor places photos by their content, for example because it crops margins, "
             "so that the pixels of this photo lie elsewhere than those of the test photos of its "

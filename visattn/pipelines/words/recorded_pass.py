@@ -190,11 +190,16 @@ def token_log_probs(logits: Float[Tensor, "t v"], tokens: Int[Tensor, " t"]) -> 
 
 
 def computing_dtype(model: nn.Module) -> torch.dtype:
-    """Return the type in which a model computes: that of its weights, or of autocast."""
+    """Return the type in which a model computes: that of its weights, or of autocast.
+
+    float16 for float32 weights on a GPU that may use TensorFloat-32, whose fraction is as short.
+    """
     device = next(model.parameters()).device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
-    return weight_dtype(model)
+    dtype = weight_dtype(model)
+    short = device == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return torch.float16 if short and dtype == torch.float32 else dtype
 
 
 def rounding_tolerance(logits: Tensor, dtype: torch.dtype) -> float:

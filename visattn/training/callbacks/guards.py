@@ -164,6 +164,7 @@ class SkipNonFiniteSteps(Callback):
         """
         while self._hooks:
             self._hooks.pop().remove()
+        unscale_gradients(trainer, optimizer)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         gradients = [gradient for gradient in gradients if gradient is not None]
         if all_shards_finite([*gradients, *self._buffers.values()]):
@@ -216,6 +217,22 @@ class SkipNonFiniteSteps(Callback):
 
 
 _ENDLESS = 2**31  # batches: more than any evaluation has
+
+
+def unscale_gradients(trainer: Trainer, optimizer: Optimizer) -> None:
+    """Divide the gradients of a fused optimizer by the loss scale of float16, once a step.
+
+    Lightning leaves that to its step, which is too late for whoever looks at gradients, clips them
+    or drops them; those of other optimizers are divided before this is called.
+    """
+    scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is None or not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return
+    try:
+        scaler.unscale_(optimizer)
+    except RuntimeError as error:
+        if "already been called" not in str(error):
+            raise
 
 
 class EvenForwards(Callback):

@@ -97,9 +97,8 @@ def log_prob_before_glimpses(
         tensor([[[0.5000, 1.0000, 0.5000, 1.0000]]])
     """
     before = true_class_log_prob(logits, labels)[..., :-1].clone()
-    before[..., :: logits.shape[2] // label_sequences(labels).shape[1]] = -math.log(
-        logits.shape[-1]
-    )
+    first = before[..., :: logits.shape[2] // label_sequences(labels).shape[1]]
+    first.fill_(-math.log(logits.shape[-1]))  # an assignment would copy the number from the host
     return before
 
 
