@@ -197,10 +197,6 @@ def lock_folder(folder: Path, log: Callable[[str], object]) -> Iterator[None]:
     """Lock a folder for this process, waiting while another one holds the lock.
 
     The operating system releases the lock when its process ends, however it ends.
-
-    Args:
-        folder: The folder.
-        log: Called with a message if it has to wait.
     """
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
         try:
@@ -229,15 +225,8 @@ def write_features(
 
     The batches are the same whatever exists already: an interrupted first batch is computed as a
     whole. A file written in several runs thus equals one written in a single run, as long as the
-    encoder is deterministic for the batch size, device, threads and version of torch.
-
-    Args:
-        folder: Where the records are; no other process may write there.
-        header: Description of the records.
-        encoder: Computes the features.
-        load: Returns the encoder's input for a photo; called from other threads.
-        batch_size: Photos per batch.
-        log: Called with progress messages.
+    encoder is deterministic for the batch size, device, threads and version of torch. No other
+    process may write to the folder; `load` is called from other threads.
 
     Raises:
         OSError: If the disk is full; complete records stay.

@@ -89,13 +89,9 @@ def read_phrases(
 
 
 def phrases_to_input(phrases: Sequence[Phrase], geometry: Geometry) -> tuple[Phrase, ...]:
-    """Return phrases with their boxes relative to the network's input.
+    """Return phrases of the upright image with boxes relative to the network's input.
 
     Boxes are clipped to the input; a phrase whose boxes are all outside is dropped.
-
-    Args:
-        phrases: With boxes relative to the upright image.
-        geometry: Maps the network's input to that image.
 
     Example:
         >>> left = Geometry.identity((10, 20)).cropped(0, 0, (10, 10))
@@ -116,14 +112,10 @@ def phrases_to_input(phrases: Sequence[Phrase], geometry: Geometry) -> tuple[Phr
 
 
 def match_phrases(words: Sequence[str], annotated: Iterable[Phrase]) -> tuple[Phrase, ...]:
-    """Return the annotated phrases that occur word for word in a generated caption.
+    """Return the annotated phrases that occur word for word in a generated caption of their image.
 
     The caption is matched from left to right; at each word the longest phrase wins. If a text is
     annotated several times, for example for several people, the match has all boxes.
-
-    Args:
-        words: Words of the generated caption.
-        annotated: Phrases of all reference captions of the same image.
 
     Example:
         >>> dog = Phrase(4, 2, ((0.0, 0.0, 0.5, 0.5),), ("animals",), "a dog")
@@ -309,11 +301,7 @@ def read_flickr30k_entities(
 def parse_entity_sentence(
     line: str, boxes: Mapping[str, Sequence[Box]]
 ) -> tuple[tuple[str, ...], tuple[Phrase, ...]]:
-    """Return the words of a marked sentence, and its phrases that have boxes.
-
-    Args:
-        line: Sentence with marked phrases.
-        boxes: Boxes of each chain, relative to the photo.
+    """Return the words of a marked sentence, and its phrases whose chains have boxes.
 
     Example:
         >>> line = "[/EN#1/people A man] rides [/EN#2/other/vehicles a red bike] ."
@@ -392,11 +380,9 @@ class GroundingResult(NamedTuple):
 def phrases_to_cells(
     phrases: Sequence[Phrase], boxes_to_cells: Callable[[Tensor], Tensor]
 ) -> tuple[Phrase, ...]:
-    """Return phrases with their boxes relative to the grid of a model's maps.
+    """Return phrases of the network's input with boxes relative to the grid of a model's maps.
 
-    Args:
-        phrases: With boxes relative to the network's input.
-        boxes_to_cells: Of the model's encoder, `ImageEncoder.boxes_to_cells`.
+    Of its encoder, `ImageEncoder.boxes_to_cells` maps the boxes.
 
     Example:
         >>> sky = Phrase(0, 1, ((0.0, 0.0, 1.0, 0.5),), (), "sky")
@@ -416,10 +402,9 @@ def phrases_to_cells(
 
 
 def normalize_maps(values: Float[Tensor, "*t gy gx"]) -> Float[Tensor, "*t gy gx"]:
-    """Return maps that sum to 1, in double precision; a map without positive values is uniform.
+    """Return maps that sum to 1, in double precision; negative values count as 0.
 
-    Args:
-        values: Maps of any sum; negative values count as 0.
+    A map without positive values is uniform.
 
     Example:
         >>> normalize_maps(torch.tensor([[[1.0, 3.0]], [[0.0, 0.0]]]))
@@ -540,8 +525,6 @@ class PhrasedPhoto:
     """A photo with reference captions whose phrases have boxes.
 
     Args:
-        name: Its name.
-        load: Reads it.
         captions: Words of each reference caption, and its phrases.
         match: Returns the phrases of any caption of this photo, such as a generated one; empty for
             a caption that is known to be wrong.
@@ -555,9 +538,6 @@ class PhrasedPhoto:
 
 def scene_photos(scenes: Scenes) -> Iterator[PhrasedPhoto]:
     """Yield scenes; each visual word is a phrase with the box of its object.
-
-    Args:
-        scenes: The scenes.
 
     Example:
         >>> [photo] = scene_photos(Scenes(1, split="test"))
@@ -593,11 +573,7 @@ def _scene_phrases(scenes: Scenes, index: int, words: Sequence[str]) -> tuple[Ph
 def annotated_photos(
     data: str | os.PathLike[str], images: str | os.PathLike[str]
 ) -> Iterator[PhrasedPhoto]:
-    """Yield photos with phrases from a file of phrases, or a folder of Flickr30k Entities.
-
-    Args:
-        data: JSON as `read_phrases` reads it, or a folder as `read_flickr30k_entities` reads it.
-        images: Folder of the photos.
+    """Yield photos with phrases of `read_phrases`, or of `read_flickr30k_entities` for a folder.
 
     Raises:
         FileNotFoundError: If no photo of the data is in the folder.
@@ -619,15 +595,12 @@ def coco_photos(
     captions: str | os.PathLike[str],
     images: str | os.PathLike[str],
 ) -> Iterator[PhrasedPhoto]:
-    """Yield photos of COCO; a phrase is the name of a category in a caption, with all its boxes.
+    """Yield photos of COCO, of `instances_NAME.json` and `captions_NAME.json`.
+
+    A phrase is the name of a category in a caption, with all boxes of the category.
 
     Only names of categories count, in singular or plural; "man" is no phrase of the category
     person. Crowd regions have no boxes.
-
-    Args:
-        instances: `instances_NAME.json`.
-        captions: `captions_NAME.json`.
-        images: Folder of the photos.
 
     Raises:
         ValueError: If a file is not as COCO's.

@@ -21,11 +21,8 @@ def attention_entropy(
 ) -> Float[Tensor, "*b n"]:
     """Return the normalized entropy of each row: 0 for a single key, 1 for uniform weights.
 
-    The entropy is divided by that of a uniform row; it is 0 if there is only one key.
-
-    Args:
-        weights: Attention weights; rows sum to 1.
-        keys: Number of keys that a row can reach, such as a window; all keys if None.
+    The entropy is divided by that of a uniform row over the keys that a row can reach, such as a
+    window; it is 0 if there is only one.
 
     Example:
         >>> attention_entropy(torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]))
@@ -114,7 +111,6 @@ class LayerDiagnostics:
     """Attention statistics of a layer, for each head: means over images and queries.
 
     Args:
-        site: Name of the attention layer in the model.
         entropy: Normalized entropy of the rows: 0 for a single key, 1 for uniform weights over all
             keys that a row can reach.
         saturated: Fraction of rows with more than 0.9 of their weight on a single key.
@@ -154,10 +150,6 @@ def diagnose_layers(
     subject: ExplainedModel, batches: Iterable[Float[Tensor, "_ c y x"]]
 ) -> tuple[LayerDiagnostics, ...]:
     """Return the attention statistics of each layer, in the order of execution.
-
-    Args:
-        subject: Model with attention among tokens.
-        batches: Batches of normalized images.
 
     Raises:
         ValueError: If no attention among tokens is recorded, or there are no images.

@@ -18,11 +18,6 @@ from visattn.metrics.ptb_tokenizer import ptb_tokenize
 def score_signature(images: int, references: Iterable[int], *, java: Iterable[str] = ()) -> str:
     """Return a line with the tokenizer, metric variants, numbers of references and images, version.
 
-    Args:
-        images: Number of images.
-        references: Number of references of each image.
-        java: Metrics that were computed in Java, such as `meteor:1.5`.
-
     Example:
         >>> score_signature(3, [5, 4, 5])  # doctest: +ELLIPSIS
         'tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval|refs:all(4-5)|n:3|visattn:...'
@@ -199,12 +194,8 @@ def java_score(
 ) -> JavaScore | str:
     """Return METEOR or SPICE, 0 to 1, or the reason why it was not computed.
 
-    Nothing is downloaded: SPICE needs models of 385 MB, which pycocoevalcap can download.
-
-    Args:
-        name: `METEOR` or `SPICE`.
-        captions: Tokens of each caption, separated by single spaces.
-        references: Tokens of the references of the same images, in the same order.
+    Captions and references are tokens, separated by single spaces, of the same images in the same
+    order. Nothing is downloaded: SPICE needs models of 385 MB, which pycocoevalcap can download.
 
     Source:
         Denkowski and Lavie 2014, Meteor Universal; Anderson et al. 2016, arXiv:1607.08822.

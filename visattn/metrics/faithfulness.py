@@ -237,12 +237,7 @@ def removal_ranks(values: Float[Tensor, "b n"], ties: Int[Tensor, "b n"]) -> Int
 def removal_mask(
     ranks: Int[Tensor, "b n"], fractions: Float[Tensor, " s"], image_size: tuple[int, int]
 ) -> Bool[Tensor, "s b y x"]:
-    """Return the masks of the first fractions of removed pixels.
-
-    Args:
-        ranks: Rank of each pixel, row by row.
-        fractions: Fractions of the pixels, 0 to 1; rounded to whole pixels.
-        image_size: Height and width of the image.
+    """Return the masks of the first fractions of removed pixels, rounded to whole pixels.
 
     Raises:
         ValueError: If a fraction lies outside [0, 1], or the size does not match the ranks.
@@ -266,10 +261,6 @@ def area_under_curve(
     scores: Float[Tensor, "*b s"], fractions: Float[Tensor, " s"]
 ) -> Float[Tensor, "*b"]:
     """Return the area under a perturbation curve by the trapezoid rule.
-
-    Args:
-        scores: Score at each fraction.
-        fractions: Fractions of the pixels, increasing from 0 to 1, both included.
 
     Raises:
         ValueError: If the fractions do not increase from 0 to 1.
@@ -375,10 +366,7 @@ def pixel_ranks(
 ) -> Int[Tensor, "b n"]:
     """Return the rank of each pixel of the network's input, highest map value first.
 
-    Args:
-        values: Maps that cover the input; they are upsampled bilinearly.
-        size: Height and width of the input.
-        seeds: One seed per image for the order of ties.
+    Maps cover the input and are upsampled bilinearly; each image has a seed for the order of ties.
 
     Raises:
         ValueError: If a value is not finite.
@@ -404,15 +392,9 @@ def perturbation_curve(
     *,
     variants_per_batch: int = 1,
 ) -> Float[Tensor, "b s"]:
-    """Return the scores while pixels of the start images are replaced by the end images.
+    """Return the scores while shares of the pixels of the start images become those of the end.
 
-    Args:
-        score_function: Score of each image of a batch.
-        start: Images at fraction 0.
-        end: Images at fraction 1.
-        ranks: Rank of each pixel.
-        shares: Fractions of the pixels that are replaced.
-        variants_per_batch: How many variants of all images to score at once.
+    That many variants of all images are scored at once.
 
     Example:
         >>> ranks = torch.tensor([[1, 0]])
@@ -436,8 +418,6 @@ class PerturbationEnds:
 
     Args:
         blurred: Blurred images, from which insertion starts.
-        blurred_scores: Their scores.
-        original_scores: Scores of the images.
         blank_scores: Scores of images of zeros, with which deletion ends.
     """
 
@@ -450,13 +430,7 @@ class PerturbationEnds:
 def perturbation_ends(
     score_function: ScoreFunction, images: Float[Tensor, "b c y x"], schedule: PerturbationSchedule
 ) -> PerturbationEnds:
-    """Return the ends of the curves, which are the same for all maps of the images.
-
-    Args:
-        score_function: Score of each image of a batch.
-        images: Normalized images.
-        schedule: Blur.
-    """
+    """Return the ends of the curves, which are the same for all maps of the images."""
     with torch.no_grad():
         blurred = gaussian_blur(images, schedule.blur_sigma * min(images.shape[2:]))
         scores = (score_function(batch) for batch in (blurred, images, torch.zeros_like(images)))
@@ -523,15 +497,8 @@ def road_scores(
     """Return ROAD scores: mean scores after removing and imputing the lowest and highest pixels.
 
     `road` is the difference of the two; higher is better. Imputation keeps the images close to the
-    training distribution.
-
-    Args:
-        score_function: Score of each image, such as the probability of a class.
-        images: Normalized images.
-        ranks: Rank of each pixel, from `pixel_ranks`.
-        schedule: Fractions and noise.
-        seeds: One seed per image for its noise.
-        variants_per_batch: How many variants of all images to impute and score at once.
+    training distribution. Arguments are those of `insertion_deletion`, and a seed of the noise of
+    each image.
 
     Example:
         >>> ranks = torch.tensor([[0, 1, 2]])

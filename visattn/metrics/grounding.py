@@ -68,11 +68,9 @@ def box_coverage(
 
 
 def box_target(boxes: Float[Tensor, "n 4"], grid: tuple[int, int]) -> Float[Tensor, "gy gx"]:
-    """Return target attention that is uniform over the union of the boxes and 0 outside.
+    """Return target attention that is uniform over the union of boxes and 0 outside.
 
-    Args:
-        boxes: Left, top, right, bottom as fractions of the network input.
-        grid: Number of rows and columns of cells.
+    The boxes are as for `box_coverage`.
 
     Raises:
         ValueError: If no box overlaps the image.
@@ -142,11 +140,7 @@ def paper_correctness(
     The map is upsampled to 224 x 224 pixels by bicubic interpolation of PyTorch and divided by its
     sum; the boxes are rounded to pixels 1 to 224, with their first and last pixel included. Use it
     to compare with published numbers. `attention_correctness` and `uniform_baseline` are exact and
-    stay between 0 and 1; bicubic interpolation can leave this range.
-
-    Args:
-        weights: Attention over the cells.
-        boxes: Left, top, right, bottom as fractions of the network input.
+    stay between 0 and 1; bicubic interpolation can leave this range. Boxes as for `box_coverage`.
 
     Returns:
         The sum of each upsampled map inside the union of the boxes, and the fraction of pixels

@@ -13,13 +13,10 @@ from visattn.results.attention_map import AttentionMap
 
 
 def peak_locations(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
-    """Return row and column of the maximum of each map.
+    """Return row and column of the maximum of each map; NaN (not seen) is left out.
 
     Among ties the one nearest to their centroid is returned, so that the maximum of an upsampled
     cell is its center and not its corner.
-
-    Args:
-        values: Maps; NaN outside the network's view is ignored.
 
     Raises:
         ValueError: If a map is entirely NaN.
@@ -48,10 +45,7 @@ def pointing_game_hits(
 ) -> Bool[Tensor, " b"]:
     """Return the pointing game: whether each point lies in its region, within a tolerance.
 
-    Args:
-        points: Row and column of a pixel.
-        masks: True inside the region.
-        tolerance: Maximum distance to the nearest pixel of the region.
+    Points are row and column, the tolerance is a distance in pixels.
 
     Example:
         >>> mask = torch.tensor([[[True, False, False, False]]])
@@ -75,9 +69,7 @@ def energy_pointing_game(
 ) -> Float[Tensor, " b"]:
     """Return the fraction of each map's mass inside its region; 0 for a map without mass.
 
-    Args:
-        values: Maps; negative values and NaN have no mass.
-        masks: True inside the region.
+    Negative values and NaN have no mass.
 
     Example:
         >>> mask = torch.tensor([[[True, False, False]]])
@@ -240,9 +232,6 @@ def localization_scores(
 
 def is_constant_map(values: Float[Tensor, "*axes"]) -> bool:
     """Return whether a map is constant or infinite somewhere within the network's view.
-
-    Args:
-        values: Map; NaN outside the network's view.
 
     Example:
         >>> is_constant_map(torch.zeros(2, 2)), is_constant_map(torch.tensor([0.0, torch.nan, 1.0]))

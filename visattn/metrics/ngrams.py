@@ -210,10 +210,7 @@ def cider_d(
 
 
 def idf_table(references: Sequence[Sequence[NgramCounts]]) -> IdfTable:
-    """Return the inverse document frequency of each n-gram among the references.
-
-    Args:
-        references: References of each image; an n-gram counts once per image.
+    """Return the inverse document frequency of each n-gram, which counts once per image.
 
     Example:
         >>> from visattn.metrics.ngrams import ngram_counts
@@ -234,11 +231,6 @@ def idf_table(references: Sequence[Sequence[NgramCounts]]) -> IdfTable:
 def cider_d_score(caption: NgramCounts, references: Sequence[NgramCounts], idf: IdfTable) -> float:
     """Return CIDEr-D of one caption, 0 to 10, with given inverse document frequencies.
 
-    Args:
-        caption: N-gram counts of the caption.
-        references: N-gram counts of the references, at least one.
-        idf: Inverse document frequencies from `idf_table`.
-
     Example:
         >>> from visattn.metrics.ngrams import ngram_counts
         >>> references = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
@@ -250,22 +242,13 @@ def cider_d_score(caption: NgramCounts, references: Sequence[NgramCounts], idf: 
 
 
 def weighted_cider_d(caption: WeightedNgrams, references: Sequence[WeightedNgrams]) -> float:
-    """Return `cider_d_score` for n-grams that were weighted before, as in training on CIDEr-D.
-
-    Args:
-        caption: N-grams of the caption.
-        references: N-grams of the references, at least one.
-    """
+    """Return `cider_d_score` for n-grams that were weighted before, as in training on CIDEr-D."""
     total = sum(_likeness(caption, reference) for reference in references)
     return 10 * total / MAX_ORDER / len(references)
 
 
 def weighted_ngrams(ngrams: NgramCounts, idf: IdfTable) -> WeightedNgrams:
     """Return n-grams with their TF-IDF weights.
-
-    Args:
-        ngrams: N-gram counts of a caption.
-        idf: Inverse document frequencies from `idf_table`.
 
     Example:
         >>> from visattn.metrics.ngrams import ngram_counts

@@ -15,9 +15,7 @@ from visattn.metrics.faithfulness import spearman_correlation
 def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str, ...]]:
     """Return the modules with weights in groups of equal size, from the logits to the input.
 
-    Args:
-        model: Model whose modules are registered from the input to the logits.
-        num_groups: Number of groups; fewer if there are fewer modules.
+    There are fewer groups if there are fewer modules.
 
     Raises:
         ValueError: If `num_groups` is below 1 or the model has no weights.
@@ -41,12 +39,9 @@ def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str
 
 @contextmanager
 def shuffle_weights(model: nn.Module, sites: Sequence[str], seed: int = 0) -> Iterator[None]:
-    """Shuffle the weights of some modules inside the `with` block; after it they are as before.
+    """Shuffle the own weights of modules inside the `with` block, in place.
 
-    Args:
-        model: Is changed in place, and restored to the bit, also after an exception.
-        sites: Paths of modules, whose own weights are meant and not those of modules in them.
-        seed: Of the order.
+    After it they are as before to the bit, also after an exception.
 
     Example:
         >>> model = nn.Linear(3, 1)

@@ -128,10 +128,7 @@ def check_question(
 ) -> tuple[str, ...]:
     """Check that a model can read a question; return notes on what its training did not have.
 
-    Args:
-        question: The question.
-        vocabulary: The words of the model.
-        beginnings: The first two words of the questions of its training; empty if unknown.
+    `beginnings` are the first two words of the questions of its training; empty if unknown.
 
     Raises:
         ValueError: If it has no words, none that are known, or more than `MAX_WORDS`.
@@ -241,7 +238,7 @@ def ask_with_transformers(
     num_answers: int = 5,
     **generate_kwargs: Any,
 ) -> list[Answer]:
-    """Ask a model of transformers questions about images.
+    """Ask a model of transformers questions about images; arguments as for `ask`.
 
     - ViLT chooses among its answers. There is a map per layer: the attention of the first token,
       from which the answer is predicted, to the patches of the image; mean over the heads.
@@ -249,15 +246,6 @@ def ask_with_transformers(
       image. There is a map per layer of the question encoder: the mean over words and heads.
     - Other models that generate text are run by `caption_with_transformers`, with the question as
       their prompt; there is a map per word of the answer.
-
-    Args:
-        model: The model.
-        images: One image or several, as for `visattn.caption`.
-        questions: The questions; each goes with each image.
-        processor: Its processor, or a pair of image processor and tokenizer.
-        num_answers: Largest number of answers of models that choose.
-        generate_kwargs: Options of `generate`, and for the last group of
-            `caption_with_transformers`.
 
     Raises:
         TypeError: If the model answers no questions, or has no processor.

@@ -34,9 +34,7 @@ def whole_image_preprocessing(
 ) -> tuple[Any, ResizeMode | None]:
     """Return the transform, or the resize mode, that show a whole image to a dense model.
 
-    Args:
-        model: A detector that resizes images itself gets them as they are, others padded.
-        img_size: Size of its input; None for any.
+    A detector that resizes images itself gets them as they are, others padded.
 
     Example:
         >>> whole_image_preprocessing(nn.Conv2d(3, 2, 1), None)
@@ -54,11 +52,6 @@ def describe_at_size(
 ) -> ExplainedModel:
     """Return the metadata of a dense model for inputs of a size, without a run of it.
 
-    Args:
-        model: The model, or its metadata for any size.
-        size: Height and width, or one number for both; None for that of its configuration.
-        class_names: Of a model without names.
-
     Example:
         >>> describe_at_size(nn.Conv2d(3, 2, 1), (64, 32), None).info.input_size
         (64, 32)
@@ -73,9 +66,6 @@ def describe_at_size(
 def with_bottleneck(explained: ExplainedModel) -> ExplainedModel:
     """Return a dense model whose default layer is its bottleneck, if no layer is known.
 
-    Args:
-        explained: The model.
-
     Raises:
         ValueError: If there is no bottleneck.
     """
@@ -86,11 +76,7 @@ def with_bottleneck(explained: ExplainedModel) -> ExplainedModel:
 
 
 def with_operations(explained: ExplainedModel) -> ExplainedModel:
-    """Return a dense model with the operations that it computes, by which methods are refused.
-
-    Args:
-        explained: The model, whose description ran nothing.
-    """
+    """Return a dense model with the operations that it computes, by which methods are refused."""
     info = replace(explained.info, operations=_operations(explained))
     return replace(explained, info=info)
 
@@ -114,13 +100,6 @@ def compute_maps(
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
     """Return one map for each prepared image, with geometry and info.
-
-    Args:
-        explained: The model with its metadata.
-        batch: Prepared images.
-        method: Method that fits the model.
-        target: As for `visattn.explain`.
-        method_args: Arguments of the method.
 
     Raises:
         ValueError: If the target or an argument does not fit the model.
@@ -270,11 +249,7 @@ def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:
 
 
 def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) -> list[AttentionMap]:
-    """Return one `AttentionMap` `[t, y, x]` for each image, with a label for each text.
-
-    Args:
-        maps: For each text, a map of each image.
-        texts: The texts.
+    """Return one `AttentionMap` `[t, y, x]` per image of the maps of texts, labeled by these.
 
     Example:
         >>> pair = [[AttentionMap(torch.full((2, 3), value), "legrad", "gradient")]

@@ -95,15 +95,7 @@ def explain_captions(
 ) -> list[Caption]:
     """Return captions, and their alternatives, with the maps of another method.
 
-    Args:
-        model: The captioner that generated them.
-        images: Their images.
-        captions: As `caption` returns them.
-        method: As for `explain_words`.
-        layers: As for `explain_words`.
-        heads: As for `explain_words`.
-        window_cells: As for `explain_words`.
-        resize_mode: As for `caption`.
+    Arguments as for `explain_words`.
 
     Raises:
         ValueError: If the method is unknown, or does not take an argument.
@@ -146,10 +138,7 @@ def captioner_run(
 ) -> WordRun:
     """Return the forward pass of a captioner over one image and its caption.
 
-    Args:
-        model: Captioner, in evaluation mode.
-        features: Encoder features of the image.
-        words: Token ids of the caption, without start and end.
+    The words are token ids without start and end; the model is in evaluation mode.
 
     Raises:
         ValueError: If the caption is empty, or the model samples the place of each word or is an
@@ -197,13 +186,7 @@ def captioner_run(
 def word_log_probs(
     model: Captioner, features: Float[Tensor, "b c y x"], words: Sequence[int]
 ) -> Float[Tensor, "b t"]:
-    """Return the log-probability of each word of a caption, for each of several images.
-
-    Args:
-        model: Captioner.
-        features: Encoder features of the images.
-        words: Token ids of the caption, without start and end.
-    """
+    """Return the log-probability of each word of a caption, for each of several images."""
     count = len(features)
     length = len(words)
     tokens = torch.tensor([START, *words], device=features.device)
@@ -221,10 +204,7 @@ class CaptionerWords:
     """The words of a caption for a captioner of visattn.
 
     Args:
-        model: The captioner.
-        image: The photo.
         words: The words; those outside of the vocabulary are read as unknown.
-        resize_mode: How the photo gets the shape of the input.
     """
 
     model: Captioner
@@ -242,14 +222,7 @@ class CaptionerWords:
         *,
         resize_mode: ResizeMode = "crop",
     ) -> "CaptionerWords":
-        """Return words for a photo.
-
-        Args:
-            model: The captioner.
-            image: The photo.
-            words: The words; None for those of the best caption by beam search.
-            resize_mode: How the photo gets the shape of the input.
-        """
+        """Return words for a photo; by default those of the best caption by beam search."""
         if words is None:
             [best] = caption(model, [image], resize_mode=resize_mode)
             words = best.words
@@ -304,9 +277,6 @@ class CaptionerWords:
 
         The windows have the mean color and slide by one cell of the feature grid. Where hiding
         raises the log-probability the map is 0.
-
-        Args:
-            window_cells: Side of the window in cells; by default 2.
 
         Raises:
             ValueError: If the window has no cell.

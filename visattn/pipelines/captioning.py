@@ -252,9 +252,7 @@ def _captions(
 def ground_phrases(caption: Caption, annotated: Sequence[Phrase]) -> Caption:
     """Return a caption with the annotated phrases that occur in it, and their grounding scores.
 
-    Args:
-        caption: A caption with placed maps; its alternatives get their phrases, too.
-        annotated: Phrases of reference captions with their boxes, relative to the image.
+    Boxes are relative to the image. The alternatives get their phrases, too.
 
     Example:
         >>> maps = AttentionMap(torch.tensor([[[0.9, 0.1]]]), "look", "words")

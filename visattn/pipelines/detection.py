@@ -44,12 +44,9 @@ class DetectorAttention(NamedTuple):
 def detector_attention(
     model: DETR, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"], *, layer: int = -1
 ) -> DetectorAttention:
-    """Return the predictions of a detector and the cross-attention of its queries.
+    """Return the predictions of a detector and the cross-attention of its queries in a layer.
 
-    Args:
-        model: The detector, in evaluation mode.
-        images: uint8, or normalized floats, of its input size.
-        layer: Index of the decoder layer whose attention is recorded.
+    The model is in evaluation mode.
 
     Raises:
         ValueError: If there is no such layer.
@@ -184,10 +181,7 @@ def place_points(
 ) -> Float[Tensor, "d p2 3"]:
     """Return x and y in pixels of the image and weight of each sampled point, over all heads.
 
-    Args:
-        locations: x and y as shares of the network's input.
-        weights: They sum to 1 over the points of a head.
-        geometry: Geometry of the input.
+    Locations are shares of the network's input; the weights of a head sum to 1.
 
     Example:
         >>> middle = torch.full((1, 2, 1, 2), 0.5)
@@ -208,10 +202,7 @@ _SURE = 0.5  # score from which a box counts as found
 
 
 def load_detector(directory: Path) -> tuple[nn.Module, Any]:
-    """Return a detector of Hugging Face and its image processor.
-
-    Args:
-        directory: Directory as written by `save_pretrained` of both.
+    """Return a detector of Hugging Face and its image processor, as `save_pretrained` wrote them.
 
     Raises:
         FileNotFoundError: If the directory or its config.json does not exist.

@@ -63,15 +63,7 @@ def sequence_maps(
     options: Mapping[str, Any],
     method_args: Mapping[str, Any],
 ) -> list[AttentionMap]:
-    """Return the maps `[t, y, x]` of each image, one of the `sequence_methods` of the model.
-
-    Args:
-        model: Captioner or glimpse model.
-        images: Images.
-        method: Name of the method.
-        options: `batch_size`, and `resize_mode` if there is one.
-        method_args: Arguments of the method.
-    """
+    """Return the maps `[t, y, x]` of each image, one of the `sequence_methods` of the model."""
     if isinstance(model, Captioner):
         maps = WORD_METHODS[method](model, images, **options, **method_args)
     else:

@@ -132,13 +132,9 @@ def transform_images(
     *,
     resize_mode: ResizeMode | None = None,
 ) -> PreparedImages:
-    """Return images preprocessed by a transform, with the geometry back to the originals.
+    """Return images preprocessed by a transform, on the device and in the dtype of the model.
 
-    Args:
-        model: Model whose device and dtype the inputs get.
-        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
-        transform: Steps of torchvision or timm, which end in normalized tensors.
-        resize_mode: Must be None: the transform resizes.
+    Arguments as for `prepare_images`; a `resize_mode` is refused, as the transform resizes.
 
     Raises:
         ImageError: If an image cannot be read.
@@ -169,9 +165,6 @@ def transform_images(
 def followed_transform(transform: Any) -> Any:
     """Return a transform; for an image processor of transformers, the transform that equals it.
 
-    Args:
-        transform: Steps of torchvision or timm, or an image processor.
-
     Raises:
         ValueError: If the processor takes steps that have no counterpart.
     """
@@ -180,9 +173,6 @@ def followed_transform(transform: Any) -> Any:
 
 def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and std that a transform normalizes colors with.
-
-    Args:
-        transform: Steps of torchvision or timm.
 
     Raises:
         ValueError: If it changes colors in another way, or is not supported.
@@ -209,13 +199,7 @@ def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ..
 def with_colors(
     explained: ExplainedModel, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> ExplainedModel:
-    """Return an analyzed model whose images are normalized with another mean and std.
-
-    Args:
-        explained: The model.
-        mean: Of each color channel.
-        std: Of each color channel.
-    """
+    """Return an analyzed model whose images are normalized with another mean and std."""
     info = replace(explained.info, mean=mean, std=std, preprocessing_error="")
     return replace(explained, info=replace(info, colors="preprocessing that was loaded"))
 

@@ -69,11 +69,7 @@ def place_segmentations(
 ) -> Iterator[Segmentation]:
     """Yield the segmentation of each image of a batch, placed on its photo.
 
-    Args:
-        output: What `UNet.segment` returned.
-        class_names: Names of the classes.
-        geometries: Geometry of each input on its photo.
-        gate_placements: Where the cells of each gate lie on the input; () for edge to edge.
+    Without placements of the gates, their cells cover the input from edge to edge.
 
     Example:
         >>> output = UNetOutput(torch.zeros(1, 2, 3, 5), ())
@@ -93,10 +89,6 @@ def photo_labels(
     probabilities: Float[Tensor, "k y x"], geometry: Geometry
 ) -> UInt8[np.ndarray, "y2 x2"]:
     """Return the most probable class of each pixel of the photo; 255 outside of the input.
-
-    Args:
-        probabilities: Probability of each class at each pixel of the network's input.
-        geometry: Geometry of the input on the photo.
 
     Example:
         >>> halves = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])

@@ -88,10 +88,6 @@ def frame_difference(
 
     It is the lowest over all shifts by up to a quarter of the frame, of the part that both show.
 
-    Args:
-        before: A frame as `gray_thumbnail` gives it.
-        after: The next frame.
-
     Example:
         >>> frame = np.linspace(0, 1, 32, dtype=np.float32) ** 2 * np.ones((32, 1), np.float32)
         >>> panned = np.roll(frame, 5, axis=1)
@@ -146,7 +142,6 @@ class FrameCaptions:
     written below the frame, and its words, gates and log-probabilities are in the details.
 
     Args:
-        model: A trained captioner.
         options: Options of `visattn.caption`, such as `beam_size`.
 
     Example:
@@ -180,12 +175,6 @@ class FrameGlimpses:
     The map of a frame is the resolution at which its parts were seen; the scan path is drawn on the
     frame, and boxes, locations and probability are in the details. Each frame is a new image to the
     model: it does not remember the frames before.
-
-    Args:
-        model: A trained glimpse model.
-        policy: As for `visattn.pipelines.glimpses`.
-        seed: Seed of random locations.
-        resize_mode: How frames get the shape of the input.
 
     Example:
         >>> import numpy as np
@@ -455,12 +444,9 @@ def caption_video(
 def contact_sheet(
     tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str, *, lines: int = 1
 ) -> Image.Image:
-    """Return frames of a clip on one page, each with its time and its class or caption.
+    """Return frames of a clip on one page, each with seconds and class or caption.
 
-    Args:
-        tiles: Seconds, class or caption, and pixels of each frame.
-        title: Title of the page.
-        lines: Lines of text below each frame at most.
+    The text below a frame has at most that many lines.
 
     Example:
         >>> contact_sheet([(0.0, "dog", np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]

@@ -126,11 +126,6 @@ def word_grids(
 def check_selection(method: str, layers: Sequence[int] | None, heads: Sequence[int] | None) -> None:
     """Refuse layers and heads for a method that does not read them one by one.
 
-    Args:
-        method: Method for words.
-        layers: Selected layers.
-        heads: Selected heads.
-
     Raises:
         ValueError: If some are selected.
 
@@ -158,13 +153,7 @@ def with_word_maps(
 ) -> Caption:
     """Return a caption with the maps of another method; its gates stay those of the attention.
 
-    Args:
-        caption: As its model made it, with the maps of its attention.
-        source: The same caption.
-        method: As for `word_grids`.
-        layers: As for `word_grids`.
-        heads: As for `word_grids`.
-        window_cells: As for `word_grids`.
+    The source is the same caption; arguments as for `word_grids`.
 
     Raises:
         ValueError: If the method is unknown, does not fit, or does not take an argument.

@@ -83,13 +83,7 @@ class RegionSample:
         masks: Bool[Tensor, "n y x"] | None,
         boxes: Float[Tensor, "n 4"],
     ) -> Self:
-        """Return the sample of an image at its own size.
-
-        Args:
-            image: The image, as `read_image` returns it.
-            masks: One mask per object, or None.
-            boxes: Left, top, right, bottom of each object in pixels.
-        """
+        """Return the sample of an image at its own size."""
         pixels = torch.tensor(image.pixels).permute(2, 0, 1)
         return cls(pixels, masks, boxes, Geometry.identity(image.size, image.orientation))
 
@@ -98,12 +92,7 @@ class RegionSample:
         return self._after(self.image.flip(-1), self._identity().flipped())
 
     def crop(self, top: int, left: int, size: tuple[int, int]) -> Self:
-        """Return a window of the sample.
-
-        Args:
-            top: First row of the window.
-            left: First column of the window.
-            size: Height and width of the window.
+        """Return the window of this height and width from row `top` and column `left` on.
 
         Raises:
             ValueError: If the window is not inside the image.
@@ -112,11 +101,7 @@ class RegionSample:
         return self._after(self.image[:, top : top + size[0], left : left + size[1]], step)
 
     def resize(self, resize: ResizeSpec) -> Self:
-        """Return the sample at the input size of a network, with the pixels of `resize_to_input`.
-
-        Args:
-            resize: Size and mode.
-        """
+        """Return the sample at the input size of a network, as `resize_to_input` resizes it."""
         return self._after(
             *resize_to_input(LoadedImage(self.image.permute(1, 2, 0).numpy()), resize)
         )
@@ -125,11 +110,7 @@ class RegionSample:
         """Return the sample after random transforms.
 
         A rotated box bounds the corners of the box before, which is larger than the object. The
-        geometry of the result starts at the transformed image.
-
-        Args:
-            transforms: Transforms of image and masks, with `mask_fill` 0.
-            seed: Seed of the random numbers.
+        geometry of the result starts at the transformed image. The `mask_fill` must be 0.
         """
         image, masks, boxes = transforms.move(self.image, seed, masks=self.masks, boxes=self.boxes)
         geometry = Geometry.identity((image.shape[1], image.shape[2]))
@@ -210,12 +191,7 @@ class JointTransforms:
     def __call__(
         self, image: UInt8[Tensor, "3 y x"], masks: Tensor, seed: int
     ) -> tuple[UInt8[Tensor, "3 y2 x2"], Tensor]:
-        """Return the transformed image and masks.
-
-        Args:
-            image: RGB.
-            masks: A label map [y, x], or a mask per object [n, y, x].
-            seed: Seed of the random numbers.
+        """Return the transformed image and masks; arguments as for `move`.
 
         Raises:
             TypeError: If a transform changes the type of image or masks.

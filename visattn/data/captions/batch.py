@@ -186,11 +186,7 @@ class WordCounts(NamedTuple):
 
 
 def count_words(captions: Iterable[str], max_words: int) -> WordCounts:
-    """Count the words of captions.
-
-    Args:
-        captions: Any captions.
-        max_words: Captions with more words are counted as too long.
+    """Count the words of captions; those with more than `max_words` are too long.
 
     Example:
         >>> count_words(["a red ring", "a", "!"], 2)

@@ -421,11 +421,7 @@ def _check_disjoint_from_train(splits: Mapping[Split, CaptionSplit]) -> None:
 
 
 def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[CaptionEntry]:
-    """Return the entries of a split, assigned by the captions file or listed in a split file.
-
-    Args:
-        entries: Entries of all splits.
-        name: Name of a split, or path of a file with a list of photos.
+    """Return the entries of a split: one that the captions file assigns, or the path of a list.
 
     Raises:
         ValueError: If it is neither, or the list does not match the captions.

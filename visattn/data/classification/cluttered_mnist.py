@@ -127,8 +127,6 @@ class ClutteredMNIST(LabeledImages):
 
     Args:
         digits: Images of one size.
-        labels: Class index of each digit.
-        spec: Canvas size and distractors.
         seed: Seed of the positions; at least 0.
         distractor_source: Digits that distractors are cropped from. If None, `digits`, but never
             the same digit.
@@ -249,11 +247,7 @@ def crop_patches(
 ) -> UInt8[Tensor, "p b c {size} {size}"]:
     """Return square patches of images: the first of each canvas, then the second, and so on.
 
-    Args:
-        images: The images that the patches are cut from.
-        indices: The image of each patch.
-        corners: Top and left of each patch in its image, in pixels.
-        size: Height and width of a patch.
+    A patch begins at its corner, top and left in pixels of its image.
     """
     windows = images.unfold(2, size, 1).unfold(3, size, 1)
     rows, columns = corners.unbind(-1)

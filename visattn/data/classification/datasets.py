@@ -73,12 +73,7 @@ class LabeledImages(Dataset[LabeledBatch]):
     def augment(
         self, images: UInt8[Tensor, "b c y x"], indices: Sequence[int]
     ) -> UInt8[Tensor, "b c y2 x2"]:
-        """Return the augmented images.
-
-        Args:
-            images: Images of this dataset.
-            indices: Their indices; the random numbers depend on these and the seed alone.
-        """
+        """Return images of this dataset, augmented by random numbers of their indices."""
         seed = mix_seed(self.seed, _SEED_STREAM)
         return augment_images(images, indices, self.augmentations, seed=seed)
 
@@ -90,14 +85,7 @@ def augment_images(
     *,
     seed: int,
 ) -> UInt8[Tensor, "b c y2 x2"]:
-    """Return images after augmentations, whose random numbers depend on seed and index alone.
-
-    Args:
-        images: A batch of images.
-        indices: Their indices in the dataset.
-        augmentations: Applied in order.
-        seed: At least 0.
-    """
+    """Return images after augmentations, whose random numbers depend on seed and index alone."""
     for augmentation, uniforms in zip(
         augmentations, augmentation_uniforms(indices, augmentations, seed=seed), strict=True
     ):
@@ -108,13 +96,7 @@ def augment_images(
 def augmentation_uniforms(
     indices: Sequence[int], augmentations: Sequence[Augmentation], *, seed: int
 ) -> Sequence[Float64[Tensor, "b _n"]]:
-    """Return the random numbers of each augmentation, which depend on seed and index alone.
-
-    Args:
-        indices: Indices of images in the dataset.
-        augmentations: The augmentations.
-        seed: At least 0.
-    """
+    """Return the random numbers of each augmentation, which depend on seed and index alone."""
     counts = [augmentation.num_uniforms for augmentation in augmentations]
     return per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1) if counts else ()
 
@@ -146,9 +128,7 @@ class WithUniforms(Dataset[UntransformedBatch]):
     training process transforms the batch on its device.
 
     Args:
-        images: The labeled images.
         transforms: Transforms of a batch, in their order.
-        seed: Seed of the random numbers.
 
     Example:
         >>> from visattn.data.augment.images import RandomHorizontalFlip
@@ -176,13 +156,7 @@ class WithUniforms(Dataset[UntransformedBatch]):
 
 
 class InMemoryImages(LabeledImages):
-    """Small images held in memory.
-
-    Args:
-        images: Images of one size.
-        labels: Class index of each image.
-        augmentations: Applied in order to each batch.
-        seed: Seed of the augmentations.
+    """Small images of one size held in memory; arguments as for `LabeledImages`.
 
     Example:
         >>> dataset = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
@@ -212,11 +186,9 @@ class ImageFiles(LabeledImages):
 
     Args:
         files: Paths of the images, or a sequence of images that are read on access.
-        labels: Class index of each image.
         resize: Resizing to the network's input.
         augmentations: Applied in order to each image at its own size. Results of another size than
             the network's input are then resized.
-        seed: Seed of the augmentations.
         fallback: Replaces images that cannot be read, with their labels; None raises.
     """
 
@@ -300,10 +272,7 @@ def list_labeled_files(
 ) -> tuple[PathList, Int[Tensor, " n"]]:
     """Return the image files of a folder with one subfolder per class, and their class indices.
 
-    Args:
-        folder: Folder of a split.
-        classes: Class names in the order of their indices.
-        allow_missing: Whether classes may have no folder or no photos.
+    With `allow_missing`, classes may have no folder or no photos.
 
     Raises:
         FileNotFoundError: If a class has no folder or no photos.

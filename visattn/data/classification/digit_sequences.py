@@ -149,7 +149,6 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
     Args:
         digits: Images of one size.
         labels: Class index of each digit, 0 to 9.
-        spec: Canvas and layout.
         seed: Seed of the canvases; at least 0.
         distractor_source: Digits that distractors are cropped from; `digits` if None.
         augmentations: Applied in order to the canvases of a batch. They must not move pixels,

@@ -16,11 +16,9 @@ _UINT8, _MAX_BYTES = 8, 2**30  # dtype code of uint8; largest file size
 
 
 def read_idx_shape(path: Path, axes: int) -> tuple[int, ...]:
-    """Return the shape of the array in an IDX file, after checking the file's length.
+    """Return the shape of the array in a decompressed IDX file, after checking the file's length.
 
-    Args:
-        path: The decompressed file.
-        axes: Required number of axes: 1 for labels, 3 for images.
+    Labels have 1 axis, images 3.
 
     Raises:
         ValueError: If it is not such a file, truncated, or longer than its header says.
@@ -63,10 +61,7 @@ def read_idx_shape(path: Path, axes: int) -> tuple[int, ...]:
 def check_mnist_files(folder: Path, *, train: bool, classes: int) -> None:
     """Raise if MNIST files are damaged or do not match; missing files are accepted.
 
-    Args:
-        folder: Where torchvision stores them: `ROOT/MNIST/raw`.
-        train: Whether to check the training files or the test files.
-        classes: Number of classes.
+    torchvision stores them in the folder `ROOT/MNIST/raw`.
 
     Raises:
         ValueError: If a file is damaged, or labels do not match the images or classes.
@@ -144,13 +139,7 @@ class TorchvisionSplits:
 def load_torchvision(
     source: str, root: str, *, train: bool, download: bool = False
 ) -> tuple[UInt8[Tensor, "n c y x"], Int[Tensor, " n"], tuple[str, ...]]:
-    """Return the images, labels and class names of a torchvision dataset.
-
-    Args:
-        source: A class of `torchvision.datasets` that holds all its images in memory.
-        root: Folder in which torchvision looks for the files.
-        train: Whether to load the training split or the test split.
-        download: Download missing files.
+    """Return images, labels and class names; arguments as for `TorchvisionSplits`.
 
     Raises:
         FileNotFoundError: If the files are missing.

@@ -39,9 +39,6 @@ class PathList(Sequence[Path]):
     A `Path` takes about 400 bytes, and a worker process copies each one that it touches, since
     reading an object changes its reference count. Arrays are shared with workers.
 
-    Args:
-        paths: The paths.
-
     Example:
         >>> files = PathList([Path("a/1.png"), Path("b/2.png"), Path("b/3.png")])
         >>> files[1].as_posix(), len(files), [path.name for path in files[::2]]
@@ -80,10 +77,6 @@ class ReadFallback:
 
     The replacement depends on the seed and on the index of the sample: not on the epoch, the
     worker process, or what was read before. All worker processes share one record.
-
-    Args:
-        num_samples: Size of the dataset.
-        seed: Seed of the choice of replacements.
 
     Example:
         >>> def load(index):
@@ -226,12 +219,8 @@ class StatefulDataLoader(DataLoader[Any]):
 def default_num_workers(count: int, *, num_processes: int = 1) -> int:
     """Return how many processes read batches from files unless the user says so.
 
-    All cores of a training process but one, up to 16; none for few samples, which are read before
-    the workers have started.
-
-    Args:
-        count: Number of samples.
-        num_processes: Training processes that share the cores of this host.
+    All cores of a training process but one, up to 16, where `num_processes` share those of this
+    host; none for few samples, which are read before the workers have started.
 
     Example:
         >>> default_num_workers(100)
@@ -247,11 +236,6 @@ def loader_options(
     batches: Iterable[list[int]], collate_fn: Callable[[list[Any]], Any] | None, num_workers: int
 ) -> dict[str, Any]:
     """Return the options of a `DataLoader` for training or evaluation.
-
-    Args:
-        batches: The indices of each batch.
-        collate_fn: Makes a batch of samples. If None, the dataset is indexed with whole batches.
-        num_workers: Number of worker processes, which are kept between epochs.
 
     Example:
         >>> options = loader_options([[0, 2], [1]], "".join, num_workers=0)

@@ -14,12 +14,9 @@ _MASK_64 = 2**64 - 1
 
 
 def mix_seed(*numbers: int) -> int:
-    """Return a seed, 0 to 2^63 - 1, derived from several integers.
+    """Return a seed, 0 to 2^63 - 1, derived from several integers in their order.
 
     It is the same on every machine and in every process, unlike Python's `hash`.
-
-    Args:
-        numbers: Their order matters.
 
     Example:
         >>> mix_seed(3, 5) == mix_seed(3, 5), mix_seed(3, 5) == mix_seed(5, 3)
@@ -43,12 +40,7 @@ def per_sample_uniforms(
     """Return `count` float64 random numbers for each sample, uniform in [0, 1).
 
     They depend on the seed and the index of the sample alone: not on its batch, on the worker
-    process, or on earlier draws. There is no generator state to save.
-
-    Args:
-        seed: At least 0.
-        indices: Indices of the samples, each at least 0 and below 2^63.
-        count: Random numbers per sample.
+    process, or on earlier draws. There is no generator state to save. Indices are below 2^63.
 
     Raises:
         ValueError: If the seed or an index is negative.
@@ -192,9 +184,6 @@ class EpochIndexSampler(Sampler[list[int]]):
 
     The index alone then determines the random augmentation of a sample, in any worker process.
 
-    Args:
-        batch_sampler: The batches of each epoch.
-
     Example:
         >>> batches = LengthBucketBatchSampler(3, lambda index: 0, batch_size=3)
         >>> sampler = EpochIndexSampler(batches)
@@ -249,9 +238,6 @@ class DistributedEvalSampler(Sampler[int]):
     Unlike `torch.utils.data.DistributedSampler` it never repeats samples, so that scores are exact.
 
     Args:
-        num_samples: Size of the dataset.
-        rank: Rank of this process.
-        num_replicas: Number of processes.
         group_size: Number of consecutive samples that stay on one process. With 2, samples 0 and
             1, 2 and 3, and so on form pairs, so that a control can show a model the image of its
             partner, whatever the number of processes; batches must then hold an even number of

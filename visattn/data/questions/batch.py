@@ -129,12 +129,7 @@ class QuestionBatch(NamedTuple):
 def collate_questions(
     samples: Sequence[QuestionSample], vocabulary: Vocabulary, answers: Sequence[str]
 ) -> QuestionBatch:
-    """Collate samples into one batch.
-
-    Args:
-        samples: Images of the same size, each with at least one question.
-        vocabulary: Tokenizes the questions.
-        answers: The answers between which a model chooses.
+    """Collate samples with images of one size into a batch for a model with these answers.
 
     Raises:
         ValueError: If a sample has no question, or a question no words.

@@ -180,10 +180,7 @@ def scene_referents(query: SceneQuery, world: World) -> tuple[tuple[int, ...], .
 
     Steps: the object of `query`; all objects that fit for `exists` and `count`, none if nothing
     fits; the two objects of `side` and `compare`; the named object and then the answer of `which`.
-
-    Args:
-        query: A question that has a definite answer.
-        world: Objects of the scene.
+    The question must have a definite answer.
     """
     fitting = tuple(i for i, thing in enumerate(world.objects) if query.first.matches(thing))
     if query.second is not None:
@@ -205,11 +202,7 @@ def scene_question_words() -> list[str]:
 
 
 def scene_answers(*, max_count: int = 4) -> tuple[str, ...]:
-    """Return all answers to questions about scenes.
-
-    Args:
-        max_count: Largest number of objects that questions count.
-    """
+    """Return all answers to questions about scenes, with counts up to `max_count`."""
     values = (value for name in ATTRIBUTES for value in _VALUES[name])
     return ("yes", "no", *values, *map(str, range(max_count + 1)))
 
@@ -257,15 +250,11 @@ class Erasure(NamedTuple):
 
 
 def erase_objects(sample: QuestionSample, erased: Erased) -> list[Erasure]:
-    """Return scenes without one object, for each question of a sample that they fit.
+    """Return scenes without one object, for each question of a sample of `SceneQuestions`.
 
     Without a `referent` the answer must change: an object that the question is about is left out,
     the question still has an answer, and it is another one. Without a `distractor` it must not: the
     object is none of those, and the answer stays.
-
-    Args:
-        sample: A sample of `SceneQuestions`.
-        erased: Which object is left out.
 
     Raises:
         TypeError: If the sample is not a scene.
@@ -415,13 +404,8 @@ def planted_world(
     """Return a random world, and a question of how many objects have an attribute.
 
     The count is drawn first, from 0 to 4 with equal probability; then as many objects get the
-    attribute, and the others do not have it.
-
-    Args:
-        config: Distribution of worlds.
-        rng: Random generator.
-        novel: Whether the largest object is a color-shape pair that is held out of training; it
-            then has the attribute unless the count is 0.
+    attribute, and the others do not have it. In a `novel` world the largest object is a pair of
+    color and shape that is held out of training; it has the attribute unless the count is 0.
     """
     count = int(rng.integers(MAX_COUNT + 1))
     low, high = config.num_objects

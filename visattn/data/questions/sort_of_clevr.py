@@ -110,10 +110,6 @@ def layout_boxes(
     """Return the boxes of objects: left, top, right and bottom in pixels of the drawn image.
 
     They bound all pixels of an object, including those that a later object covers.
-
-    Args:
-        layout: Contents of images.
-        size: Height and width of the drawn images in pixels, at least 75.
     """
     low = (layout.centers + (left_margin(size) - RADIUS)).float()
     return torch.cat([low, low + (2 * RADIUS + 1)], -1)

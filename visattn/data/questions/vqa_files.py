@@ -142,13 +142,9 @@ def normalize_answer(answer: str) -> str:
 
 
 def frequent_answers(photos: Iterable[QuestionPhoto], max_answers: int) -> tuple[str, ...]:
-    """Return the most frequent answers, ties in alphabetical order.
+    """Return the most frequent answers to the training questions, ties in alphabetical order.
 
     An answer of which nothing is left after normalization, such as the letter a, is none of them.
-
-    Args:
-        photos: Photos of the training split only.
-        max_answers: Maximum number of answers.
 
     Raises:
         ValueError: If `max_answers` is below 2, or there are fewer than two answers.
@@ -174,9 +170,6 @@ class QuestionPhotos(Dataset[QuestionSample]):
     Indices beyond the length begin again, so that `EpochIndexSampler` can number epochs.
 
     Args:
-        photos: Photos with questions.
-        folder: Folder of the photos.
-        resize: Resizing to the input of the network.
         fallback: Replaces photos that cannot be read; None raises.
     """
 

@@ -43,9 +43,6 @@ def read_instance_file(path: Path) -> list[CocoImage]:
     segmentation may be missing: absent, null, `[]` or `{}`. Single points and lines beside a
     polygon are left out and boxes are clipped at the image, with a warning that counts them.
 
-    Args:
-        path: JSON with `images`, `annotations` and `categories`.
-
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If its content is invalid; the message names the key. If more than 1 % of the
@@ -78,9 +75,6 @@ def read_instance_file(path: Path) -> list[CocoImage]:
 
 def read_category_names(path: Path) -> list[str]:
     """Return the names of the categories of a COCO instances file, in its order.
-
-    Args:
-        path: JSON with `categories`.
 
     Raises:
         FileNotFoundError: If there is no such file.

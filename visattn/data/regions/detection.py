@@ -28,7 +28,6 @@ class DetectionSample:
     """An image at the input size of a detector, with its objects.
 
     Args:
-        id: Unique name.
         region: Image, boxes, and masks if they are needed, at the input size.
         labels: Class of each object.
         crowd: Whether each is a group of objects.
@@ -46,13 +45,7 @@ class DetectionSample:
     def prepared(
         self, transforms: JointTransforms | None, resize: ResizeSpec | None, seed: int
     ) -> Self:
-        """Return the sample after random transforms, if any, and resizing.
-
-        Args:
-            transforms: Transforms of training images.
-            resize: Size and mode of the input; None if images have that size.
-            seed: Seed of the random transforms.
-        """
+        """Return the sample after random transforms, if any, and resizing."""
         region = self.region
         if transforms is not None:
             region = region.transform(transforms, seed)
@@ -153,11 +146,6 @@ class DetectionDataset(Dataset[DetectionSample], ABC):
 class SceneObjects(DetectionDataset):
     """Rendered scenes, with the shapes as classes and the boxes of the objects' pixels.
 
-    Args:
-        scenes: The scenes.
-        transforms: Random transforms of image and masks, with `mask_fill` 0.
-        seed: Seed of the random transforms.
-
     Example:
         >>> sample = SceneObjects(Scenes(3, size=48))[1]
         >>> sample.region.boxes.shape == (len(sample.labels), 4)
@@ -194,14 +182,6 @@ class AnnotatedObjects(DetectionDataset):
     """Annotated photos, such as those of COCO, resized to the input of a detector.
 
     Their masks are not needed for training; samples have them if `masks` is set.
-
-    Args:
-        images: The photos.
-        class_names: Names of the classes, in the order of the labels.
-        resize: Size and mode of the input.
-        transforms: Random transforms of image and boxes.
-        masks: Whether samples have the masks of the objects.
-        seed: Seed of the random transforms.
 
     Raises:
         ValueError: If a category is not among the classes.
@@ -256,11 +236,8 @@ class BoxCounts:
     """How many annotated boxes are targets, and why others are not.
 
     Args:
-        classes: Number of targets of each class.
         largest: Largest number of targets in an image.
         empty: Number of images without targets.
-        crowds: Number of groups of objects.
-        flat: Number of boxes without an area.
         outside: Number of boxes outside of the part of the image that the network sees.
         examples: Indices of a few images with targets.
     """
@@ -294,11 +271,6 @@ def count_boxes(
     images: Sequence[AnnotatedImage], class_names: Sequence[str], resize: ResizeSpec
 ) -> BoxCounts:
     """Return how many annotated boxes are targets of a detector.
-
-    Args:
-        images: Annotated images.
-        class_names: Names of the classes.
-        resize: Size and mode of the input.
 
     Example:
         >>> from pathlib import Path

@@ -51,9 +51,6 @@ def polygon_mask(
 def mask_boxes(masks: Bool[np.ndarray, "n y x"]) -> Float[np.ndarray, "n 4"]:
     """Return the bounding box of the pixels of each mask.
 
-    Args:
-        masks: One mask per object.
-
     Returns:
         Left, top, right, bottom in pixels, where right and bottom are the far edges of the last
         column and row (torchvision's `masks_to_boxes` returns their indices, one less); zeros for
@@ -79,9 +76,7 @@ def mask_boxes(masks: Bool[np.ndarray, "n y x"]) -> Float[np.ndarray, "n 4"]:
 def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
     """Decode COCO's run-length encoding (RLE): column by column, starting with background.
 
-    Args:
-        counts: Alternating lengths of background and foreground, or COCO's compressed string.
-        size: Height and width of the image.
+    The counts are lengths of background and foreground in turn, or COCO's compressed string.
 
     Raises:
         ValueError: If they do not fill the image exactly.
@@ -158,10 +153,6 @@ def map_rle(attention_map: AttentionMap, threshold: float = 0.5) -> CocoRLE:
 def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
     """Return the mask of a COCO segmentation: polygons or RLE.
 
-    Args:
-        segmentation: As in the file.
-        size: Height and width of the image.
-
     Raises:
         ValueError: If it is neither, or belongs to an image of another size.
 
@@ -180,10 +171,6 @@ def check_polygons(
     """Return the polygons of a COCO segmentation that have corners, and the box around them.
 
     Annotation tools leave single points and lines beside a polygon; these have no area.
-
-    Args:
-        polygons: As in the file.
-        size: Height and width of the image.
 
     Returns:
         The polygons of at least three corners; and left, top, right, bottom around them, None
@@ -208,10 +195,6 @@ def check_polygons(
 
 def check_rle(segmentation: Any, size: tuple[int, int]) -> list[int] | str:
     """Return the counts of a COCO segmentation as RLE after checking everything.
-
-    Args:
-        segmentation: As in the file.
-        size: Height and width of the image.
 
     Raises:
         ValueError: If it is no RLE, or belongs to an image of another size.
@@ -241,11 +224,7 @@ def check_rle(segmentation: Any, size: tuple[int, int]) -> list[int] | str:
 
 
 def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
-    """Return the pixels whose centers lie in at least one of the boxes.
-
-    Args:
-        boxes: Left, top, right, bottom in pixels.
-        size: Height and width of the image.
+    """Return the pixels whose centers lie in a box: left, top, right, bottom in pixels.
 
     Example:
         >>> boxes_mask([(0.0, 0.0, 1.4, 1.0), (2.5, 0.0, 3.0, 2.0)], (2, 3)).astype(int)

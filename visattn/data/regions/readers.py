@@ -106,11 +106,6 @@ def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple
     model with 1000 classes is assumed to have those of ImageNet, whose names may also be WordNet
     ids, such as n02391049.
 
-    Args:
-        category: Category name in the dataset.
-        classes: Class names of the model; empty if unknown.
-        count: Number of classes.
-
     Example:
         >>> matching_classes("zebra", (), 1000), matching_classes("Ring", ("bar", "ring"), 2)
         ((340,), (1,))
@@ -476,9 +471,6 @@ def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
     """Compare the size of each photo, from its header, with that of the annotations.
 
     Photos that cannot be read are left to `read_image`, whose errors training may tolerate.
-
-    Args:
-        images: Annotated images.
 
     Raises:
         ValueError: If sizes differ; the message names the first photo and counts the others.

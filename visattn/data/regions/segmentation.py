@@ -133,11 +133,6 @@ def resize_sample(sample: SegmentationSample, resize: ResizeSpec) -> Segmentatio
 class SceneSegmentation(SegmentationImages):
     """Rendered scenes; the class of a pixel is the shape of its object, 0 the background.
 
-    Args:
-        scenes: The scenes.
-        transforms: Random transforms of image and label map.
-        seed: Seed of the transforms.
-
     Example:
         >>> batch = SceneSegmentation(Scenes(3, size=48))[[0, 2]]
         >>> batch.images.shape, batch.labels.unique().tolist()
@@ -169,13 +164,8 @@ class MaskFolder(SegmentationImages):
 
     Args:
         files: Image files, each with the file of its mask: one channel, gray or palette.
-        num_classes: Number of classes.
-        resize: Resizing to the input of the network.
-        transforms: Random transforms of image and label map.
         class_map: Class of each number in the masks, 255 for ignored; numbers that are not listed
             are refused. None: the numbers are the classes, and 255 is ignored.
-        seed: Seed of the transforms.
-        fallback: Replaces images that cannot be read; None raises.
     """
 
     def __init__(
@@ -330,13 +320,8 @@ class CocoSegmentation(SegmentationImages):
     unless another object covers them.
 
     Args:
-        images: Images with annotated objects.
         categories: Names of the categories that are classes 1, 2, ...; objects of others are
             background.
-        resize: Resizing to the input of the network.
-        transforms: Random transforms of image and label map.
-        seed: Seed of the transforms.
-        fallback: Replaces images that cannot be read; None raises.
     """
 
     def __init__(

@@ -100,9 +100,6 @@ class SingleCaptionScenes(Dataset[CaptionSample]):
 
     Indices may exceed the length: with n captions, i + n is caption i again.
 
-    Args:
-        scenes: The scenes.
-
     Example:
         >>> len(SingleCaptionScenes(Scenes(3)))
         15

@@ -106,12 +106,7 @@ class WorldConfig:
 
 
 def sample_world(config: WorldConfig, rng: np.random.Generator, *, novel: bool = False) -> World:
-    """Return a random world; in a `novel` one, the largest object is a held-out pair.
-
-    Args:
-        config: Distribution of worlds.
-        rng: Random generator.
-        novel: Whether the world shows a color-shape pair that is held out of training.
+    """Return a random world; in a `novel` one, the largest object is a pair held out of training.
 
     Raises:
         ValueError: If the config has no held-out pair although `novel` is set, or only such pairs.
@@ -214,10 +209,6 @@ def object_masks(world: World, size: int) -> Bool[np.ndarray, "objects {size} {s
 
 def object_boxes(world: World, size: int) -> Float[np.ndarray, "objects 4"]:
     """Return the bounding box of the pixels of each object at a rendering size.
-
-    Args:
-        world: Objects and background.
-        size: Height and width in pixels.
 
     Returns:
         Left, top, right, bottom in pixels; zeros for an object without pixels.

@@ -49,13 +49,7 @@ ShardKind = Literal["captions", "classes"]
 
 @dataclass(frozen=True)
 class ShardMetadata:
-    """Metadata of one tar file.
-
-    Args:
-        samples: Number of samples.
-        bytes: File size.
-        sha256: SHA-256 of the file, in hexadecimal.
-    """
+    """Metadata of one tar file."""
 
     samples: int
     bytes: int

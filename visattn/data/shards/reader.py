@@ -262,11 +262,7 @@ T = TypeVar("T")
 
 
 class _ReadOnAccess(Sequence[T], ABC):
-    """A part of each sample of shards, read on access; a slice is a list.
-
-    Args:
-        samples: The samples.
-    """
+    """A part of each sample of shards, read on access; a slice is a list."""
 
     def __init__(self, samples: ShardSamples) -> None:
         self.samples = samples
@@ -294,11 +290,7 @@ class _ReadOnAccess(Sequence[T], ABC):
 
 
 class ShardEntries(_ReadOnAccess[CaptionEntry]):
-    """Caption entries of a split, read on access.
-
-    Args:
-        samples: Samples of shards with captions.
-    """
+    """Caption entries of a split, read on access."""
 
     def _read(self, index: int) -> CaptionEntry:
         record = self.samples.record(index)
@@ -307,11 +299,6 @@ class ShardEntries(_ReadOnAccess[CaptionEntry]):
 
 def caption_entry(record: Mapping[str, Any], location: str, split: str) -> CaptionEntry:
     """Return the caption entry of a sample's record.
-
-    Args:
-        record: The record.
-        location: Location of the sample, for messages.
-        split: Split of the photo.
 
     Raises:
         ValueError: If it has no captions; the message names the location.
@@ -339,10 +326,6 @@ def caption_entry(record: Mapping[str, Any], location: str, split: str) -> Capti
 
 class ShardedPhotos(CaptionedImages):
     """Photos in shards, each with all of its captions.
-
-    Args:
-        samples: Samples of shards with captions.
-        resize: Resizing to the network's input.
 
     Raises:
         ValueError: If the shards hold no captions.
@@ -373,24 +356,14 @@ class ShardedPhotos(CaptionedImages):
 
 
 class ShardImages(_ReadOnAccess[LoadedImage]):
-    """The images of shards, read on access.
-
-    Args:
-        samples: Samples of any shards.
-    """
+    """The images of shards, read on access."""
 
     def _read(self, index: int) -> LoadedImage:
         return self.samples.image(index)
 
 
 class ShardedTensors(LabeledImages):
-    """Small images of one size in shards, used without resizing.
-
-    Args:
-        samples: Samples of shards with classes.
-        augmentations: Applied in order to each batch.
-        seed: Seed of the augmentations.
-    """
+    """Small images of one size in shards, used without resizing."""
 
     def __init__(
         self,

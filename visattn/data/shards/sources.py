@@ -32,8 +32,6 @@ class ShardSample:
     """One sample to write into a shard.
 
     Args:
-        image: Encoded image.
-        record: Its JSON record.
         label: Its class index; -1 without classes.
     """
 
@@ -46,8 +44,6 @@ class ShardSource:
     """The samples of one split to write.
 
     Args:
-        files: Paths of the images.
-        records: JSON record of each image.
         labels: Class index of each image; None with captions.
     """
 
@@ -75,12 +71,7 @@ class ShardSource:
         return ShardSample(path.read_bytes(), self.records[number], self.labels[number])
 
     def has_image(self, number: int, content: bytes) -> bool:
-        """Return whether the file of an image has this content now.
-
-        Args:
-            number: Number of the sample.
-            content: An encoded image.
-        """
+        """Return whether the file of an image has this content now."""
         path = self.files[number]
         return path.stat().st_size == len(content) and path.read_bytes() == content
 
@@ -93,13 +84,7 @@ class ShardSource:
 
 
 class InMemorySource(ShardSource):
-    """Images in memory, written as PNG.
-
-    Args:
-        images: Grayscale or RGB.
-        labels: Class index of each image.
-        classes: Class names.
-    """
+    """Grayscale or RGB images in memory, written as PNG."""
 
     def __init__(
         self,
@@ -130,14 +115,9 @@ class InMemorySource(ShardSource):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Contents of a folder of shards to write.
+    """Contents of a folder of shards to write; fields as in `ShardInfo`.
 
     Args:
-        kind: Annotation of each image: captions, or its class.
-        sources: Source of each split.
-        classes: Class names in the order of their indices.
-        channels: 1 if all images are grayscale and are read as such.
-        size: Height and width if all images are used without resizing.
         word_counts: Word frequencies in the captions of each split.
     """
 
@@ -167,10 +147,6 @@ class ShardPlan:
 
 def caption_plan(splits: Mapping[str, Sequence[CaptionEntry]], photos: PathLike) -> ShardPlan:
     """Return the plan of shards of photos with captions.
-
-    Args:
-        splits: Entries of `train`, `validation` and `test`.
-        photos: Folder that the files of the entries are relative to.
 
     Raises:
         FileNotFoundError: If the folder, or a photo, is missing.
@@ -214,10 +190,6 @@ def _count_words(entries: Sequence[CaptionEntry]) -> dict[str, int]:
 def folder_plan(root: PathLike, splits: Mapping[str, str]) -> ShardPlan:
     """Return the plan of shards of photos in ROOT/SPLIT/CLASS/PHOTO.
 
-    Args:
-        root: Folder of the split folders.
-        splits: Names of the split folders, by `train`, `validation` and `test`.
-
     Raises:
         FileNotFoundError: If a class has no folder or no photos.
         ValueError: If a split has a class that the training split lacks.
@@ -240,10 +212,6 @@ def in_memory_plan(
     classes: Sequence[str],
 ) -> ShardPlan:
     """Return the plan of shards of small images in memory, used without resizing.
-
-    Args:
-        parts: Images and labels by split; all images of one shape.
-        classes: Class names.
 
     Example:
         >>> part = torch.zeros(2, 1, 5, 3, dtype=torch.uint8), torch.tensor([1, 0])

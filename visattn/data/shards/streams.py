@@ -53,10 +53,6 @@ class _BoundedMember(tarfile.TarInfo):
 def read_tar_samples(stream: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
     r"""Yield the samples of a tar, plain or compressed: neighboring files with one key.
 
-    Args:
-        stream: The tar.
-        url: Its address, for messages.
-
     Yields:
         Content by suffix, with `__key__` and `__url__`.
 
@@ -99,12 +95,7 @@ def read_tar_samples(stream: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
 
 
 def tar_location(url: object, key: object) -> str:
-    """Return where a sample is, for messages; keys are a stranger's text.
-
-    Args:
-        url: Address of the tar.
-        key: Key of the sample.
-    """
+    """Return where a sample is, for messages; keys are a stranger's text."""
     return f"{url}, key {printable_name(str(key))}"
 
 
@@ -143,8 +134,6 @@ class StreamedSample(NamedTuple):
 
     Args:
         location: URL of the tar, and the key.
-        image: Encoded image.
-        record: Its JSON record.
         label: Its class index; -1 without classes.
     """
 
@@ -162,15 +151,7 @@ class SampleStream:
     samples: with fewer samples in its tars it repeats some, with more it skips some.
 
     Args:
-        urls: URLs of the tars.
-        num_samples: Number of samples in all tars.
         transform: Makes a training sample of a streamed sample and a unique number.
-        batch_size: Samples per batch and process.
-        buffer_size: Size of the shuffle buffer.
-        seed: Seed of the order.
-        rank: Rank of this process.
-        num_replicas: Number of processes.
-        num_workers: Worker processes of each process.
 
     Raises:
         ImportError: If webdataset is not installed.
@@ -244,10 +225,7 @@ class StreamLoader:
     A run resumed in the middle of an epoch sees the first samples of that epoch again.
 
     Args:
-        stream: The samples.
-        collate_fn: Makes a batch of samples.
         epoch: Returns the current epoch.
-        num_workers: Number of worker processes; 0 loads in the main process.
     """
 
     def __init__(

@@ -46,7 +46,6 @@ class ShardFault(NamedTuple):
 
     Args:
         location: File and, for a fault of one sample, key.
-        reason: Description of the fault.
     """
 
     location: str
@@ -62,12 +61,8 @@ def find_shard_faults(
     """Yield the faults of shards; nothing if they are intact.
 
     Each tar is read as a standard tar file: its hash must match the recorded one, its members must
-    match the index in offset and size, and each image must be readable.
-
-    Args:
-        folder: Folder of the shards.
-        decode: Decode each image too.
-        progress: Called with the number of samples done since the last call.
+    match the index in offset and size, and each image must be readable (`decode`). `progress` gets
+    the number of samples done since its last call.
 
     Raises:
         FileNotFoundError: If there are no shards, or one is missing.
@@ -98,12 +93,7 @@ def find_shard_faults(
 def check_shards(
     folder: PathLike, *, decode: bool = True, progress: Callable[[int], object] = lambda _: None
 ) -> None:
-    """Raise if shards are damaged.
-
-    Args:
-        folder: Folder of the shards.
-        decode: Decode each image too.
-        progress: Called with the number of samples done since the last call.
+    """Raise if shards are damaged; arguments as for `find_shard_faults`.
 
     Raises:
         FileNotFoundError: If there are no shards, or one is missing.
@@ -121,10 +111,6 @@ def check_shards(
 
 def compare_with_sources(folder: PathLike, plan: ShardPlan) -> None:
     """Check that shards hold what their sources hold now: images byte by byte, and annotations.
-
-    Args:
-        folder: Folder of the shards.
-        plan: The plan that they were written from.
 
     Raises:
         FileNotFoundError: If there are no shards, or a file is missing.

@@ -61,12 +61,9 @@ class WordOptions:
 def caption_replay(
     replay: WordReplay, options: WordOptions | None = None, *, phrases: Sequence[Phrase] = ()
 ) -> Caption:
-    """Return a caption with the maps and statistics of its words.
+    """Return a caption with the maps and statistics of its words, by default the attention.
 
-    Args:
-        replay: The caption.
-        options: What is shown; by default the attention.
-        phrases: Phrases with boxes, for the overview of heads.
+    Phrases have boxes for the overview of heads.
 
     Raises:
         ValueError: If the model does not allow it.

@@ -15,9 +15,6 @@ from visattn.recording.recorder import check_not_compiled
 def check_captioner(model: nn.Module) -> None:
     """Refuse a model that does not generate text from images with attention that can be recorded.
 
-    Args:
-        model: The model.
-
     Raises:
         TypeError: If it has no `generate`, takes no images, or is a wrapper of another.
         ValueError: If it is compiled.
@@ -44,9 +41,6 @@ def check_captioner(model: nn.Module) -> None:
 def why_no_image_tokens(model: nn.Module) -> str:
     """Return why no key of the words depends on pixels without attention in between.
 
-    Args:
-        model: The model.
-
     Example:
         >>> why_no_image_tokens(torch.nn.Linear(1, 1))
         'the image passes attention before words read it'
@@ -71,11 +65,6 @@ def check_prompt_length(
     model: nn.Module, inputs: Sequence[Mapping[str, Any]], generate_kwargs: Mapping[str, Any]
 ) -> None:
     """Refuse a prompt that leaves no room for the words.
-
-    Args:
-        model: The model.
-        inputs: Inputs of each photo.
-        generate_kwargs: Options of `generate`.
 
     Raises:
         ValueError: If prompt and words are longer than the context of the model.
@@ -103,10 +92,6 @@ def check_prompt_end(model: nn.Module, inputs: Sequence[Mapping[str, Any]]) -> N
     `generate` of transformers then counts on from the last image token along each axis, where a
     forward pass over prompt and words, as in training, gives each word one position.
 
-    Args:
-        model: The model.
-        inputs: Inputs of each photo.
-
     Raises:
         ValueError: If a prompt ends so.
     """
@@ -126,12 +111,6 @@ def replay_memory(
     model: nn.Module, inputs: Mapping[str, Any], num_words: int, *, heads: bool = False
 ) -> dict[str, int]:
     """Return the bytes that are kept of attention, and what eager attention would keep.
-
-    Args:
-        model: The model.
-        inputs: Inputs of one photo.
-        num_words: Number of tokens that are generated.
-        heads: Whether rows of each head are kept.
 
     Returns:
         `kept` bytes of rows and `eager` bytes of `output_attentions`, both upper bounds.
@@ -153,10 +132,7 @@ def replay_memory(
 def check_memory(model: nn.Module, inputs: Mapping[str, Any], *, share: float = 1.0) -> None:
     """Refuse a forward pass whose complete attention weights do not fit into free memory.
 
-    Args:
-        model: The model.
-        inputs: Its inputs, prompt and words.
-        share: Of its layers, those whose weights are kept.
+    They are kept of a share of the layers.
 
     Raises:
         ValueError: If the weights are larger than the free memory of the model's device.
@@ -174,9 +150,6 @@ def check_memory(model: nn.Module, inputs: Mapping[str, Any], *, share: float = 
 
 def free_memory(device: torch.device) -> int | None:
     """Return the free bytes of a device; None if they are not known.
-
-    Args:
-        device: The device.
 
     Example:
         >>> free_memory(torch.device("meta")) is None

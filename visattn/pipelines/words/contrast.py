@@ -31,12 +31,8 @@ def contrast_maps(
     """Return the attention of each word divided by that of the same word behind another prompt.
 
     The model reads the words of the caption behind the other prompt, as if it had generated them.
-    A cell of 1 draws as much attention behind both prompts.
-
-    Args:
-        replay: The caption, with the rows of single heads if heads are selected.
-        process: Preprocessing of the model, with the other prompt.
-        controls: Selected layers and heads.
+    A cell of 1 draws as much attention behind both prompts. The replay must have the rows of single
+    heads if heads are selected, and `process` the other prompt.
 
     Raises:
         ValueError: If the prompts are the same, image tokens of both lie elsewhere, or words are
@@ -79,13 +75,7 @@ def contrast_maps(
 def contrast_replay(
     replay: WordReplay, process: PhotoProcessor, controls: Controls = _ALL
 ) -> Caption:
-    """Return a caption with the contrast of each word; its image shares stay those of attention.
-
-    Args:
-        replay: As for `contrast_maps`.
-        process: As for `contrast_maps`.
-        controls: As for `contrast_maps`.
-    """
+    """Return a caption with the contrast of each word; its image shares stay those of attention."""
     result = replay.caption(controls=controls)
     values = contrast_maps(replay, process, controls)
     prompt = str(process.text or "")

@@ -38,12 +38,7 @@ class Controls:
 
 
 def select_indices(name: str, indices: Sequence[int] | None, count: int) -> list[int]:
-    """Return indices of layers or heads, all of them for None.
-
-    Args:
-        name: What is selected, for the error.
-        indices: Indices; negative ones count from the end.
-        count: How many there are.
+    """Return indices of layers or heads, all of them for None; negative ones count from the end.
 
     Raises:
         ValueError: If an index does not exist, or none is given.
@@ -60,9 +55,6 @@ def select_indices(name: str, indices: Sequence[int] | None, count: int) -> list
 
 def relative_rows(rows: Float[Tensor, "t i"]) -> Float[Tensor, "t i"]:
     """Return each row divided by the mean of the other rows, with the sum that it had.
-
-    Args:
-        rows: Attention of each word over image tokens.
 
     Raises:
         ValueError: If there is one word only.
@@ -86,10 +78,6 @@ def relative_rows(rows: Float[Tensor, "t i"]) -> Float[Tensor, "t i"]:
 
 def find_sinks(rows: Float[Tensor, "t i"], *, threshold: float = _SINK) -> list[int]:
     """Return the image tokens that draw much more weight than the mean token in every word.
-
-    Args:
-        rows: Attention of each word over image tokens.
-        threshold: How many times the mean weight of an image token.
 
     Raises:
         ValueError: If there is one word only.

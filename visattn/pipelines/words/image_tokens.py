@@ -112,13 +112,6 @@ def find_image_tokens(
     The result is cached for photos of one size with the same prompt. That the pixels of a photo lie
     where those of test photos do is checked for each.
 
-    Args:
-        model: The model.
-        process: Its preprocessing.
-        photo: The photo, several of one prompt, or the frames of a video.
-        inputs: The preprocessed photos and prompt.
-        text: A generated text.
-
     Raises:
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
     """
@@ -160,13 +153,8 @@ class _Probe:
     """Keys of a model without attention, and the pixels that they depend on.
 
     Args:
-        model: The model.
-        inputs: Its inputs, for one word and for two.
-        skip: Linear layers that do not have to run.
         pixels: Noise, in the graph of the keys.
         sources: Keys of all attention layers.
-        others: The same for one word and the photo.
-        text_sites: Attention layers of the text decoder.
     """
 
     model: nn.Module
@@ -205,12 +193,6 @@ def _probe(
 
     Attention layers of the text decoder are those whose number of queries grows with the text. Of
     the decoder, only the linear layers of keys have to run: tokens keep their content.
-
-    Args:
-        model: The model.
-        inputs: The preprocessed photo and prompt.
-        text: A generated text.
-        whole_towers: Whether all layers of the vision towers run.
     """
     if any(weight.is_meta for weight in model.parameters()):
         skip: frozenset[int] = frozenset()  # offloaded weights are other tensors in each pass
@@ -481,14 +463,8 @@ def _proved(
     """Return the image tokens with the layers whose keys change with the pixels.
 
     Photo and noise differ in all pixels, and the texts in the last word: exactly the keys of image
-    tokens must change, in every layer in which any key does.
-
-    Args:
-        probe: Keys for photo and noise.
-        candidates: Attention layers.
-        expected: Keys that depend on pixels in the first layer, visible ones or not; None to take
-            those that change.
-        tokens: Their places.
+    tokens must change, in every layer in which any key does: those that depend on pixels in the
+    first layer (`expected`), visible ones or not, or for None those that change there.
     """
     # Where the pixels depend on the run, exactly the keys of image tokens (i) may change:
     #

@@ -207,11 +207,7 @@ class PhotoProcessor:
         return {name: self._to_model(value) for name, value in inputs.items()}
 
     def unnormalized(self, images: Sequence[Image.Image]) -> dict[str, Any]:
-        """Return the inputs of a prompt whose pixels are not normalized.
-
-        Args:
-            images: The photos, or the frames of a video.
-        """
+        """Return the inputs of a prompt whose pixels are not normalized."""
         try:
             return self([images], do_normalize=False)
         except NotImplementedError:  # a step that integers do not have
@@ -219,11 +215,7 @@ class PhotoProcessor:
             return self([floats], do_normalize=False)
 
     def with_prompt(self, prompt: str | Messages | None) -> "PhotoProcessor":
-        """Return the same with another prompt, for one photo.
-
-        Args:
-            prompt: The prompt.
-        """
+        """Return the same with another prompt, for one photo."""
         return PhotoProcessor(self.model, self.processor, prompt)
 
     def fingerprint(self) -> tuple[str, ...]:
@@ -465,10 +457,7 @@ def is_chat(prompt: Any) -> TypeGuard[Messages]:
 
 
 def list_prompts(prompt: Any) -> list[Any] | None:
-    """Return one prompt per photo if there is a list of them, else None.
-
-    Args:
-        prompt: Text, chat messages, or a list of either.
+    """Return one prompt per photo if there is a list of texts or chats, else None.
 
     Example:
         >>> list_prompts(["Why?", "Where?"]), list_prompts("Why?")
@@ -485,9 +474,6 @@ def _of(clip: VideoClip | None) -> str:
 
 def weight_dtype(model: nn.Module) -> torch.dtype:
     """Return the type of the first floating-point weights; quantized ones are integers.
-
-    Args:
-        model: The model.
 
     Example:
         >>> weight_dtype(nn.Linear(1, 1, dtype=torch.bfloat16))
@@ -572,11 +558,7 @@ def generate(
 ) -> list[GeneratedText]:
     """Generate text as `model.generate` does, with the log-probability of each token.
 
-    Args:
-        model: Model that generates text.
-        inputs: Arguments of its `generate`.
-        special_ids: Ids after which nothing follows but padding.
-        generate_kwargs: Options of `generate`.
+    After the special ids nothing follows but padding.
     """
     # Some models write into the inputs of `generate`, as BLIP does; the replay needs them.
     owned = {name: value.clone() if isinstance(value, Tensor) else value
@@ -626,13 +608,9 @@ def is_encoder_decoder(model: nn.Module) -> bool:
 def replay_inputs(
     model: nn.Module, inputs: dict[str, Any], sequence: Int[Tensor, " n"], num_generated: int
 ) -> dict[str, Any]:
-    """Return the inputs of one forward pass over the prompt and all generated tokens but the last.
+    """Return the inputs of one forward pass over the prompt and all generated tokens but one.
 
-    Args:
-        model: The model.
-        inputs: The inputs of `generate`, of one photo.
-        sequence: Prompt and generated tokens.
-        num_generated: Number of generated tokens.
+    The last token is no input: nothing follows it.
     """
     parameters = inspect.signature(type(model).forward).parameters
     open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -681,13 +659,7 @@ def _extended(model: nn.Module, name: str, value: Any, old: int, new: int) -> An
 def without_padding(
     text: GeneratedText, joint: dict[str, Any], single: dict[str, Any]
 ) -> GeneratedText:
-    """Return a text of a batch without the padding at the left of its prompt.
-
-    Args:
-        text: The text.
-        joint: Inputs of the batch.
-        single: Inputs of this photo alone.
-    """
+    """Return a text of a batch without the padding at the left of its prompt."""
     if "input_ids" not in joint or len(text.sequence) == text.num_generated:
         return text
     padding = joint["input_ids"].shape[1] - single["input_ids"].shape[1]

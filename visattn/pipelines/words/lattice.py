@@ -102,10 +102,6 @@ def find_lattices(moments: TokenMoments, image_size: tuple[int, int]) -> list[La
     """Return the lattices of tokens, those with the smallest tokens first.
 
     Tokens of one size on one grid form a lattice. If tiles do not lie on one grid, each is one.
-
-    Args:
-        moments: Positions and extents of the tokens.
-        image_size: Height and width of the photo.
     """
     lattices: list[Lattice] = []
     for members in _alike(moments):
@@ -276,11 +272,6 @@ def lattice_boxes(
     """Return the visible part of each token: its cell, or its extent if it is in no grid.
 
     Of tokens with padding inside the photo, where tiles end, it is their extent too.
-
-    Args:
-        lattices: The lattices.
-        moments: Positions and extents of the tokens.
-        image_size: Height and width of the photo.
     """
     half = moments.extent.clamp(min=1e-3) / 2
     boxes = torch.cat([moments.mean - half, moments.mean + half], -1).double()
@@ -305,12 +296,6 @@ def rasterize_tokens(
     """Return the grid on which tokens are drawn, and the share of each in each cell.
 
     Along each axis its cells are those of the finest lattice, whose tokens fill one cell each.
-
-    Args:
-        lattices: The lattices.
-        moments: Positions and extents of the tokens.
-        boxes: Their visible parts.
-        geometry: Identity geometry of the photo.
 
     Returns:
         The geometry of the grid, shares as a sparse matrix `[cells i]`, and rows and columns.
@@ -343,13 +328,7 @@ def assemble_grid(
 ) -> tuple[Geometry, Tensor, tuple[int, int]]:
     """Return the geometry of a grid, and the visible share of each token in each of its cells.
 
-    Args:
-        x: Columns of the grid.
-        y: Its rows.
-        across: Share of each token in each column.
-        down: Share of each token in each row.
-        visible: Visible share of each token.
-        geometry: Identity geometry of the photo.
+    `across` and `down` are the shares of each token in each column (x) and row (y).
     """
     height, width = geometry.image_size
     across = (across * visible[:, None]).float()
@@ -390,13 +369,7 @@ def _finest(
 
 
 def interval_shares(low: Tensor, high: Tensor, axis: LatticeAxis) -> Float[Tensor, "i n"]:
-    """Return the share of each interval in each cell of an axis; they sum to 1.
-
-    Args:
-        low: Begin of each interval.
-        high: Its end.
-        axis: The cells.
-    """
+    """Return the share of each interval in each cell of an axis; they sum to 1."""
     edges = axis.begin + axis.pitch * torch.arange(axis.count + 1, dtype=torch.float64)
     overlap = torch.minimum(high[:, None], edges[1:]) - torch.maximum(low[:, None], edges[:-1])
     overlap = overlap.clamp(min=0)

@@ -30,7 +30,6 @@ class ReplayedWords:
     """The words of a caption for a vision-language model.
 
     Args:
-        replay: The caption.
         contrast: Another prompt, for the method `contrast`.
     """
 
@@ -49,16 +48,9 @@ class ReplayedWords:
         contrast: Any = None,
         max_new_tokens: int = 40,
     ) -> "ReplayedWords":
-        """Return words for a photo.
+        """Return words for a photo; by default those of the greedy caption.
 
-        Args:
-            model: Model of transformers.
-            image: The photo.
-            words: The words; None for those of the greedy caption.
-            processor: Processor of the model, as for `generate_and_replay`.
-            prompt: Text before the caption.
-            contrast: Another prompt, for the method `contrast`.
-            max_new_tokens: Maximum number of generated tokens.
+        Arguments as for `generate_and_replay`.
 
         Raises:
             ValueError: If the tokenizer does not give the words back.
@@ -157,11 +149,8 @@ class ReplayedWords:
     def occlude(self, window_cells: int | None) -> tuple[WordGrids]:
         """Return the mean decrease of each word's log-probability over windows that hide a cell.
 
-        The windows are painted on the photo, in its mean color; they slide by half of their side.
-
-        Args:
-            window_cells: Side of the window in cells of the map; None for 1/7 of the longer side,
-                at least 2.
+        The windows are painted on the photo, in its mean color; they slide by half of their side,
+        which is 1/7 of the longer side of the grid by default, and at least 2 cells.
 
         Source:
             Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each

@@ -90,13 +90,8 @@ def find_pixel_places(
     gives their places roughly, and a wave precisely: resampling lowers its contrast but keeps its
     phase. Red and blue vary along x, green along y; processors that mix the channels get gray
     photos for one axis after the other. Of several images, all are test images at once; black
-    and white ones spell the number of each in binary digits.
-
-    Args:
-        process: Returns the pixels of images, not normalized.
-        normalized: Returns them as the model gets them.
-        sizes: Height and width of each image.
-        shape: Shape of the pixels.
+    and white ones spell the number of each in binary digits. `normalized` returns the pixels as the
+    model gets them, `process` without that.
 
     Raises:
         ValueError: If the shape of the pixels depends on the content of the images, or an element
@@ -271,13 +266,6 @@ def check_places(
     A processor that treats every pixel by its place alone is linear: the mean of photo and wave
     must give the mean of both results. If it crops or moves photos by their content, the wave
     arrives elsewhere.
-
-    Args:
-        places: Places found with test images of these sizes.
-        photos: The images.
-        pixels: Their pixels, as normalized for the model.
-        process: Returns the pixels of images, not normalized.
-        normalized: Returns them as the model gets them.
 
     Raises:
         ValueError: If the places depend on the content of the images.

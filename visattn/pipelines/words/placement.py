@@ -59,9 +59,7 @@ class Placement:
     def rasterize(self, rows: Float[Tensor, "*axes i"]) -> Float[Tensor, "*maps y x"]:
         """Return values of image tokens as maps; their visible mass is kept.
 
-        Args:
-            rows: One value per image token. The maps of a video have an axis of its frames before
-                y and x.
+        The maps of a video have an axis of its frames before y and x.
         """
         flat = rows.float().reshape(-1, rows.shape[-1])
         maps = torch.sparse.mm(self.weights.to(flat.device), flat.T).T.to(rows)
@@ -69,12 +67,7 @@ class Placement:
         return maps.reshape(*rows.shape[:-1], *frames, *self.grid_size)
 
     def through(self, columns: Int[Tensor, " l"], mixing: Float[Tensor, "l i"]) -> "Placement":
-        """Return the placement of tokens that are mixtures of these image tokens.
-
-        Args:
-            columns: Index of the key of each mixed token.
-            mixing: Share of each image token in each mixed token.
-        """
+        """Return the placement of tokens that are mixtures of these image tokens."""
         mixing = mixing.to(self.boxes)
         return replace(
             self,
@@ -87,9 +80,7 @@ class Placement:
     def among(self, columns: Int[Tensor, " c"], share: Float[Tensor, " i"]) -> "Placement":
         """Return the placement of all image tokens of a prompt with several photos on this one.
 
-        Args:
-            columns: Index of the key of each, in order.
-            share: Share of each of the image tokens of this placement that belongs to this photo.
+        `columns` are the keys of all, in order; `share` is how much of each token here is its own.
         """
         places = torch.searchsorted(columns, self.columns)
         weights, share = self.weights.coalesce(), share.float()
@@ -109,9 +100,7 @@ class Placement:
     def over_frames(self, shares: Float[Tensor, "i f"]) -> "Placement":
         """Return the placement on the frames of a video, which the model sees alike.
 
-        Args:
-            shares: Share of each image token in each frame; they sum to 1. A token that covers two
-                frames has half of its mass in each.
+        The shares of a token sum to 1: one that covers two frames has half of its mass in each.
         """
         weights = self.weights.coalesce()
         cells, tokens = weights.indices()
@@ -134,10 +123,6 @@ def token_owners(
 
     Gradients of the tokens are scaled by factors from 1 to 2 that encode the digits of their
     number. A factor that is none of these shows a pixel that several tokens share.
-
-    Args:
-        states: Tokens that were computed without attention, in float32.
-        pixels: The pixels that they were computed from.
 
     Returns:
         The token of each element, `NO_TOKEN`, or `SHARED` if several tokens depend on it; and the
@@ -192,12 +177,8 @@ def _least_gradient(
 
     Where it is much smaller than others of the token, its terms cancel, so that little but rounding
     is left, and the token may be another one. If a token owns almost no elements, chance made their
-    digits whole numbers: it is one of text.
-
-    Args:
-        size: Magnitude of the gradient of each element.
-        owners: Its token; `count` for none, for which nothing is enough.
-        count: Number of tokens.
+    digits whole numbers: it is one of text. Elements without a token have the owner `count`, for
+    which nothing is enough.
     """
     number = torch.bincount(owners, minlength=count + 1)
     least = _WEAK * torch.bincount(owners, size, minlength=count + 1) / number.clamp(min=1)
@@ -211,12 +192,7 @@ def _least_gradient(
 def image_shares(
     owners: Int[Tensor, " e"], numbers: Int[Tensor, " e"], count: int
 ) -> Float[Tensor, "m p"]:
-    """Return the share of each token in each image, of the pixels that show any.
-
-    Args:
-        owners: Token of each pixel element.
-        numbers: Number of the image that each element shows; -1 for padding.
-        count: Number of images.
+    """Return the share of each token in each image, of the pixels that show any (-1 for padding).
 
     Example:
         >>> image_shares(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, -1]), 2)
@@ -235,11 +211,8 @@ def owned_pixel_moments(
 ) -> TokenMoments:
     """Return position and extent of tokens that do not share pixels.
 
-    Args:
-        owners: Token of each pixel element.
-        points: Position of each element on the photo, in pixels; NaN for an axis that its color
-            channel does not tell.
-        shows_photo: Whether the element shows the photo.
+    The points of elements are in pixels of the photo; NaN for an axis that their color channel does
+    not tell.
     """
     total = int(owners.max()) + 1 if len(owners) else 0
     tokens = torch.where(owners >= 0, owners, total)  # the last one is none
@@ -291,12 +264,7 @@ def _pixel_steps(
 
     The positions of n pixels with distance s have the variance (n^2 - 1) s^2 / 12. Where padding
     hides rows or columns of a token, the other axis gives the step, with the proportions that whole
-    tokens have.
-
-    Args:
-        variance: Variance of the positions of the visible pixels.
-        count: Number of elements of the token, three per pixel.
-        whole: Whether all of them are visible.
+    tokens have. A pixel is three elements of its token.
     """
     side = (count / 3).sqrt().clamp(min=2)[:, None]
     step = (12 * variance / (side**2 - 1)).sqrt()
@@ -318,14 +286,7 @@ def shared_pixel_moments(
 ) -> tuple[TokenMoments, Float[Tensor, "i p"]]:
     """Return position and extent of tokens that share pixels: moments of their gradients.
 
-    It takes one backward pass per token.
-
-    Args:
-        states: Tokens that were computed without attention.
-        pixels: The pixels that they were computed from.
-        points: Position of each pixel element on the photo, in pixels; NaN as above.
-        shows_photo: Whether the element shows the photo.
-        numbers: Number of the frame of a video that each element shows; None if there is one.
+    It takes one backward pass per token. Of a video, each element has the number of its frame.
 
     Returns:
         The moments, and the share of the gradient of each token in each frame.
@@ -371,10 +332,7 @@ def shared_pixel_moments(
 def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = False) -> Placement:
     """Return the places of image tokens, and the grid on which their values are drawn.
 
-    Args:
-        moments: Positions and extents of the tokens.
-        geometry: Identity geometry of the photo.
-        shared: Whether tokens share pixels, so that their boxes overlap.
+    Boxes of tokens that share pixels overlap.
 
     Raises:
         ValueError: If no token has a place on the photo, or the photo is too small.

@@ -30,7 +30,6 @@ class PromptImages:
     """The photos of a prompt, or the frames of its video.
 
     Args:
-        images: The photos or frames, upright.
         clip: The video, if they are its frames.
     """
 
@@ -126,13 +125,9 @@ def _photos_together(photos: Sequence[ImageLike]) -> PromptImages:
 def read_video(
     path: str | os.PathLike[str], processor: Any = None, num_frames: int | None = None
 ) -> PromptImages:
-    """Read the frames of a video that a model gets.
+    """Read `num_frames` of a video, evenly spaced; by default those that the processor samples.
 
-    Args:
-        path: Video file.
-        processor: Processor of the model, which selects the frames.
-        num_frames: Number of frames, evenly spaced; None for those that the processor samples, or 8
-            if it samples none.
+    If it samples none, these are 8.
 
     Raises:
         VideoError: If the video cannot be read.
@@ -181,14 +176,7 @@ def _sampled_by(processor: Any, total: int, fps: float, size: tuple[int, int]) -
 def video_metadata(
     total: int, fps: float, size: tuple[int, int], indices: Sequence[int] | None = None
 ) -> Any:
-    """Return what processors of transformers know of a video.
-
-    Args:
-        total: Number of frames.
-        fps: Frames per second.
-        size: Height and width.
-        indices: Numbers of the selected frames.
-    """
+    """Return what processors of transformers know of a video."""
     from transformers.video_utils import VideoMetadata
 
     return VideoMetadata(
@@ -206,7 +194,6 @@ class CachedPrompt:
     """Keys and values of the tokens before the first generated one.
 
     Args:
-        layers: Keys and values of each layer.
         positions: Positions of the tokens, as the model got them; None if it counts them itself.
     """
 
@@ -221,10 +208,6 @@ class CachedPrompt:
 
     def replay_inputs(self, inputs: dict[str, Any], num_generated: int) -> dict[str, Any] | None:
         """Return the inputs of a forward pass over the tokens that follow the cached ones.
-
-        Args:
-            inputs: Inputs of a forward pass over prompt and words, as for the whole replay.
-            num_generated: Number of generated tokens.
 
         Returns:
             None if the prompt is another one, or too short.
@@ -288,11 +271,7 @@ def _is_text(value: Tensor, length: int) -> bool:
 
 @dataclass(eq=False)
 class PromptWatch:
-    """Finds the keys and values of prompts after a generation.
-
-    Args:
-        model: The model that generates.
-    """
+    """Finds the keys and values of prompts after a generation."""
 
     model: nn.Module
     _positions: list[Tensor | None] = field(default_factory=list)
@@ -315,10 +294,6 @@ class PromptWatch:
         """Return the prompt of each sequence of a generation.
 
         Those of one photo, such as beams, share it.
-
-        Args:
-            output: What `generate` returned.
-            inputs: Its inputs, one row per photo.
 
         Returns:
             None if its cache does not hold the keys of all tokens in their order.

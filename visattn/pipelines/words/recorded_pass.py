@@ -53,14 +53,7 @@ def record_rows(
     With the keys and values that the generation computed for the prompt, the pass reads the words
     only. It reads prompt and words if there are none, or if the log-probabilities are others. Parts
     of the model with flash or flex attention run `sdpa` meanwhile, or `eager` if that differs.
-
-    Args:
-        model: The model.
-        inputs: Inputs of a forward pass over prompt and words.
-        text: The generated text.
-        located: The image tokens.
-        keep_heads: Whether to keep the rows of each head.
-        towers: Outputs of vision towers on the same photo, which do not have to run again.
+    Vision towers that ran on the same photo do not have to run again.
 
     Raises:
         ValueError: If the attention cannot be recorded, or the log-probabilities differ.
@@ -156,12 +149,7 @@ class _Recording:
         return weights.float().mean(0).cpu()
 
     def result(self, kernel: str, *, whole: bool) -> RecordedRows:
-        """Return what the last pass recorded.
-
-        Args:
-            kernel: Its attention implementation.
-            whole: Whether it read prompt and words.
-        """
+        """Return what the last pass recorded."""
         sites = self.located.sites
         between = self.located.resampler_sites
         return RecordedRows(
@@ -203,12 +191,7 @@ def computing_dtype(model: nn.Module) -> torch.dtype:
 
 
 def rounding_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
-    """Return by how much log-probabilities may differ without a measurement of rounding.
-
-    Args:
-        logits: The logits.
-        dtype: Type in which the model computes.
-    """
+    """Return by how much log-probabilities may differ without a measurement of rounding."""
     # Logits round in proportion to their size, and a log-probability is a difference of logits.
     return max(1e-4, 4 * torch.finfo(dtype).eps * float(logits.abs().max()))
 
@@ -222,14 +205,8 @@ def check_log_probs(
 ) -> None:
     """Refuse a replay whose log-probabilities differ from those of the generation.
 
-    How much rounding alone changes them is measured if they differ at all.
-
-    Args:
-        replayed: Log-probabilities of the replay.
-        generated: Those of the generation.
-        logits: Logits of the replay.
-        dtype: Type in which the model computes.
-        rounded: Returns log-probabilities of a replay with other rounding errors.
+    How much rounding alone changes them is measured if they differ at all: `rounded` returns those
+    of a replay with other rounding errors.
 
     Raises:
         ValueError: If they differ by more than rounding explains.

@@ -268,12 +268,7 @@ class WordReplay:
         )
 
     def placed_caption(self, values: Sequence[Float[Tensor, "w ..."]], info: MapInfo) -> Caption:
-        """Return the caption with maps that lie on the photos, or on the video.
-
-        Args:
-            values: Maps of the words on each photo, in the grids of the placements.
-            info: How they were made.
-        """
+        """Return the caption with maps that lie on the photos, or on the video."""
         mass = torch.stack([each.flatten(1).sum(1) for each in values])
         shares = tuple(mass.sum(0).tolist())
         shown = self.shown
@@ -303,11 +298,7 @@ class WordReplay:
         return [each.name for each in images[: len(self.placements)]]
 
     def describe(self, info: MapInfo) -> str:
-        """Return in one line how maps were made.
-
-        Args:
-            info: Of the maps.
-        """
+        """Return in one line how maps were made."""
         details = info.more
         layers = details.get("layers")
         heads = details.get("heads")
@@ -342,17 +333,7 @@ def generate_and_replay(
 ) -> list[list[WordReplay]]:
     """Caption photos, and replay each caption once with recorded attention.
 
-    Args:
-        model: A model of transformers that generates text from images.
-        images: One photo or several, video files, or lists of photos of one prompt, as for
-            `caption`.
-        processor: Its processor, or a pair of image processor and tokenizer.
-        prompt: Text before the generated words, chat messages, or a list of either, one per photo.
-        batch_size: Photos that are captioned together; each is replayed alone.
-        keep_heads: Whether to keep the rows of each head.
-        per_token: Whether each token is a word.
-        num_frames: Number of frames of a video; None for those that the processor samples.
-        generate_kwargs: Options of `model.generate`.
+    Arguments as for `caption_with_transformers`; `keep_heads` keeps the rows of each head.
 
     Returns:
         For each photo, or list of photos, its captions: one, or `num_return_sequences`.
@@ -469,15 +450,6 @@ def replay_text(
 ) -> WordReplay:
     """Replay one generated text, and place its attention on the photo.
 
-    Args:
-        process: Preprocessing of the model.
-        photo: The photo, or what the prompt shows instead.
-        inputs: The preprocessed photo and prompt.
-        text: The generated text.
-        keep_heads: Whether to keep the rows of each head.
-        towers: Outputs of vision towers on the same photo, which do not have to run again.
-        per_token: Whether each token is a word.
-
     Raises:
         ValueError: If the model has no attention from words to placed image tokens, or the replay
             does not reproduce the log-probabilities of the generation.
@@ -506,11 +478,6 @@ def replay_text(
 def replay_given(photo: LoadedImage, words: Sequence[str], process: PhotoProcessor) -> WordReplay:
     """Return the replay of a given caption, as if the model had generated it.
 
-    Args:
-        photo: The upright photo.
-        words: Words of the caption.
-        process: Preprocessing of the model.
-
     Raises:
         ValueError: If the tokenizer does not give the words back.
     """
@@ -534,11 +501,7 @@ def replay_tokens(
 ) -> WordReplay:
     """Return the replay of given tokens, as if the model had generated them behind its prompt.
 
-    Args:
-        photo: The upright photo.
-        tokens: Ids of the caption.
-        process: Preprocessing of the model, with the prompt.
-        options: Arguments of `replay_text`: `keep_heads`, `per_token`.
+    Options are those of `replay_text`.
     """
     model = process.model
     inputs = process([Image.fromarray(photo.pixels)])

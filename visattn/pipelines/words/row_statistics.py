@@ -224,10 +224,6 @@ def _in_boxes(
 def add_keys(rows: Float[Tensor, "*t m"], keys: tuple[TextKey, ...]) -> Float[Tensor, "*t k"]:
     """Return the attention to each key: the sum over its tokens.
 
-    Args:
-        rows: Attention to each token.
-        keys: The keys.
-
     Example:
         >>> add_keys(torch.tensor([[0.1, 0.2, 0.7]]), (TextKey("cat", "word", (0, 1)),))
         tensor([[0.3000]])
@@ -239,8 +235,7 @@ def add_keys(rows: Float[Tensor, "*t m"], keys: tuple[TextKey, ...]) -> Float[Te
 def map_entropy(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
     """Return the entropy of maps as a share of that of a uniform one; 1 for maps of zeros.
 
-    Args:
-        maps: Non-negative maps of any sum.
+    Maps are not negative and may have any sum.
 
     Example:
         >>> map_entropy(torch.tensor([[[1.0, 1.0]], [[0.0, 5.0]]]))
@@ -255,8 +250,7 @@ def map_entropy(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
 def map_spread(maps: Float[Tensor, "*n y x"]) -> Float[Tensor, "*n"]:
     """Return how far maps lie from their center, as a share of a uniform map; 1 for zeros.
 
-    Args:
-        maps: Non-negative maps of any sum, on cells that are taken as square.
+    Cells are taken as square.
 
     Example:
         >>> map_spread(torch.tensor([[[1.0, 1.0, 1.0]], [[0.0, 2.0, 0.0]], [[1.0, 0.0, 1.0]]]))

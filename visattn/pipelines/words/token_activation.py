@@ -26,9 +26,6 @@ def replay_token_activation(
     The map of a word is the mean over its tokens. Cells are filtered on the grid of the photo:
     where tiles and thumbnails overlap, on the mean activation there.
 
-    Args:
-        replay: The caption.
-
     Raises:
         ValueError: If image tokens and words are not one sequence, or the words read learned
             queries.

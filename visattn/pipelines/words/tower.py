@@ -47,13 +47,8 @@ def tower_maps(
 
     The score of a word is its log-probability. `tower_gradcam` is Grad-CAM on the output of the
     last layer of the tower that the words depend on; `input_gradient` is the sum of the absolute
-    gradient over the pixels of each patch; `smoothgrad` the same of the mean gradient over noisy
-    photos.
-
-    Args:
-        replay: The caption.
-        methods: Names in `TOWER_METHODS`.
-        num_samples: Noisy photos of `smoothgrad`.
+    gradient over the pixels of each patch; `smoothgrad` the same of the mean gradient over
+    `num_samples` noisy photos.
 
     Raises:
         ValueError: If the model has no vision tower of attention layers, its words do not depend on
@@ -194,10 +189,6 @@ def tower_placement(replay: WordReplay, block: str) -> tuple[Placement, Int[Tens
 
     Without attention each of them depends on the pixels of its own patch only. The result is
     cached for photos of one size.
-
-    Args:
-        replay: A caption of the photo.
-        block: Name of the layer.
 
     Raises:
         ValueError: If its tokens have no pixels of their own.
