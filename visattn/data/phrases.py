@@ -105,10 +105,12 @@ def phrases_to_input(phrases: Sequence[Phrase], geometry: Geometry) -> tuple[Phr
     boxes = [box for phrase in phrases for box in phrase.boxes]
     pixels = torch.tensor(boxes, dtype=torch.float64) * torch.tensor([width, height, width, height])
     on_input = iter(geometry.boxes_to_input(pixels).tolist())
-    mapped = (
-        phrase._replace(boxes=_nonempty(next(on_input) for _ in phrase.boxes)) for phrase in phrases
-    )
-    return tuple(phrase for phrase in mapped if phrase.boxes)
+    result: list[Phrase] = []
+    for phrase in phrases:
+        mapped = [cast("Box", tuple(next(on_input))) for _ in phrase.boxes]
+        if nonempty := tuple(box for box in mapped if box[0] < box[2] and box[1] < box[3]):
+            result.append(phrase._replace(boxes=nonempty))
+    return tuple(result)
 
 
 def match_phrases(words: Sequence[str], annotated: Iterable[Phrase]) -> tuple[Phrase, ...]:
@@ -205,7 +207,7 @@ def _parse_phrase(
     end = starts[first + count]
     boxes = tuple(_parse_box(box, text) for box in _require_field(entry, "boxes", list))
     types = _require_field(entry, "types", list)
-    if not all(isinstance(kind, str) for kind in types):
+    if not all(isinstance(name, str) for name in types):
         raise ValueError(f"types must be strings, got {short_repr(types)} for {short_repr(text)}")
     return Phrase(start, end - start, boxes, tuple(types), " ".join(words[start:end]))
 
@@ -244,13 +246,8 @@ def _merge_duplicates(phrases: Iterable[Phrase]) -> tuple[Phrase, ...]:
 def _merge(phrases: Sequence[Phrase]) -> Phrase:
     """Return the first phrase, with the unique boxes and types of all."""
     boxes = dict.fromkeys(box for phrase in phrases for box in phrase.boxes)
-    types = dict.fromkeys(kind for phrase in phrases for kind in phrase.types)
+    types = dict.fromkeys(name for phrase in phrases for name in phrase.types)
     return phrases[0]._replace(boxes=tuple(boxes), types=tuple(types))
-
-
-def _nonempty(boxes: Iterable[Sequence[float]]) -> tuple[Box, ...]:
-    """Return the boxes with a positive area."""
-    return tuple(cast("Box", tuple(box)) for box in boxes if box[0] < box[2] and box[1] < box[3])
 
 
 # [/EN#7/people Two kids]: a chain of phrases for one thing, its kinds, the words; or a plain word.
@@ -281,11 +278,11 @@ def read_flickr30k_entities(
     source = Path(folder)
     sentences = source / "Sentences"
     annotations = source / "Annotations"
-    for part in (sentences, annotations):
-        if not part.is_dir():
+    for subfolder in (sentences, annotations):
+        if not subfolder.is_dir():
             raise FileNotFoundError(
                 f"{source} must hold the folders Sentences and Annotations of Flickr30k Entities; "
-                f"there is no {part.name}"
+                f"there is no {subfolder.name}"
             )
     photos: dict[str, dict[tuple[str, ...], tuple[Phrase, ...]]] = {}
     for path in sorted(sentences.glob("*.txt")):
@@ -622,12 +619,13 @@ def coco_photos(
 
 def _category_boxes(photo: CocoImage) -> dict[str, tuple[Box, ...]]:
     """Return the boxes of each category relative to the photo, without crowds."""
-    (height, width), boxes = photo.size, dict[str, tuple[Box, ...]]()
-    for each in photo.objects:
-        if each.box is not None and not each.crowd:
-            left, top, right, bottom = each.box
+    height, width = photo.size
+    boxes: dict[str, tuple[Box, ...]] = {}
+    for annotated in photo.objects:
+        if annotated.box is not None and not annotated.crowd:
+            left, top, right, bottom = annotated.box
             box = (left / width, top / height, right / width, bottom / height)
-            boxes[each.category] = (*boxes.get(each.category, ()), box)
+            boxes[annotated.category] = (*boxes.get(annotated.category, ()), box)
     return boxes
 
 

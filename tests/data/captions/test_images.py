@@ -10,7 +10,7 @@ import torch
 from caption_data import CaptionPaths, write_caption_data
 from PIL import Image
 
-from visattn.data.captions.dataset import CaptionedPhotos, missing_photos
+from visattn.data.captions.dataset import CaptionedPhotos, check_photos
 from visattn.data.captions.files import CaptionEntry, read_captions, read_split_file, select_listed
 from visattn.images.reader import ImageError, read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
@@ -89,7 +89,6 @@ def test_missing_photos_are_counted_before_reading(paths: CaptionPaths) -> None:
     (paths.photos / gone[0]).write_bytes(b"")
     for name in gone[1:]:
         (paths.photos / name).unlink()
-    assert missing_photos(entries, paths.photos) == gone
     reason = (
         rf"5 of 7 photos are missing or empty in .*photos: {', '.join(gone[:3])}, \.\.\.; add them"
     )
@@ -101,7 +100,8 @@ def test_folder_in_place_of_a_photo_is_missing(paths: CaptionPaths) -> None:
     entries = read_captions(paths.captions)
     (paths.photos / entries[3].file).unlink()
     (paths.photos / entries[3].file).mkdir()
-    assert missing_photos(entries, paths.photos) == [entries[3].file]
+    with pytest.raises(FileNotFoundError, match=f"1 of 7 photos .*: {entries[3].file}; add them"):
+        check_photos(entries, paths.photos)
 
 
 def test_error_suggests_a_nearby_folder_with_the_photos(paths: CaptionPaths) -> None:
@@ -136,7 +136,7 @@ def test_link_out_of_the_folder_is_refused(paths: CaptionPaths) -> None:
     with pytest.raises(ValueError, match=rf"'{photo.name}' is a link to .*elsewhere\.jpg, outside"):
         CaptionedPhotos(entries, paths.photos, FRAMING)
     with pytest.raises(ValueError, match=r"must be a path inside its directory, got '/etc/passwd'"):
-        missing_photos([CaptionEntry("a", "/etc/passwd", ("A",))], paths.photos)
+        check_photos([CaptionEntry("a", "/etc/passwd", ("A",))], paths.photos)
 
 
 @pytest.mark.data

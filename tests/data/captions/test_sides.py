@@ -19,12 +19,14 @@ SWAPPED = {
     "the left's arm, upper-left": "the right's arm, upper-right",
     "a dog jumps left on the grass": "a dog jumps right on the grass",
     "a dog looking leftward": "a dog looking rightward",
+    "the man on the left over there": "the man on the right over there",
 }
 KEPT = (
     "no seats left .",
     "only two slices of pizza left on the plate",
     "a bike was left behind by the wall",
     "left over food",
+    "the left over food, her left-overs and the left overs of my lunch",
     "the suitcase left on the street",
     "a dog sits right next to a child",
     "he is right in front of the door",

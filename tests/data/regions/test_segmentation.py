@@ -10,13 +10,12 @@ from PIL import Image
 from segmentation_data import write_instances, write_mask_folder
 
 from visattn.data.augment.joint import JointTransforms
-from visattn.data.regions.readers import read_coco_images
+from visattn.data.regions.readers import pair_masks, read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,
     MaskFolder,
     SceneSegmentation,
     label_map,
-    pair_masks,
 )
 from visattn.data.scenes.dataset import Scenes
 from visattn.data.scenes.world import SHAPES

@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -297,7 +298,8 @@ class RandomResizedCrop(PerImageTransform):
 
     def _resize(self, image: Image.Image, crop: "_Crop") -> UInt8[Tensor, "3 y x"]:
         """Return the crop of an image that was decoded in whole or in part."""
-        (height, width), transform = cast("Sequence[int]", self.transform.size), self.transform
+        transform = self.transform
+        height, width = cast("Sequence[int]", transform.size)
         left, top, right, bottom = crop.edges((image.height, image.width))
         if (image.height, image.width) != crop.size:  # edges lie between pixels
             resampling = _DCT_FILTERS[InterpolationMode(transform.interpolation)]
@@ -336,6 +338,11 @@ _BATCH_AUGMENTATIONS: dict[str, type[Augmentation]] = {
     augmentation.__name__: augmentation
     for augmentation in (RandomHorizontalFlip, RandomTranslate, Affine, RandomResizedCrop)
 }
+TORCHVISION_TRANSFORMS: dict[str, type[v2.Transform]] = {
+    name: member
+    for name, member in vars(v2).items()
+    if isinstance(member, type) and issubclass(member, v2.Transform)
+}
 
 
 def build_augmentation(spec: AugmentationSpec) -> Augmentation:
@@ -355,43 +362,35 @@ def build_augmentation(spec: AugmentationSpec) -> Augmentation:
         >>> build_augmentation("RandomInvert").transform
         RandomInvert(p=0.5)
     """
-    name = spec if isinstance(spec, str) else next(iter(spec), "")
-    of_torchvision = vars(v2).get(name)
-    if (
-        name in _BATCH_AUGMENTATIONS
-        or not isinstance(of_torchvision, type)
-        or not issubclass(of_torchvision, v2.Transform)
-    ):
-        known = [member for member in vars(v2) if member[0].isupper()]
-        return augmentation_from(_BATCH_AUGMENTATIONS, spec, "augmentation", more=known)
-    transform = of_torchvision
-    return augmentation_from({name: lambda **kw: PerImageTransform(transform(**kw))}, spec, "")
+
+    def per_image(transform: type[v2.Transform], **options: Any) -> Augmentation:
+        return PerImageTransform(transform(**options))
+
+    others = {
+        name: partial(per_image, transform)
+        for name, transform in TORCHVISION_TRANSFORMS.items()
+        if name not in _BATCH_AUGMENTATIONS
+    }
+    return build_from_spec({**_BATCH_AUGMENTATIONS, **others}, spec, "augmentation")
 
 
-def augmentation_from(
-    known: Mapping[str, Callable[..., Augmentation]],
-    spec: AugmentationSpec,
-    kind: str,
-    *,
-    more: Sequence[str] = (),
-) -> Augmentation:
-    """Return the augmentation that a config names, among some.
+Built = TypeVar("Built")
 
-    Args:
-        known: Constructor of each augmentation.
-        spec: A name, or a name with its options.
-        kind: What is named, for the message of errors.
-        more: Other names that a mistyped one may be like.
+
+def build_from_spec(
+    known: Mapping[str, Callable[..., Built]], spec: AugmentationSpec, kind: str
+) -> Built:
+    """Return what a config names among constructors, made with its options.
 
     Raises:
         ValueError: If the name is unknown or does not accept these options.
     """
-    parts = {spec: {}} if isinstance(spec, str) else dict(spec)
-    if len(parts) != 1:
-        raise ValueError(f"an augmentation is one name with its options, got {', '.join(parts)}")
-    ((name, options),) = parts.items()
+    named = {spec: {}} if isinstance(spec, str) else dict(spec)
+    if len(named) != 1:
+        raise ValueError(f"the {kind} must be one name with its options, got {', '.join(named)}")
+    ((name, options),) = named.items()
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}; {did_you_mean(name, [*known, *more])}")
+        raise ValueError(f"unknown {kind} {name!r}; {did_you_mean(name, known)}")
     try:
         return known[name](**options)
     except TypeError as error:
@@ -553,4 +552,4 @@ def build_batch_transform(spec: AugmentationSpec) -> Augmentation:
         >>> build_batch_transform({"RandomErasing": {"p": 0.25}}).p
         0.25
     """
-    return augmentation_from(_BATCH_TRANSFORMS, spec, "transform of a batch")
+    return build_from_spec(_BATCH_TRANSFORMS, spec, "transform of a batch")

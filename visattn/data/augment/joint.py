@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from visattn.data.augment.images import AugmentationSpec
+from visattn.data.augment.images import (
+    TORCHVISION_TRANSFORMS,
+    AugmentationSpec,
+    build_from_spec,
+)
 from visattn.data.regions.masks import mask_boxes
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.io.messages import did_you_mean
 from visattn.results.kinds import IGNORE_CLASS
 
 _GRAY = 127
@@ -57,13 +61,13 @@ class RegionSample:
     def __post_init__(self) -> None:
         """Check the sizes."""
         size = self.geometry.input_size
-        for name, part, shape in (
+        for name, tensor, shape in (
             ("image", self.image, (3, *size)),
             ("masks", self.masks, (len(self.boxes), *size)),
             ("boxes", self.boxes, (len(self.boxes), 4)),
         ):
-            if part is not None and part.shape != shape:
-                raise ValueError(f"{name} must be {shape}, got {tuple(part.shape)}")
+            if tensor is not None and tensor.shape != shape:
+                raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")
 
     @property
     def object_masks(self) -> Bool[Tensor, "n y x"]:
@@ -271,18 +275,12 @@ def _check_moved(image: Tensor, masks: Tensor | None) -> None:
 
 
 def _build_transform(spec: AugmentationSpec, mask_fill: int) -> v2.Transform:
-    parts = {spec: {}} if isinstance(spec, str) else dict(spec)
-    if len(parts) != 1:
-        raise ValueError(f"a transform is one name with its options, got {', '.join(parts)}")
-    ((name, options),) = parts.items()
-    transform = vars(v2).get(name)
-    if not (isinstance(transform, type) and issubclass(transform, v2.Transform)):
-        hint = did_you_mean(name, [member for member in vars(v2) if member[0].isupper()])
-        raise ValueError(f"unknown transform {name!r}; {hint}")  # noqa: TRY004 (a wrong name)
     # torchvision would fill both with 0: a class in label maps, and black in images.
     fill = {tv_tensors.Image: _GRAY, tv_tensors.Mask: mask_fill}
-    defaults = {"fill": fill} if "fill" in inspect.signature(transform).parameters else {}
-    try:
-        return transform(**{**defaults, **options})
-    except TypeError as error:
-        raise ValueError(f"{name} does not accept these options: {error}") from error
+
+    def build(transform: type[v2.Transform], **options: Any) -> v2.Transform:
+        fills = "fill" in inspect.signature(transform).parameters
+        return transform(**{"fill": fill, **options} if fills else options)
+
+    known = {name: partial(build, transform) for name, transform in TORCHVISION_TRANSFORMS.items()}
+    return build_from_spec(known, spec, "transform")

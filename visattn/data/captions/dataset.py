@@ -47,10 +47,16 @@ _BEFORE_LEFT = re.compile(  # "walks left", whereas "walks right behind" may mea
     re.IGNORECASE,
 )
 _AFTER_SIDE = re.compile(r"(?:\W*-|\W+(?:of|side|hand|handed|most|corner|edge)\b)", re.IGNORECASE)
-_AFTER_CORRECT = re.compile(  # a right angle, the right time
-    r"\W+(?:angles?|angled|triangles?|time|place|moment|amount|size|answer|choice|now|away)\b",
-    re.IGNORECASE,
-)
+# What no side has behind it, whatever stands before.
+_AFTER_NO_SIDE = {
+    "left": re.compile(  # the left over food, whereas a dog is "on the left over there"
+        r"\W+overs?\b(?!\s+(?:there|here|the|an?|his|her|its|their|by|on|in|at)\b)", re.IGNORECASE
+    ),
+    "right": re.compile(  # a right angle, the right time
+        r"\W+(?:angles?|angled|triangles?|time|place|moment|amount|size|answer|choice|now|away)\b",
+        re.IGNORECASE,
+    ),
+}
 # What stands beside left for "remaining" or "went away", and beside right for "exactly".
 _BEFORE_OTHER = {
     "left": re.compile(
@@ -98,7 +104,7 @@ def _is_side(match: re.Match[str]) -> bool:
         return True
     # The first of these tests that holds decides:
     #
-    #     "a right angle"                         correct: no side
+    #     "a right angle", "the left over food"   correct, remaining: no side
     #     "on the left", "the left wall"          a word stands beside it that only sides have
     #     "walks left in the park"                a movement, while "left in" may mean "remained"
     #     "two slices left", "right next to"      remaining, exactly: no side
@@ -107,7 +113,7 @@ def _is_side(match: re.Match[str]) -> bool:
     # Only 60 characters before: a pattern that ends in $ is tried from every place of its text.
     before = text[max(0, match.start() - 60) : match.start()]
     end = match.end()
-    if word == "right" and _AFTER_CORRECT.match(text, end):
+    if _AFTER_NO_SIDE[word].match(text, end):
         return False
     if _BEFORE_SIDE.search(before) or _AFTER_SIDE.match(text, end):
         return True
@@ -119,9 +125,9 @@ def _is_side(match: re.Match[str]) -> bool:
 def _opposite(match: re.Match[str]) -> str:
     word = match[0]
     opposite = _OPPOSITES[word.lower()]
-    return (
-        opposite.upper() if word.isupper() else opposite.title() if word[0].isupper() else opposite
-    )
+    if word.isupper():
+        return opposite.upper()
+    return opposite.title() if word[0].isupper() else opposite
 
 
 class CaptionedImages(Dataset[CaptionSample]):
@@ -193,12 +199,7 @@ class CaptionedPhotos(CaptionedImages):
     ) -> None:
         super().__init__(tuple(entries), resize)
         self.folder = Path(folder)
-        if missing := missing_photos(entries, folder):
-            examples = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            raise FileNotFoundError(
-                f"{len(missing):,} of {len(entries):,} photos are missing or empty in "
-                f"{folder}: {examples}{_folder_hint(self.folder, missing[0])}"
-            )
+        check_photos(entries, folder)
 
     def load_image(self, index: int) -> LoadedImage:
         """Return a photo at its own size.
@@ -218,21 +219,23 @@ class CaptionedPhotos(CaptionedImages):
         return resize_geometry(size, self.resize, orientation)
 
 
-def missing_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> list[str]:
-    """Return the files that are missing in the folder or empty; no photo is decoded.
+def check_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> None:
+    """Raise if a photo is missing in the folder or empty; none is decoded.
 
     Raises:
-        FileNotFoundError: If the folder itself is missing.
+        FileNotFoundError: If there is such a photo, or the folder itself is missing.
         ValueError: If the path of a file, or a link, leads outside of the folder.
-
-    Example:
-        >>> missing_photos([CaptionEntry("a", "a.png", ("A cat .",))], getfixture("tmp_path"))
-        ['a.png']
     """
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; give the folder of the photos")
     directory = SafeDirectory(folder)
-    return [entry.file for entry in entries if not _is_nonempty(directory.path(entry.file))]
+    missing = [entry.file for entry in entries if not _is_nonempty(directory.path(entry.file))]
+    if missing:
+        examples = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise FileNotFoundError(
+            f"{len(missing):,} of {len(entries):,} photos are missing or empty in {folder}: "
+            f"{examples}{_folder_hint(Path(folder), missing[0])}"
+        )
 
 
 def _is_nonempty(path: Path) -> bool:

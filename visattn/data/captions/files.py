@@ -357,7 +357,8 @@ def read_caption_splits(
         >>> {name: [entry.file for entry in split.entries] for name, split in splits.items()}
         {'train': ['train.jpg'], 'validation': ['val.jpg'], 'test': ['val.jpg']}
     """
-    files, folders = _paths_by_split(captions, "captions"), _paths_by_split(photos, "photos")
+    files = _paths_by_split(captions, "captions")
+    folders = _paths_by_split(photos, "photos")
     if "train" not in files or names[0] is None:
         raise ValueError(f"captions must include a train split, got {', '.join(files)}")
     entries_of = {
@@ -417,7 +418,7 @@ def _check_disjoint_from_train(splits: Mapping[Split, CaptionSplit]) -> None:
     }
     for split in resolved:
         if split != "train":
-            check_disjoint_splits({part: resolved[part] for part in ("train", split)})
+            check_disjoint_splits({name: resolved[name] for name in ("train", split)})
 
 
 def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[CaptionEntry]:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -165,7 +165,12 @@ class ClutteredMNIST(LabeledImages):
         self.distractor_source = digits if distractor_source is None else distractor_source
         if seed < 0:
             raise ValueError(f"seed must be at least 0, got {seed}")
-        _check_digit_fits(spec, (digits.shape[2], digits.shape[3]))
+        height, width = digits.shape[2:]
+        if height > spec.size[0] or width > spec.size[1]:
+            raise ValueError(
+                f"a digit of {(height, width)} pixels must fit on the canvas; got a canvas of "
+                f"{spec.size}"
+            )
         num_sources = len(self.distractor_source) - self.exclude_self
         source_size = tuple(self.distractor_source.shape[2:])
         if spec.num_distractors and (
@@ -231,12 +236,17 @@ class ClutteredMNIST(LabeledImages):
 
     def digest(self) -> str:
         """Return the SHA-256 of all first canvases and their labels, in hexadecimal."""
-        digest = hashlib.sha256(repr((len(self), *self.spec.size)).encode())
-        for chunk in torch.arange(len(self)).split(512):
-            images, labels = self[chunk.tolist()]
-            digest.update(images.numpy().tobytes())
-            digest.update(labels.numpy().astype("<i8").tobytes())
-        return digest.hexdigest()
+        return canvas_digest(self, self.spec.size)
+
+
+def canvas_digest(canvases: Any, size: tuple[int, int]) -> str:
+    """Return the SHA-256 of the first canvases of a dataset and their labels, in hexadecimal."""
+    digest = hashlib.sha256(repr((len(canvases), *size)).encode())
+    for chunk in torch.arange(len(canvases)).split(512):
+        images, labels, *_ = canvases[chunk.tolist()]
+        digest.update(images.numpy().tobytes())
+        digest.update(labels.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def crop_patches(
@@ -296,10 +306,3 @@ def _blend(
     if blend == "sum":
         return below + torch.minimum(headroom, above)
     return below + ((headroom.int() * above + 127) // 255).to(torch.uint8)
-
-
-def _check_digit_fits(spec: ClutterSpec, digit_size: tuple[int, int]) -> None:
-    if digit_size[0] > spec.size[0] or digit_size[1] > spec.size[1]:
-        raise ValueError(
-            f"a digit of {digit_size} pixels must fit on the canvas; got a canvas of {spec.size}"
-        )

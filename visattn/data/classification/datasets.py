@@ -30,10 +30,7 @@ class LabeledBatch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
-        return self._replace(
-            images=self.images.to(device, non_blocking=True),
-            labels=self.labels.to(device, non_blocking=True),
-        )
+        return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 class LabeledImages(Dataset[LabeledBatch]):

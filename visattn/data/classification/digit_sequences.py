@@ -1,6 +1,5 @@
 """Sequences of digits: several MNIST digits on one canvas, in a row or scattered."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Self, get_args
@@ -13,6 +12,7 @@ from torch.utils.data import Dataset
 from visattn.data.augment.images import Augmentation
 from visattn.data.classification.cluttered_mnist import (
     ClutterSpec,
+    canvas_digest,
     crop_patches,
     ink_boxes,
     paste,
@@ -115,9 +115,8 @@ class DigitSequenceBatch(NamedTuple):
         centers = (self.boxes[..., :2] + self.boxes[..., 2:]) / self.boxes.new_tensor(
             [width, height]
         )
-        present = (
-            torch.arange(self.boxes.shape[1], device=centers.device) < self.num_digits[:, None]
-        )
+        index = torch.arange(self.boxes.shape[1], device=centers.device)
+        present = index < self.num_digits[:, None]
         return torch.where(present.unsqueeze(-1), centers - 1, 0)
 
     def to(self, device: torch.device | str) -> Self:
@@ -233,7 +232,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
 
     def placements(self, indices: Sequence[int]) -> DigitPlacements:
         """Return the digits of the canvases with these indices, and where they lie."""
-        count, spec = self.spec.max_digits, self.spec
+        spec = self.spec
+        count = spec.max_digits
         uniforms = per_sample_uniforms(self.seed, indices, 2 + 4 * count)
         num_digits = (spec.min_digits + uniforms[:, 0] * (count - spec.min_digits + 1)).long()
         per_digit = uniforms[:, 2:].view(-1, 4, count).unbind(1)
@@ -248,7 +248,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         corners = self._scattered_corners(indices, num_digits, sizes)
         middle = (corners + sizes / 2)[..., 1].masked_fill(~self._present(num_digits), torch.inf)
         order = middle.argsort(dim=1, stable=True)
-        sources, scales = sources.gather(1, order), scales.gather(1, order)
+        sources = sources.gather(1, order)
+        scales = scales.gather(1, order)
         order = order.unsqueeze(-1).expand(-1, -1, 2)
         return DigitPlacements(
             num_digits, sources, scales, corners.gather(1, order), sizes.gather(1, order)
@@ -256,12 +257,7 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
 
     def digest(self) -> str:
         """Return the SHA-256 of all first canvases and their labels, in hexadecimal."""
-        digest = hashlib.sha256(repr((len(self), *self.spec.canvas.size)).encode())
-        for chunk in torch.arange(len(self)).split(512):
-            batch = self[chunk.tolist()]
-            digest.update(batch.images.numpy().tobytes())
-            digest.update(batch.labels.numpy().astype("<i8").tobytes())
-        return digest.hexdigest()
+        return canvas_digest(self, self.spec.canvas.size)
 
     def _present(self, num_digits: Int[Tensor, " b"]) -> Bool[Tensor, "b n"]:
         return torch.arange(self.spec.max_digits) < num_digits[:, None]

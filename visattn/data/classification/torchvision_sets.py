@@ -12,7 +12,8 @@ from torch import Tensor
 from visattn.io.safe_text import open_regular_file
 from visattn.results.kinds import Split
 
-_UINT8, _MAX_BYTES = 8, 2**30  # dtype code of uint8; largest file size
+_UINT8 = 8  # dtype code
+_MAX_BYTES = 2**30
 
 
 def read_idx_shape(path: Path, axes: int) -> tuple[int, ...]:
@@ -74,7 +75,8 @@ def check_mnist_files(folder: Path, *, train: bool, classes: int) -> None:
     labels = folder / f"{part}-labels-idx1-ubyte"
     if not (images.is_file() and labels.is_file()):
         return
-    (num_images, *_), (num_labels,) = read_idx_shape(images, 3), read_idx_shape(labels, 1)
+    num_images, *_ = read_idx_shape(images, 3)
+    (num_labels,) = read_idx_shape(labels, 1)
     if num_images != num_labels:
         raise ValueError(
             f"{images} holds {num_images:,} images, but {labels.name} holds {num_labels:,} labels; "

@@ -58,9 +58,9 @@ class PathList(Sequence[Path]):
     @overload
     def __getitem__(self, index: slice) -> "PathList": ...
     def __getitem__(self, index: int | slice) -> "Path | PathList":
-        """Return a path, or a list of some."""
+        """Return a path, or a list of several."""
         if isinstance(index, slice):
-            return PathList(self[each] for each in range(*index.indices(len(self))))
+            return PathList(self[number] for number in range(*index.indices(len(self))))
         position = range(len(self))[index]  # negative ones count from the end
         start, end = self._ends[position : position + 2]
         return Path(fsdecode(self._bytes[start:end].tobytes()))
@@ -264,8 +264,4 @@ def _leave_signals_to_trainer(_: int) -> None:
     running. A second SIGTERM ends the worker.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ignore_once)
-
-
-def _ignore_once(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))

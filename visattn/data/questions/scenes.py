@@ -491,20 +491,20 @@ class _QuestionDraw:
         """Return the shortest descriptions that name an object, without one of its attributes."""
         key = (index, without)
         if key not in self._names:
-            kinds = [kind for kind in ATTRIBUTES if kind != without]
+            attributes = [name for name in ATTRIBUTES if name != without]
             self._names[key] = next(
                 (
                     names
-                    for length in range(1, len(kinds) + 1)
-                    if (names := [*self._unique(index, combinations(kinds, length))])
+                    for length in range(1, len(attributes) + 1)
+                    if (names := [*self._unique(index, combinations(attributes, length))])
                 ),
                 [],
             )
         return self._names[key]
 
-    def _unique(self, index: int, kinds: Iterable[tuple[str, ...]]) -> Iterator[Description]:
-        for chosen in kinds:
-            name = Description(**{kind: getattr(self.objects[index], kind) for kind in chosen})
+    def _unique(self, index: int, chosen: Iterable[tuple[str, ...]]) -> Iterator[Description]:
+        for attributes in chosen:
+            name = Description(**{key: getattr(self.objects[index], key) for key in attributes})
             if sum(map(name.matches, self.objects)) == 1:
                 yield name
 
@@ -516,7 +516,7 @@ class _QuestionDraw:
         attribute = type_.removeprefix("query_")
         able = [i for i in range(len(self.objects)) if self.names(i, attribute)]
         if attribute == "size":  # larger objects are rarer in scenes
-            by_size = [[i for i in able if self.objects[i].size == size] for size in _SIZES]
+            by_size = [[i for i in able if self.objects[i].size == size] for size in RADII]
             if not all(by_size):
                 return None
             able = by_size[int(self.rng.integers(len(by_size)))]
@@ -530,9 +530,10 @@ class _QuestionDraw:
             self.objects[i] for i in self.rng.permutation(len(self.objects))[:2].tolist()
         )
         length = int(self.rng.integers(2, 4))
-        kinds = [ATTRIBUTES[i] for i in self.rng.permutation(len(ATTRIBUTES))[:length].tolist()]
-        true = Description(**{kind: getattr(first, kind) for kind in kinds})
-        false = true._replace(**{kinds[0]: getattr(second, kinds[0])})
+        order = self.rng.permutation(len(ATTRIBUTES))[:length].tolist()
+        attributes = [ATTRIBUTES[i] for i in order]
+        true = Description(**{key: getattr(first, key) for key in attributes})
+        false = true._replace(**{attributes[0]: getattr(second, attributes[0])})
         held_out = (false.color, false.shape) in HELD_OUT and not self.novel
         if held_out or any(map(false.matches, self.objects)):
             return None
@@ -581,6 +582,3 @@ class _QuestionDraw:
             return True
         about = {i for step in scene_referents(query, self.world) for i in step}
         return any((self.objects[i].color, self.objects[i].shape) in HELD_OUT for i in about)
-
-
-_SIZES = ("small", "medium", "large")

@@ -419,7 +419,7 @@ class _ObjectFacts(NamedTuple):
 @lru_cache(4096)
 def _question(type_: str, color: int, answer: str, second_step: tuple[int, ...] = ()) -> Question:
     referents = ((color,), second_step) if second_step else ((color,),)
-    group = _group_of(type_)
+    group = next(name for name, types in SORT_OF_CLEVR_GROUPS.items() if type_ in types)
     return Question(TEMPLATES[type_].format(_NAMES[color]), answer, type_, group, referents)
 
 
@@ -427,11 +427,9 @@ def _question(type_: str, color: int, answer: str, second_step: tuple[int, ...] 
 def _ternary_question(
     type_: str, pair: Sequence[int], objects: tuple[int, ...], surplus: int
 ) -> Question:
-    answer = str(len(objects) + surplus) if type_ != "line" else "yes" if objects else "no"
+    answer = str(len(objects) + surplus)
+    if type_ == "line":
+        answer = "yes" if objects else "no"
     text = TEMPLATES[type_].format(*(_NAMES[color] for color in pair))
     referents = (tuple(pair), objects) if objects else (tuple(pair),)
     return Question(text, answer, type_, "ternary", referents)
-
-
-def _group_of(type_: str) -> str:
-    return next(group for group, types in SORT_OF_CLEVR_GROUPS.items() if type_ in types)

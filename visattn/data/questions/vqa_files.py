@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
 
@@ -16,7 +16,6 @@ from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import read_json_object, short_repr
 
-QuestionFormat = Literal["vqa", "gqa"]
 _MAX_BYTES = 4 << 30  # the questions of GQA are over a gigabyte
 _TEMPLATE_FIELD = re.compile(r"\{id(?::0?\d{1,2})?\}")  # a width of at most 99
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
@@ -208,7 +207,8 @@ def _vqa_question(text: str, entry: dict[str, Any], location: str) -> Question:
         raise ValueError(f"{location} must be a list of objects with an answer: {short_repr(raw)}")
     normalized = tuple(map(normalize_answer, texts))
     best = entry.get("multiple_choice_answer")
-    answer = normalize_answer(best) if isinstance(best, str) else _most_frequent(normalized)
+    [(most_frequent, _)] = Counter(normalized).most_common(1)
+    answer = normalize_answer(best) if isinstance(best, str) else most_frequent
     type_ = entry.get("answer_type")
     return Question(text, answer, type_ if isinstance(type_, str) else "other", answers=normalized)
 
@@ -221,10 +221,6 @@ def _check_new(number: int | str, known: Collection[int | str], location: str) -
 def _check_words(text: str, location: str) -> None:
     if not split_words(text):
         raise ValueError(f"{location}: a question must have a word, got {short_repr(text)}")
-
-
-def _most_frequent(answers: Sequence[str]) -> str:
-    return Counter(answers).most_common(1)[0][0]
 
 
 def _file_name(template: str, number: int | str, location: str) -> str:

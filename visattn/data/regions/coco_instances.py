@@ -332,9 +332,9 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
         entries.append({"id": number, "file_name": file, "height": height, "width": width})
         rule = {"threshold": boxes.threshold, "relative": boxes.relative}
         rules += [] if rule in rules else [rule]
-        for each in boxes:
-            left, top, right, bottom = each.box
-            name = category_name(each.label)
+        for box in boxes:
+            left, top, right, bottom = box.box
+            name = category_name(box.label)
             annotations.append({
                 "id": len(annotations) + 1,
                 "image_id": number,
@@ -342,10 +342,10 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
                 "bbox": [left, top, right - left, bottom - top],
                 "area": (right - left) * (bottom - top),
                 "iscrowd": 0,
-                "score": each.score,
-                "peak": each.peak,
-                "text": each.label,
-                "index": each.map_index,
+                "score": box.score,
+                "peak": box.peak,
+                "text": box.label,
+                "index": box.map_index,
             })  # fmt: skip
     info = {"description": DESCRIPTION, "rules": rules}
     listed = [{"id": number, "name": name} for name, number in categories.items()]

@@ -66,7 +66,7 @@ class DetectionBatch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch with its tensors on another device; samples stay."""
-        moved = (part.to(device, non_blocking=True) for part in self[1:])
+        moved = (tensor.to(device, non_blocking=True) for tensor in self[1:])
         return type(self)(self.samples, *moved)
 
 
@@ -98,7 +98,8 @@ def collate_detections(samples: Sequence[DetectionSample]) -> DetectionBatch:
     centers = torch.zeros(len(samples), length, 4)
     objects = torch.zeros_like(labels)
     for row, (classes, boxes, kept) in enumerate(targets):
-        labels[row, : len(kept)], centers[row, : len(kept)] = classes, boxes
+        labels[row, : len(kept)] = classes
+        centers[row, : len(kept)] = boxes
         objects[row, : len(kept)] = kept
     images = torch.stack([sample.region.image for sample in samples])
     return DetectionBatch(tuple(samples), images, labels, centers, objects)
@@ -167,7 +168,7 @@ class SceneObjects(DetectionDataset):
         geometry = Geometry.identity((self.scenes.size, self.scenes.size))
         empty = torch.zeros(len(masks), 4)
         region = RegionSample(self.scenes.image(index), masks, empty, geometry).with_mask_boxes()
-        shapes = [self.class_names.index(each.shape) for each in self.scenes.world(index).objects]
+        shapes = [self.class_names.index(obj.shape) for obj in self.scenes.world(index).objects]
         return DetectionSample(
             f"{self.scenes.split}-{index}",
             region,
@@ -222,10 +223,10 @@ class AnnotatedObjects(DetectionDataset):
             image.name,
             image.load(self.input_size if self.transforms is None else None, masks=self.masks),
             torch.tensor(
-                [self.class_names.index(each.category) for each in image.objects],
+                [self.class_names.index(obj.category) for obj in image.objects],
                 dtype=torch.int64,
             ),
-            torch.tensor([each.crowd for each in image.objects], dtype=torch.bool),
+            torch.tensor([obj.crowd for obj in image.objects], dtype=torch.bool),
             image.boxes(),
             torch.tensor(image.areas(), dtype=torch.float32),
         )
@@ -289,12 +290,12 @@ def count_boxes(
     for image in images:
         region = region_of(image.size)
         number = 0
-        for each in image.objects:
-            reason = "crowds" if each.crowd else _no_target(each.box, region)
+        for obj in image.objects:
+            reason = "crowds" if obj.crowd else _no_target(obj.box, region)
             if reason:
                 reasons[reason] += 1
             else:
-                classes[each.category] += 1
+                classes[obj.category] += 1
                 number += 1
         numbers.append(number)
     filled = [index for index, number in enumerate(numbers) if number]

@@ -183,10 +183,10 @@ def check_polygons(
         >>> check_polygons([[7, 5], [0, 0, 3, 0, 0, 2]], (5, 7))
         ([[0, 0, 3, 0, 0, 2]], (0, 0, 3, 2))
     """
-    kept = [part for part in polygons if not _is_point_or_line(part)]
+    kept = [polygon for polygon in polygons if not _is_point_or_line(polygon)]
     if not kept and polygons:
         _check_corners(polygons[0])
-    edges = [_polygon_box(part, size) for part in kept]
+    edges = [_polygon_box(polygon, size) for polygon in kept]
     if not edges:
         return kept, None
     left, top, right, bottom = zip(*edges, strict=True)
@@ -283,10 +283,9 @@ def _polygon_box(polygon: Any, size: tuple[int, int]) -> Box:
 def _fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
     """Return the pixels whose centers are inside of a polygon, by the even-odd rule."""
     inside = np.zeros(size, dtype=bool)
-    (left, top), (right, bottom) = np.floor(corners.min(0)), np.ceil(corners.max(0))
-    y = np.clip((top, bottom), 0, size[0])
-    x = np.clip((left, right), 0, size[1])
-    (first, last), (left, right) = y.astype(int), x.astype(int)
+    ends = np.stack([np.floor(corners.min(0)), np.ceil(corners.max(0))])
+    left, right = np.clip(ends[:, 0], 0, size[1]).astype(int)
+    first, last = np.clip(ends[:, 1], 0, size[0]).astype(int)
     # Each edge marks, in the rows that it crosses, the first pixel center to its right. A row that
     # is crossed at x = 3 and x = 5:
     #

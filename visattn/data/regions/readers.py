@@ -91,10 +91,10 @@ more: ImageNet's street signs are rarely stop signs."""
 IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
     category: tuple(
         number
-        for part in parts
-        for number in ([part] if isinstance(part, int) else range(part[0], part[1] + 1))
+        for range_ in ranges
+        for number in ([range_] if isinstance(range_, int) else range(range_[0], range_[1] + 1))
     )
-    for category, parts in _RANGES.items()
+    for category, ranges in _RANGES.items()
 }
 """Class indices of each category."""
 
@@ -117,7 +117,7 @@ def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple
         return IMAGENET_CATEGORIES[category]
     if count == 1000 and category in _imagenet_indices():
         return (_imagenet_indices()[category],)
-    names_of_classes = ({part.strip().casefold() for part in name.split(",")} for name in classes)
+    names_of_classes = ({alias.strip().casefold() for alias in name.split(",")} for name in classes)
     return tuple(index for index, names in enumerate(names_of_classes) if category in names)
 
 
@@ -200,8 +200,7 @@ _Entry = tuple[str, str, tuple[int, int], _Objects]  # origin, name, size, objec
 def _default_folder(source: Path) -> Path:
     if source.is_file():
         return source.parent / "ILSVRC" / "Data" / "CLS-LOC" / "val"
-    parts = ["Data" if part == "Annotations" else part for part in source.parts]
-    return Path(*parts)
+    return Path(*("Data" if name == "Annotations" else name for name in source.parts))
 
 
 def _read_folder(folder: Path) -> Iterable[_Entry]:
@@ -410,7 +409,8 @@ def read_coco_images(
         ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    _check_files(annotated, folder)
+    if missing := [image.name for image in annotated if not image.path.is_file()]:
+        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
     return sorted(annotated, key=lambda image: image.name)
 
 
@@ -423,14 +423,7 @@ def read_images_with_masks(
 ) -> list[AnnotatedImage]:
     """Return images with one object each, whose mask is an image of the same name.
 
-    Args:
-        images: Folder of the images, searched recursively.
-        masks: Folder of the masks, with the same relative paths; suffixes may differ.
-        omit: A folder that is not searched for images.
-        onerror: Called with the error of each unreadable image or folder; raised by default.
-
-    Raises:
-        FileNotFoundError: If a folder does not exist, or an image has no mask.
+    Arguments as for `pair_masks`; unreadable images are left out if there is an `onerror`.
 
     Example:
         >>> from PIL import Image
@@ -441,20 +434,8 @@ def read_images_with_masks(
         >>> read_images_with_masks(folder / "images", folder / "masks")[0].region_masks()[0].all()
         np.True_
     """
-    folder = Path(images)
-    mask_folder = Path(masks)
-    if not mask_folder.is_dir():
-        raise FileNotFoundError(f"no folder of masks at {mask_folder}")
-    mask_files = {
-        path.relative_to(mask_folder).with_suffix(""): path for path in find_images(mask_folder)
-    }
     annotated: list[AnnotatedImage] = []
-    for path in find_images(folder, omit=omit, onerror=onerror):
-        if path.is_relative_to(mask_folder):
-            continue
-        mask = mask_files.get(path.relative_to(folder).with_suffix(""))
-        if mask is None:
-            raise FileNotFoundError(f"{path} has no mask with its name in {mask_folder}")
+    for path, mask in pair_masks(images, masks, omit=omit, onerror=onerror):
         try:
             size, _ = read_size(path)
         except ImageError as error:
@@ -462,9 +443,43 @@ def read_images_with_masks(
                 raise
             onerror(error)
             continue
-        name = path.relative_to(folder).as_posix()
+        name = path.relative_to(images).as_posix()
         annotated.append(AnnotatedImage(name, path, size, (AnnotatedObject("", mask),)))
     return sorted(annotated, key=lambda image: image.path)
+
+
+def pair_masks(
+    images: PathLike,
+    masks: PathLike,
+    *,
+    omit: PathLike | None = None,
+    onerror: Callable[[OSError], object] | None = None,
+) -> list[tuple[Path, Path]]:
+    """Return the image files of a folder, each with the mask of the same name in another folder.
+
+    Both folders are searched recursively; suffixes may differ.
+
+    Args:
+        images: Folder of the images.
+        masks: Folder of the masks, with the same relative paths; it may lie in that of the images.
+        omit: A folder that is not searched for images.
+        onerror: Called with the error of each folder that cannot be listed; raised by default.
+
+    Raises:
+        FileNotFoundError: If a folder does not exist, or an image has no mask.
+    """
+    for folder, content in ((images, "images"), (masks, "masks")):
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"no folder of {content} at {folder}")
+    by_name = {file.relative_to(masks).with_suffix(""): file for file in find_images(masks)}
+    files = find_images(images, omit=omit, skip=lambda path: path.samefile(masks), onerror=onerror)
+    names = {file: file.relative_to(images).with_suffix("") for file in files}
+    if missing := [file for file, name in names.items() if name not in by_name]:
+        raise FileNotFoundError(
+            f"{missing[0]} has no mask with its name in {masks}, like {len(missing)} of "
+            f"{len(files)} images"
+        )
+    return [(file, by_name[name]) for file, name in names.items()]
 
 
 def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
@@ -499,12 +514,6 @@ def _default_image_folder(path: Path) -> Path:
     root = path.parent.parent
     candidates = (root / name, root / "images" / name, path.parent / name)
     return next((folder for folder in candidates if folder.is_dir()), candidates[0])
-
-
-def _check_files(images: Sequence[AnnotatedImage], folder: Path) -> None:
-    missing = [image.name for image in images if not image.path.is_file()]
-    if missing:
-        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
 
 
 READERS = (

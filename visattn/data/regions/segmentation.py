@@ -22,7 +22,6 @@ from visattn.data.scenes.dataset import Scenes
 from visattn.images.reader import (
     ImageError,
     LoadedImage,
-    find_images,
     read_header,
     read_image,
     read_label_image,
@@ -53,10 +52,7 @@ class SegmentationBatch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
-        return self._replace(
-            images=self.images.to(device, non_blocking=True),
-            labels=self.labels.to(device, non_blocking=True),
-        )
+        return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 class SegmentationImages(Dataset[SegmentationBatch]):
@@ -181,15 +177,14 @@ class MaskFolder(SegmentationImages):
     ) -> None:
         super().__init__(resize, transforms, seed=seed, fallback=fallback)
         self.files = list(files)
-        known = range(num_classes)
-        mapping = {number: number for number in (*known, IGNORE_CLASS)}
-        mapping = mapping if class_map is None else dict(class_map)
-        wrong = [pair for pair in mapping.items() if not _is_class(pair, num_classes)]
-        if wrong:
-            raise ValueError(
-                f"class_map must map 0 to 255 to classes below {num_classes}, or {IGNORE_CLASS}; "
-                f"got {wrong[0][0]}: {wrong[0][1]}"
-            )
+        classes = (*range(num_classes), IGNORE_CLASS)
+        mapping = dict(zip(classes, classes, strict=True)) if class_map is None else class_map
+        for number, label in mapping.items():
+            if not 0 <= number <= 255 or label not in classes:
+                raise ValueError(
+                    f"class_map must map 0 to 255 to classes below {num_classes}, or "
+                    f"{IGNORE_CLASS}; got {number}: {label}"
+                )
         # -1 stands for numbers without a class, which would else be taken for class 0.
         self._table = np.full(256, -1, np.int16)
         self._table[list(mapping)] = list(mapping.values())
@@ -232,10 +227,11 @@ class MaskFolder(SegmentationImages):
         with ThreadPoolExecutor(_MASK_THREADS) as threads:
             deque(threads.map(self._check_header, self.files), maxlen=0)  # raises the first error
             for chunk in map(Tensor.tolist, order.split(_MIN_MASKS)):
-                for index, part in zip(chunk, threads.map(self._count_numbers, chunk), strict=True):
-                    numbers += part
+                counted = threads.map(self._count_numbers, chunk)
+                for index, of_mask in zip(chunk, counted, strict=True):
+                    numbers += of_mask
                     # Examples are masks with a class besides 0, which is mostly background.
-                    filled += [index] if self._per_class(part)[1:IGNORE_CLASS].any() else []
+                    filled += [index] if self._per_class(of_mask)[1:IGNORE_CLASS].any() else []
                 read += len(chunk)
                 if self._per_class(numbers)[classes].all():
                     break
@@ -385,34 +381,6 @@ def label_map(
     for mask, number, below in objects:
         own = int(mask.sum()) + (labels.numel() if below else 0)
         covered = mask & (rank >= own)
-        labels[covered], rank[covered] = number, own
+        labels[covered] = number
+        rank[covered] = own
     return labels
-
-
-def pair_masks(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Return the image files of a folder, each with the mask of the same name in another folder.
-
-    Args:
-        images: Folder of images, searched recursively.
-        masks: Folder of masks with the same relative paths; suffixes may differ.
-
-    Raises:
-        FileNotFoundError: If a folder does not exist, or an image has no mask.
-    """
-    for folder, content in ((images, "images"), (masks, "masks")):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"no folder of {content} at {folder}")
-    by_name = {file.relative_to(masks).with_suffix(""): file for file in find_images(masks)}
-    files = find_images(images, omit=masks)
-    missing = [file for file in files if file.relative_to(images).with_suffix("") not in by_name]
-    if missing:
-        raise FileNotFoundError(
-            f"{missing[0]} has no mask with its name in {masks}, like {len(missing)} of "
-            f"{len(files)} images"
-        )
-    return [(file, by_name[file.relative_to(images).with_suffix("")]) for file in files]
-
-
-def _is_class(pair: tuple[int, int], num_classes: int) -> bool:
-    number, label = pair
-    return 0 <= number <= 255 and (0 <= label < num_classes or label == IGNORE_CLASS)

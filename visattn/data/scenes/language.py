@@ -262,7 +262,7 @@ def _satisfying_pairs(claim: Claim, things: Sequence[SceneObject]) -> list[tuple
 def _parse_mention(match: re.Match[str], name: str) -> Mention:
     before = match.string[: match.start(name)].split()
     attributes = {
-        part: match[f"{name}_{part}"] or "" for part in ("shape", "color", "texture", "size")
+        key: match[f"{name}_{key}"] or "" for key in ("shape", "color", "texture", "size")
     }
     return Mention(**attributes, span=(len(before), len(before) + len(match[name].split())))
 

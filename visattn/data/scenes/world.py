@@ -247,27 +247,10 @@ def _local_coordinates(obj: SceneObject, size: int) -> tuple[slice, slice, Plane
     return rows, columns, SIGNED_DISTANCES[obj.shape](u, v) * r, u, v
 
 
-def _circle(u: Plane, v: Plane) -> Plane:
-    return np.hypot(u, v) - 1.0
-
-
-def _square(u: Plane, v: Plane) -> Plane:
-    return np.maximum(np.abs(u), np.abs(v)) - 0.7
-
-
-def _triangle(u: Plane, v: Plane) -> Plane:
-    # Distances from the three edges, 120 degrees apart: (0, 1) and (+-sin 60, -cos 60).
-    return np.maximum(v, 0.866 * np.abs(u) - 0.5 * v) - 0.5
-
-
 def _cross(u: Plane, v: Plane) -> Plane:
     a = np.abs(u)
     b = np.abs(v)
     return np.minimum(np.maximum(a - 0.9, b - 0.3), np.maximum(b - 0.9, a - 0.3))
-
-
-def _ring(u: Plane, v: Plane) -> Plane:
-    return np.abs(np.hypot(u, v) - 0.74) - 0.26
 
 
 def _star(u: Plane, v: Plane) -> Plane:
@@ -287,11 +270,12 @@ def _star(u: Plane, v: Plane) -> Plane:
 
 
 SIGNED_DISTANCES: dict[str, Callable[[Plane, Plane], Plane]] = {
-    "circle": _circle,
-    "square": _square,
-    "triangle": _triangle,
+    "circle": lambda u, v: np.hypot(u, v) - 1.0,
+    "square": lambda u, v: np.maximum(np.abs(u), np.abs(v)) - 0.7,
+    # Distances from the three edges, 120 degrees apart: (0, 1) and (+-sin 60, -cos 60).
+    "triangle": lambda u, v: np.maximum(v, 0.866 * np.abs(u) - 0.5 * v) - 0.5,
     "cross": _cross,
-    "ring": _ring,
+    "ring": lambda u, v: np.abs(np.hypot(u, v) - 0.74) - 0.26,
     "star": _star,
 }
 

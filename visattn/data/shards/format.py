@@ -41,7 +41,8 @@ ROW = np.dtype(
         ("label", "<i4"),  # -1 without classes
     ]
 )
-MAX_IMAGE_BYTES, MAX_RECORD_BYTES = 256 * 2**20, 16 * 2**20  # of one sample
+MAX_IMAGE_BYTES = 256 * 2**20  # of one sample
+MAX_RECORD_BYTES = 16 * 2**20
 MAX_INFO_BYTES = 64 * 2**20
 
 ShardKind = Literal["captions", "classes"]

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from visattn.data.captions.batch import split_words
-from visattn.data.captions.dataset import missing_photos
+from visattn.data.captions.dataset import check_photos
 from visattn.data.captions.files import CaptionEntry, check_disjoint_splits
 from visattn.data.classification.datasets import find_classes, list_labeled_files
 from visattn.data.shards.format import ShardKind
@@ -162,11 +162,7 @@ def caption_plan(splits: Mapping[str, Sequence[CaptionEntry]], photos: PathLike)
     """
     check_disjoint_splits(splits)
     for entries in splits.values():
-        if missing := missing_photos(entries, photos):
-            raise FileNotFoundError(
-                f"{len(missing):,} of {len(entries):,} photos are missing or empty in {photos}: "
-                f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
-            )
+        check_photos(entries, photos)
     sources = {
         split: ShardSource(
             [Path(photos, entry.file) for entry in entries],
@@ -177,14 +173,11 @@ def caption_plan(splits: Mapping[str, Sequence[CaptionEntry]], photos: PathLike)
         )
         for split, entries in splits.items()
     }
-    return ShardPlan(
-        "captions", sources, word_counts={s: _count_words(e) for s, e in splits.items()}
-    )
-
-
-def _count_words(entries: Sequence[CaptionEntry]) -> dict[str, int]:
-    captions = (caption for entry in entries for caption in entry.captions)
-    return dict(Counter(word for caption in captions for word in split_words(caption)))
+    word_counts: dict[str, dict[str, int]] = {}
+    for split, entries in splits.items():
+        captions = (caption for entry in entries for caption in entry.captions)
+        word_counts[split] = dict(Counter(w for caption in captions for w in split_words(caption)))
+    return ShardPlan("captions", sources, word_counts=word_counts)
 
 
 def folder_plan(root: PathLike, splits: Mapping[str, str]) -> ShardPlan:

@@ -12,13 +12,12 @@ from visattn.data.augment.joint import JointTransforms
 from visattn.data.loading.loader import OnError
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.coco_instances import read_category_names
-from visattn.data.regions.readers import check_photo_sizes, read_coco_images
+from visattn.data.regions.readers import check_photo_sizes, pair_masks, read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,
     MaskFolder,
     SceneSegmentation,
     SegmentationImages,
-    pair_masks,
 )
 from visattn.images.resize import ResizeMode
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, Split
