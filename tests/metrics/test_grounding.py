@@ -1,4 +1,4 @@
-"""Mask coverage, attention correctness and pointing against counting."""
+"""Box coverage, attention correctness and pointing against counting."""
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from visattn.metrics.grounding import (
     attention_correctness,
     box_coverage,
     box_target,
-    mask_coverage,
     paper_correctness,
     pointing_hit,
     uniform_baseline,
@@ -34,31 +33,16 @@ def filled(boxes: Tensor) -> Tensor:
     return mask
 
 
-@given(corners=BOXES, grid=st.sampled_from([(1, 1), (3, 5), (4, 6), (12, 10), (60, 60), (2, 30)]))
+@given(corners=BOXES, grid=GRIDS)
 def test_union_of_boxes_equals_counted_squares(
     corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
 ) -> None:
     boxes = ordered(corners)
     rows, columns = grid
-    counted = filled(boxes).double().reshape(rows, 60 // rows, columns, 60 // columns)
-    torch.testing.assert_close(box_coverage(boxes, grid), counted.mean((1, 3)))
-
-
-@given(corners=BOXES, grid=GRIDS)
-def test_boxes_and_masks_agree_on_every_grid(
-    corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
-) -> None:
-    boxes = ordered(corners)
-    by_mask = mask_coverage(filled(boxes), grid)
-    torch.testing.assert_close(box_coverage(boxes, grid).float(), by_mask, atol=1e-6, rtol=0)
-
-
-@given(grid=GRIDS, y=st.integers(1, 17), x=st.integers(1, 17))
-def test_mask_coverage_keeps_the_area(grid: tuple[int, int], y: int, x: int) -> None:
-    mask = torch.rand(3, y, x, generator=torch.Generator().manual_seed(y * x)) > 0.5
-    coverage = mask_coverage(mask, grid)
-    assert coverage.shape == (3, *grid)
-    torch.testing.assert_close(coverage.mean((-2, -1)), mask.float().mean((-2, -1)))
+    # Squares divided as often as there are cells, so that each part lies in one cell.
+    parts = filled(boxes).double().repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    counted = parts.reshape(rows, 60, columns, 60).mean((1, 3))
+    torch.testing.assert_close(box_coverage(boxes, grid), counted)
 
 
 def test_coverage_by_hand() -> None:
@@ -69,7 +53,7 @@ def test_coverage_by_hand() -> None:
 
 
 def test_uniform_attention_scores_the_baseline_and_all_inside_scores_one() -> None:
-    coverage = mask_coverage(torch.eye(7, dtype=torch.bool), (7, 7))
+    coverage = torch.eye(7)
     even = torch.full((7, 7), 1 / 49)
     torch.testing.assert_close(attention_correctness(even, coverage), uniform_baseline(coverage))
     torch.testing.assert_close(attention_correctness(coverage / 7, coverage), torch.tensor(1.0))
@@ -86,7 +70,7 @@ def test_each_map_of_a_batch_has_its_own_score() -> None:
 def test_rounding_of_half_precision_is_divided_out() -> None:
     even = torch.full((6, 20), 1 / 120, dtype=torch.bfloat16)
     assert even.float().sum() > 1.003
-    coverage = mask_coverage(torch.ones(6, 20, dtype=torch.bool).tril(), (6, 20))
+    coverage = torch.ones(6, 20).tril()
     for weights in (even, even.float()):
         scores = attention_correctness(weights, coverage)
         torch.testing.assert_close(scores, uniform_baseline(coverage))

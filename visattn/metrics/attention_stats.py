@@ -1,8 +1,9 @@
 """Attention statistics of each layer and head of a model, averaged over images."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from visattn.recording.recorder import record
 from visattn.results.attention_map import AttentionMap
 
 SATURATION_THRESHOLD = 0.9  # of the weight of a row on a single key
+_MEASURES = ("entropy", "saturated", "distance", "pixels", "diversity", "sink")
 
 
 def attention_entropy(
@@ -141,8 +143,7 @@ class LayerDiagnostics:
 
     def measures(self) -> dict[str, Float[Tensor, " h"]]:
         """Return all statistics by name; those of the prefix tokens are named `to ROLE`."""
-        names = ("entropy", "saturated", "distance", "pixels", "diversity", "sink")
-        statistics = {name: getattr(self, name) for name in names}
+        statistics = {name: getattr(self, name) for name in _MEASURES}
         return statistics | {f"to {role}": fraction for role, fraction in self.before.items()}
 
 
@@ -158,7 +159,8 @@ def diagnose_layers(
         Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.5 (distance); Zhai et al. 2023,
         arXiv:2303.06296 (entropy); Darcet et al. 2024, arXiv:2309.16588 (registers and sinks).
     """
-    sums: dict[str, LayerDiagnostics] = {}
+    measured: dict[str, list[tuple[int, LayerDiagnostics]]] = {}
+    layers = {layer.site: layer for layer in subject.info.attention_layers}
     count = 0
     for images in batches:
         input_size = (images.shape[2], images.shape[3])
@@ -168,19 +170,18 @@ def diagnose_layers(
         for attention_map, weights in zip(recording.maps, recording.weights, strict=True):
             if attention_map.kind != "tokens" or weights.ndim != 4:
                 continue
-            layer = _layer_at(subject.info.attention_layers, attention_map.site)
+            layer = layers.get(attention_map.site)
             means = layer_diagnostics(attention_map, weights, input_size, layer)
             # A module that runs several times in one pass has a map for each call.
             key = f"{attention_map.site}:{attention_map.info.call or 0}"
-            batch_sum = _scale(means, float(len(images)))
-            sums[key] = _add(sums[key], batch_sum) if key in sums else batch_sum
-    if not sums:
+            measured.setdefault(key, []).append((len(images), means))
+    if not measured:
         raise ValueError(
             f"{subject.info.name} must have attention among tokens, "
             f"but none was recorded over {count} images; "
             "diagnostics need a transformer and at least one image"
         )
-    return tuple(_scale(layer_sum, 1 / count) for layer_sum in sums.values())
+    return tuple(_mean(batches, count) for batches in measured.values())
 
 
 def layer_diagnostics(
@@ -209,13 +210,19 @@ def layer_diagnostics(
     if first in (0, len(roles)):  # the rows are the patches, or all tokens
         distance, pixels = (
             mean_attention_distance(
-                patch_weights[:, :, first:], *_positions(query_grid, key_grid, size)
+                patch_weights[:, :, first:],
+                _cell_centers(query_grid, size),
+                _cell_centers(key_grid, size),
             ).nanmean(0)
             for size in (query_grid, input_size)
         )
     received = received_attention(weights)
     window = layer.window_size if layer is not None else None
     reachable = None if window is None else len(roles) + window[0] * window[1]
+    to_prefix: dict[str, Tensor] = {}
+    for role in dict.fromkeys(roles):
+        columns = [index for index, other in enumerate(roles) if other == role]
+        to_prefix[role] = received[..., columns].sum(-1).mean(0)
     return LayerDiagnostics(
         attention_map.site,
         attention_entropy(weights, reachable).mean((0, 2)),
@@ -224,26 +231,8 @@ def layer_diagnostics(
         pixels,
         head_diversity(weights),
         received.amax(-1).mean(0),
-        {role: _received_by_role(received, roles, role) for role in dict.fromkeys(roles)},
+        to_prefix,
     )
-
-
-def _layer_at(layers: Sequence[AttentionLayer], site: str) -> AttentionLayer | None:
-    return next((layer for layer in layers if layer.site == site), None)
-
-
-def _received_by_role(
-    received: Float[Tensor, "b h m"], roles: tuple[str, ...], role: str
-) -> Float[Tensor, " h"]:
-    columns = [index for index, token_role in enumerate(roles) if token_role == role]
-    return received[..., columns].sum(-1).mean(0)
-
-
-def _positions(
-    query_grid: tuple[int, int], key_grid: tuple[int, int], size: tuple[int, int]
-) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "m 2"]]:
-    """Return the cell centers of two grids that cover the same area of this size."""
-    return _cell_centers(query_grid, size), _cell_centers(key_grid, size)
 
 
 def _cell_centers(grid: tuple[int, int], size: tuple[int, int]) -> Float[Tensor, "n 2"]:
@@ -254,21 +243,15 @@ def _cell_centers(grid: tuple[int, int], size: tuple[int, int]) -> Float[Tensor,
     return torch.cartesian_prod(y, x)
 
 
-def _scale(layer: LayerDiagnostics, factor: float) -> LayerDiagnostics:
-    before = {role: fraction * factor for role, fraction in layer.before.items()}
-    # Measures of prefix tokens are no fields: they lie in `before`.
-    fields = {
-        name: values * factor for name, values in layer.measures().items() if name in vars(layer)
-    }
-    return replace(layer, **fields, before=before)
+def _mean(batches: Sequence[tuple[int, LayerDiagnostics]], count: int) -> LayerDiagnostics:
+    """Return the mean over images of a layer, from the means of batches and their sizes."""
 
+    def mean(values: Callable[[LayerDiagnostics], Tensor]) -> Tensor:
+        total = torch.zeros(())
+        for size, layer in batches:
+            total = total + size * values(layer)
+        return total * (1 / count)
 
-def _add(first: LayerDiagnostics, second: LayerDiagnostics) -> LayerDiagnostics:
-    before = {role: fraction + second.before[role] for role, fraction in first.before.items()}
-    addends = second.measures()
-    fields = {
-        name: values + addends[name]
-        for name, values in first.measures().items()
-        if name in vars(first)
-    }
-    return replace(first, **fields, before=before)
+    _, first = batches[0]
+    before = {role: mean(lambda layer, role=role: layer.before[role]) for role in first.before}
+    return replace(first, before=before, **{name: mean(attrgetter(name)) for name in _MEASURES})

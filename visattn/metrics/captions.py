@@ -218,9 +218,8 @@ def java_score(
         return f"the Java program failed: {error}"
     # SPICE returns scores in the order of the sorted ids, METEOR in that of the captions.
     images = sorted(captions) if name == "SPICE" else list(captions)
-    scores = {image: _score_value(result) for image, result in zip(images, results, strict=True)}
+    scores = {
+        image: float(result["All"]["f"] if isinstance(result, dict) else result)
+        for image, result in zip(images, results, strict=True)
+    }
     return JavaScore(float(corpus), [scores[image] for image in captions])
-
-
-def _score_value(result: Any) -> float:
-    return float(result["All"]["f"]) if isinstance(result, dict) else float(result)

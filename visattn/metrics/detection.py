@@ -164,15 +164,13 @@ def _match(pair: _ImagePair, area_range: tuple[float, float]) -> _Matched:
     """Match detections to objects at all thresholds."""
     low, high = area_range
     ignored_true = pair.crowd | (pair.true_area < low) | (pair.true_area > high)
-    order = np.argsort(ignored_true, kind="stable")  # objects that count come first
-    iou, crowd, ignored_true = pair.iou[:, order], pair.crowd[order], ignored_true[order]
     correct = np.zeros((len(IOU_THRESHOLDS), len(pair.score)), dtype=bool)
     ignored = np.broadcast_to((pair.area < low) | (pair.area > high), correct.shape).copy()
-    candidates = np.flatnonzero((iou >= IOU_THRESHOLDS[0]).any(1))
+    candidates = np.flatnonzero((pair.iou >= IOU_THRESHOLDS[0]).any(1))
     for level, threshold in enumerate(IOU_THRESHOLDS):
-        free = np.ones(len(order), dtype=bool)
+        free = np.ones(len(ignored_true), dtype=bool)
         for row in candidates:
-            column = _best_object(iou[row], free | crowd, ignored_true, threshold)
+            column = _best_object(pair.iou[row], free | pair.crowd, ignored_true, threshold)
             if column is not None:
                 free[column] = False
                 correct[level, row] = not ignored_true[column]
@@ -188,7 +186,7 @@ def _best_object(
 ) -> int | None:
     """Return the last object of the largest sufficient IoU, an ignored one only if need be."""
     for group in (free & ~ignored, free & ignored):
-        columns = np.flatnonzero(group & (overlaps >= min(threshold, 1 - 1e-10)))
+        columns = np.flatnonzero(group & (overlaps >= threshold))
         if len(columns):
             # In pycocotools a later object of the same overlap replaces the one before.
             best = columns[overlaps[columns] == overlaps[columns].max()]

@@ -54,8 +54,8 @@ def linear_imputation(
     with without_autocast(images.device):
         values = at_least_float32(images)
         masks = known[:, None]
-        parts = (slice(first, first + size) for first in range(0, len(images), size))
-        solution = torch.cat([_solve(values[part], masks[part], tolerance) for part in parts])
+        batches = zip(values.split(size), masks.split(size), strict=True)
+        solution = torch.cat([_solve(*batch, tolerance) for batch in batches])
     return torch.where(known[:, None], images, solution.to(images))
 
 
@@ -308,8 +308,8 @@ def spearman_correlation(
     Source:
         Adebayo et al. 2018, arXiv:1810.03292, section 2, as a similarity of maps.
     """
-    a, b = (average_ranks(part.double()) for part in (values, others))
-    a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
+    ranks = (average_ranks(maps.double()) for maps in (values, others))
+    a, b = (rank - rank.mean(1, keepdim=True) for rank in ranks)
     spread = (a.square().sum(1) * b.square().sum(1)).sqrt()
     return ((a * b).sum(1) / spread.where(spread > 0, 1.0)).to(values)
 
@@ -406,9 +406,9 @@ def perturbation_curve(
     size = (start.shape[2], start.shape[3])
     points = [start.new_zeros(0, len(start))]
     with torch.no_grad():
-        for part in filter(len, shares.split(variants_per_batch)):
-            variants = torch.where(removal_mask(ranks, part, size)[:, :, None], end, start)
-            points.append(score_function(variants.flatten(0, 1)).view(len(part), len(start)))
+        for chunk in filter(len, shares.split(variants_per_batch)):
+            variants = torch.where(removal_mask(ranks, chunk, size)[:, :, None], end, start)
+            points.append(score_function(variants.flatten(0, 1)).view(len(chunk), len(start)))
     return torch.cat(points).T
 
 
@@ -521,12 +521,12 @@ def road_scores(
     with torch.no_grad():
         for name, order in (("road_lowest", last_first), ("road_highest", ranks)):
             scores: list[Tensor] = []
-            for part in fractions.split(variants_per_batch):
-                removed = removal_mask(order, part, size).flatten(0, 1)
-                repeated = images.repeat(len(part), 1, 1, 1)
+            for chunk in fractions.split(variants_per_batch):
+                removed = removal_mask(order, chunk, size).flatten(0, 1)
+                repeated = images.repeat(len(chunk), 1, 1, 1)
                 imputed = linear_imputation(repeated, ~removed, tolerance=_TOLERANCE)
-                imputed += noise.repeat(len(part), 1, 1, 1)
+                imputed += noise.repeat(len(chunk), 1, 1, 1)
                 variants = torch.where(removed[:, None], imputed, repeated)
-                scores.append(score_function(variants).view(len(part), len(images)))
+                scores.append(score_function(variants).view(len(chunk), len(images)))
             means[name] = torch.cat(scores).mean(0)
     return {"road": means["road_lowest"] - means["road_highest"], **means}

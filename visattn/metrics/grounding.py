@@ -12,24 +12,6 @@ from visattn.functional.numerics import at_least_float32
 PAPER_SIZE = 224  # image side in pixels for which attention correctness was defined
 
 
-def mask_coverage(mask: Bool[Tensor, "*b y x"], grid: tuple[int, int]) -> Float[Tensor, "*b gy gx"]:
-    """Return the fraction of the area of each cell inside a mask, exact for partial pixels too.
-
-    Args:
-        mask: Mask over the pixels of the network input, True inside.
-        grid: Number of rows and columns of cells that cover the same area.
-
-    Example:
-        >>> mask_coverage(torch.tensor([[True, False, False]]), (1, 2))
-        tensor([[0.6667, 0.0000]])
-    """
-    height, width = mask.shape[-2:]
-    rows = _overlap(grid[0], height)
-    columns = _overlap(grid[1], width)
-    fractions = rows.to(mask.device) @ mask.double() @ columns.T.to(mask.device)
-    return fractions.to(torch.get_default_dtype())
-
-
 def box_coverage(
     boxes: Float[Tensor, "*b n 4"], grid: tuple[int, int]
 ) -> Float[Tensor, "*b gy gx"]:
@@ -193,14 +175,6 @@ def pointing_hit(
     x = ((peak % columns + 0.5) / columns).unsqueeze(-1)
     x0, y0, x1, y1 = boxes.unbind(-1)
     return ((x0 <= x) & (x <= x1) & (y0 <= y) & (y <= y1)).any(-1)
-
-
-def _overlap(cells: int, pixels: int) -> Float[Tensor, "cells pixels"]:
-    """Return the fraction of each cell that each pixel covers, along one axis."""
-    cell_starts = torch.arange(cells, dtype=torch.float64)[:, None] / cells
-    pixel_starts = torch.arange(pixels, dtype=torch.float64) / pixels
-    ends = torch.minimum(cell_starts + 1 / cells, pixel_starts + 1 / pixels)
-    return (ends - torch.maximum(cell_starts, pixel_starts)).clamp(min=0) * cells
 
 
 @lru_cache(16)

@@ -277,7 +277,8 @@ def thing_scores(
             "there must be two things or more, and a mask for each of their maps; got "
             f"{len(maps)} maps and {len(masks)} masks"
         )
-    rule, placed = rule or LocalizationRule(), [each.resize_to_image().cpu() for each in maps]
+    rule = rule or LocalizationRule()
+    placed = [attention_map.resize_to_image().cpu() for attention_map in maps]
     pairs = [(index, index) for index in range(len(maps))]
     scores: dict[str, float] = {}
     for prefix, chosen in (("", pairs), ("other_", [*permutations(range(len(maps)), 2)])):

@@ -256,9 +256,8 @@ def weighted_ngrams(ngrams: NgramCounts, idf: IdfTable) -> WeightedNgrams:
         >>> weighted_ngrams(ngram_counts(["a", "dog"]), idf).weights[0]
         {('a',): 0.5, ('dog',): 2.0}
     """
-    known, unseen = idf.weights.get, idf.unseen_weight
     weights = [
-        {gram: count * known(gram, unseen) for gram, count in counts.items()}
+        {gram: count * idf.weights.get(gram, idf.unseen_weight) for gram, count in counts.items()}
         for counts in ngrams.counts
     ]
     norms = [math.sqrt(sum(weight * weight for weight in row.values())) for row in weights]

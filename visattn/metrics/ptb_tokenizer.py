@@ -146,7 +146,8 @@ def _alternatives(words: str) -> str:
     return "|".join(sorted(words.split(), key=len, reverse=True))
 
 
-_L, _W = "[A-Za-zé]", "[A-Za-z0-9é]"
+_L = "[A-Za-zé]"
+_W = "[A-Za-z0-9é]"
 _A = "['’]"  # the right curly quote is an apostrophe too
 _CLITIC = r"'(?i:[msd]|re|ve|ll)(?![A-Za-z])|’(?i:[msd]|re|ve|ll)"
 _NUMBER = r"(?:[0-9]*(?:[.:,][0-9]+)+|[0-9]+)"
@@ -290,7 +291,9 @@ def _token_ends(shape: str, start: int) -> tuple[int, ...]:
 def _character_kind(character: str) -> str:
     if character.isalpha():
         return "letter"
-    return "digit" if character.isdigit() else "apostrophe" if character in "'’" else "other"
+    if character.isdigit():
+        return "digit"
+    return "apostrophe" if character in "'’" else "other"
 
 
 # The official list without four tokens that never occur: brackets become lower case and are kept.

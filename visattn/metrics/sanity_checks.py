@@ -33,7 +33,7 @@ def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str
     if num_groups < 1 or not sites:
         raise ValueError(f"steps must be at least 1, and the model have weights; got {num_groups=}")
     count = min(num_groups, len(sites))
-    ends = [-(-len(sites) * part // count) for part in range(count + 1)]
+    ends = [-(-len(sites) * group // count) for group in range(count + 1)]
     return [tuple(sites[a:b]) for a, b in pairwise(ends)]
 
 
@@ -105,8 +105,8 @@ def cascading_randomization(
     intact = maps()
     likeness: list[Tensor] = []
     done: tuple[str, ...] = ()
-    for part in cascading_module_groups(model, num_steps):
-        done += part
+    for group in cascading_module_groups(model, num_steps):
+        done += group
         # Earlier groups come first in `done`: with the same seed they are shuffled as before.
         with shuffle_weights(model, done, seed):
             likeness.append(map_similarity(intact, maps()))
@@ -128,5 +128,5 @@ def map_similarity(
     size = (maps.shape[1], maps.shape[2])
     if others.shape[1:] != maps.shape[1:]:
         others = interpolate(others[:, None], size, mode="bilinear", align_corners=False)[:, 0]
-    a, b = (part.nan_to_num(0.0, 0.0, 0.0).flatten(1) for part in (maps, others))
-    return spearman_correlation(a, b)
+    finite = (values.nan_to_num(0.0, 0.0, 0.0).flatten(1) for values in (maps, others))
+    return spearman_correlation(*finite)
