@@ -64,21 +64,17 @@ def register_models() -> list[str]:
         >>> model(torch.zeros(1, 3, 32, 32)).shape
         torch.Size([1, 10])
     """
-    return [_register(f"visattn_{_timm_name(preset)}", preset) for preset in VIT_PRESETS]
+    return [_register(preset) for preset in VIT_PRESETS]
 
 
-def _timm_name(preset: str) -> str:
-    return preset if preset.startswith(("cct_", "vit_", "sl_")) else f"vit_{preset}"
-
-
-def _register(name: str, preset: str) -> str:
+def _register(preset: str) -> str:
+    has_family = preset.startswith(("cct_", "vit_", "sl_"))
+    name = f"visattn_{preset}" if has_family else f"visattn_vit_{preset}"
     if is_model(name):
         return name
 
     def create(
-        pretrained: bool = False,
-        num_classes: int = 1000,
-        **options: Any,
+        pretrained: bool = False, num_classes: int = 1000, **options: Any
     ) -> ImageClassifier:
         if pretrained:
             raise ValueError(

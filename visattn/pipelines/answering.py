@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.vqa.model import VQAModel
-from visattn.pipelines.captioning import caption
+from visattn.pipelines.captioning import caption, check_processor
 from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap, truncate_text
@@ -109,9 +109,8 @@ def ask(
         raise TypeError(f"{names} is for models of transformers, not for {type(model).__name__}")
     vocabulary = Vocabulary(model.words)
     notes = [check_question(question, vocabulary, model.question_beginnings) for question in texts]
-    for each in notes:
-        if each:
-            warnings.warn("; ".join(each), stacklevel=2)
+    for question_notes in filter(None, notes):
+        warnings.warn("; ".join(question_notes), stacklevel=2)
     spec = ResizeSpec(model.img_size, mode=resize_mode)
     with eval_mode(model):
         return [
@@ -199,7 +198,7 @@ def _ask_about_image(
     )
     answers: list[Answer] = []
     for row, question in enumerate(questions):
-        best = output.logits[row].float().softmax(-1).topk(min(num_answers, len(model.answers)))
+        probabilities = output.logits[row].float().softmax(-1)
         words = tuple(split_words(question))
         maps = None
         if output.attention is not None:
@@ -210,12 +209,7 @@ def _ask_about_image(
             Answer(
                 question,
                 words,
-                tuple(
-                    (model.answers[index], value)
-                    for value, index in zip(
-                        best.values.tolist(), best.indices.tolist(), strict=True
-                    )
-                ),
+                _best_answers(probabilities, model.answers, num_answers),
                 maps,
                 None if output.words is None else output.words[row, :, : len(words)].float().cpu(),
                 tuple(word for word in dict.fromkeys(words) if word not in model.words),
@@ -224,6 +218,14 @@ def _ask_about_image(
             )
         )
     return answers
+
+
+def _best_answers(
+    probabilities: Float[Tensor, " k"], names: Mapping[int, str] | Sequence[str], count: int
+) -> tuple[tuple[str, float], ...]:
+    best = probabilities.topk(min(count, len(probabilities)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return tuple((str(names[index]), value) for index, value in pairs)
 
 
 _RAMP_ERROR = 0.05  # of the range of a ramp: rounding and the resampling filter
@@ -260,11 +262,7 @@ def ask_with_transformers(
             f"the model must answer questions: a model of visattn such as StackedAttentionNetwork, "
             f"or of transformers, {', '.join(_ASK)} or one that generates text; got {name}"
         )
-    if processor is None:
-        raise TypeError(
-            f"{name} needs its processor: pass processor=AutoProcessor.from_pretrained(DIRECTORY), "
-            "or a pair of image processor and tokenizer"
-        )
+    check_processor(model, processor)
     ask_one = _ASK.get(name, _ask_generator)
     with eval_mode(model):
         return [
@@ -301,12 +299,8 @@ def _ask_vilt(
     rows = torch.stack([layer[0].mean(0)[0] for layer in output.attentions]).float().cpu()
     maps = torch.zeros(len(rows), *grid)
     maps[:, cells[:, 0], cells[:, 1]] = rows[:, num_words + 1 :]
-    best = output.logits[0].float().sigmoid().topk(min(num_answers, output.logits.shape[1]))
-    labels = model.config.id2label
-    answers = tuple(
-        (str(labels[index]), value)
-        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    )
+    probabilities = output.logits[0].float().sigmoid()
+    answers = _best_answers(probabilities, model.config.id2label, num_answers)
     note = (
         "each map is the attention of the first token in one layer, mean over the heads; the rest "
         "of its attention lies on the words. Each answer has its own probability."

@@ -28,8 +28,11 @@ from visattn.viz.html.document import image_data_url, jpeg_data_url
 from visattn.viz.html.index_page import HistoryRow, history_page
 from visattn.viz.maps import overlay
 
-_PAGE, _TABLE = "index.html", "maps.csv"
-_LONGEST, _WORDS_WIDTH, _QUALITY = 320, 900, 85  # pixels of a map, of a panel of words; JPEG
+_PAGE = "index.html"
+_TABLE = "maps.csv"
+_LONGEST = 320  # pixels of a map
+_WORDS_WIDTH = 900  # pixels of a panel of words
+_QUALITY = 85  # of JPEG
 _MAX_COLUMNS = 24  # steps on the page; all of them are in the folder
 
 
@@ -132,7 +135,7 @@ class AttentionHistory:
         known = set(last_maps) == set(self.names)
         self.last_maps = dict(last_maps) if known else {}
         # With its maps known, the record of `step` itself stays.
-        self.records = [each for each in self.records if each.step < step + known]
+        self.records = [record for record in self.records if record.step < step + known]
         return known
 
     def is_due(self, step: int) -> bool:
@@ -197,9 +200,7 @@ class AttentionHistory:
         before = self.last_maps.get(name)
         empty = info.empty
         self.last_maps[name] = values
-        correlation = float("nan")
-        x = float("nan")
-        y = float("nan")
+        correlation = x = y = float("nan")
         if before is not None and before.shape == values.shape and not empty:
             correlation = float(spearman_correlation(before.reshape(1, -1), values.reshape(1, -1)))
         if values.ndim == 2 and not empty:

@@ -82,11 +82,12 @@ def with_operations(explained: ExplainedModel) -> ExplainedModel:
 
 
 def _operations(explained: ExplainedModel) -> ModelOperations:
-    model, info = explained.model, explained.info
-    if model not in _OPERATIONS:
-        operations = model_operations(model, explained.forward, info.input_size, len(info.mean))
-        _OPERATIONS[model] = operations
-    return _OPERATIONS[model]
+    info = explained.info
+    if explained.model not in _OPERATIONS:
+        _OPERATIONS[explained.model] = model_operations(
+            explained.model, explained.forward, info.input_size, len(info.mean)
+        )
+    return _OPERATIONS[explained.model]
 
 
 _UNREAD = "no score depends on the attention of this layer"
@@ -260,13 +261,13 @@ def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) ->
     """
     stacked: list[AttentionMap] = []
     for of_image in zip(*maps, strict=True):
-        values = torch.stack([each.values for each in of_image])
+        values = torch.stack([of_text.values for of_text in of_image])
         info = replace(
             of_image[0].info,
             target=list(range(len(texts))),
             class_name="",
-            score=[_single(each.info.score) for each in of_image],
-            cosine=[_single(each.info.cosine) for each in of_image],
+            score=[_single(of_text.info.score) for of_text in of_image],
+            cosine=[_single(of_text.info.cosine) for of_text in of_image],
             texts=list(texts),
             empty=empty_map_reason(values),
         )

@@ -79,7 +79,11 @@ def explain_words(
         window_cells=window_cells,
         resize_mode=resize_mode,
     )
-    return [_maps_with_caption(result) for result in explained]
+    results: list[AttentionMap] = []
+    for result in explained:
+        info = result.maps.info | MapInfo(score=result.score, more={"caption": result.text})
+        results.append(replace(result.maps, info=info))
+    return results
 
 
 def explain_captions(
@@ -109,14 +113,9 @@ def explain_captions(
 
     results: list[Caption] = []
     for image, result in zip(images, captions, strict=True):
-        others = tuple(explain(image, each) for each in result.alternatives)
+        others = tuple(explain(image, other) for other in result.alternatives)
         results.append(replace(explain(image, result), alternatives=others))
     return results
-
-
-def _maps_with_caption(result: Caption) -> AttentionMap:
-    of_text = MapInfo(score=result.score, more={"caption": result.text})
-    return replace(result.maps, info=result.maps.info | of_text)
 
 
 WORD_METHODS: dict[str, Callable[..., list[AttentionMap]]] = {
@@ -170,8 +169,9 @@ def captioner_run(
     features = features.detach().requires_grad_()
     with _stored_weights(sites) as stored, _stored_projection(model) as projected:
         log_probs = word_log_probs(model, features, words)[0]
+    columns = torch.arange(features.shape[-2] * features.shape[-1], device=features.device)
     layers = tuple(
-        WordLayer(site, tuple(steps), _columns(steps, features) if cross else None)
+        WordLayer(site, tuple(steps), columns if cross else None)
         for site, cross, steps in _grouped(stored, recurrent=recurrent)
     )
     return WordRun(
@@ -301,8 +301,8 @@ class CaptionerWords:
             decrease = torch.cat(
                 [
                     original
-                    - word_log_probs(model, model.encoder(image * ~part[:, None]), self._tokens)
-                    for part in hidden.split(_BATCH)
+                    - word_log_probs(model, model.encoder(image * ~masks[:, None]), self._tokens)
+                    for masks in hidden.split(_BATCH)
                 ]
             )
         total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
@@ -331,11 +331,6 @@ class CaptionerWords:
             info = maps.info | MapInfo(more={"scale": "each map sums to 1"})
             maps = replace(maps, values=values, site="encoder", info=info)
         return replace(caption, maps=maps)
-
-
-def _columns(steps: Sequence[Tensor], features: Tensor) -> Tensor:
-    count = features.shape[-2] * features.shape[-1]
-    return torch.arange(count, device=steps[0].device)
 
 
 Stored = list[tuple[str, bool, Tensor]]

@@ -3,7 +3,7 @@
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -119,14 +119,23 @@ def caption(
         _check_transformers(model, processor, [name for name, value in own.items() if value])
         options: dict[str, Any] = {"length_penalty": length_penalty} if length_penalty else {}
         options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
-        return _caption_with_transformers(model, images, batch_size=batch_size, **options)
-    _check_visattn(model, {"processor": processor, "prompt": prompt, **generate_kwargs})
+        from visattn.pipelines.words.captions import caption_with_transformers
+
+        with torch.enable_grad():  # places of image tokens are found by gradients
+            return caption_with_transformers(model, images, batch_size=batch_size or 1, **options)
+    of_transformers = {"processor": processor, "prompt": prompt, **generate_kwargs}
+    if names := [name for name, value in of_transformers.items() if value is not None]:
+        raise TypeError(
+            f"{', '.join(names)} is for models of transformers, not for {type(model).__name__}"
+        )
     batch_size = batch_size or 16
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     loaded = read_images(cast("Iterable[ImageLike]", images))
-    inputs = ((each.name, make_thumbnail(each), *resize_to_input(each, spec)) for each in loaded)
-    device, captions = next(model.parameters()).device, list[Caption]()
-    with eval_mode(model), _selected_places(model, places) as used, _kept_random_state(device):
+    inputs = ((img.name, make_thumbnail(img), *resize_to_input(img, spec)) for img in loaded)
+    device = next(model.parameters()).device
+    random_state = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    captions: list[Caption] = []
+    with eval_mode(model), _selected_places(model, places) as used, random_state:
         more = {"beam_size": beam_size, "resize_mode": resize_mode}
         info = MapInfo(model=type(model).__name__, places=used, more=more)
         # Sampled places depend on the state of the generator, which each image therefore sets anew.
@@ -157,11 +166,7 @@ def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) 
             f"the model must be a Captioner, or a model of transformers that generates text, got "
             f"{name}, which has no generate"
         )
-    if processor is None:
-        raise TypeError(
-            f"{name} needs its processor: pass processor=AutoProcessor.from_pretrained(DIRECTORY), "
-            "or a pair of image processor and tokenizer"
-        )
+    check_processor(model, processor)
     if arguments:
         raise TypeError(
             f"{', '.join(arguments)} is for captioners of visattn, not for {name}: pass the "
@@ -169,21 +174,18 @@ def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) 
         )
 
 
-def _check_visattn(model: Captioner, arguments: dict[str, Any]) -> None:
-    """Refuse arguments of models of transformers."""
-    if names := [name for name, value in arguments.items() if value is not None]:
+def check_processor(model: nn.Module, processor: Any) -> None:
+    """Refuse a model of transformers without its processor.
+
+    Raises:
+        TypeError: If there is none.
+    """
+    if processor is None:
         raise TypeError(
-            f"{', '.join(names)} is for models of transformers, not for {type(model).__name__}"
+            f"{type(model).__name__} needs its processor: pass "
+            "processor=AutoProcessor.from_pretrained(DIRECTORY), or a pair of image processor and "
+            "tokenizer"
         )
-
-
-def _caption_with_transformers(
-    model: nn.Module, images: Any, *, batch_size: int | None, **options: Any
-) -> list[Caption]:
-    from visattn.pipelines.words.captions import caption_with_transformers
-
-    with torch.enable_grad():  # places of image tokens are found by gradients
-        return caption_with_transformers(model, images, batch_size=batch_size or 1, **options)
 
 
 @contextmanager
@@ -203,11 +205,6 @@ def _selected_places(model: Captioner, places: Places | None) -> Iterator[Places
         yield model.places
     finally:
         model.places = configured
-
-
-def _kept_random_state(device: torch.device) -> AbstractContextManager[None]:
-    """Return a context that restores the random state."""
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def _captions(
@@ -265,8 +262,8 @@ def ground_phrases(caption: Caption, annotated: Sequence[Phrase]) -> Caption:
     """
     return replace(
         caption,
-        phrases=tuple(_score(caption, each) for each in match_phrases(caption.words, annotated)),
-        alternatives=tuple(ground_phrases(each, annotated) for each in caption.alternatives),
+        phrases=tuple(_score(caption, p) for p in match_phrases(caption.words, annotated)),
+        alternatives=tuple(ground_phrases(other, annotated) for other in caption.alternatives),
     )
 
 

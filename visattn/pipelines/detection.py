@@ -130,7 +130,7 @@ def _detect_image(
     pixels, geometry = resize_to_input(image, resize)
     attention = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
     predicted = model.select(attention.prediction, max_detections=max_detections)
-    predicted = PredictedObjects(*(part[0].cpu() for part in predicted))
+    predicted = PredictedObjects(*(tensor[0].cpu() for tensor in predicted))
     if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
     boxes = geometry.boxes_to_image(predicted.boxes.double())
@@ -151,7 +151,7 @@ def _detect_image(
     maps = _placed_maps(model, attention, objects, queries, cells, layer)
     points = None
     if attention.points is not None:
-        locations, weights = (part[0].cpu()[queries] for part in attention.points)
+        locations, weights = (tensor[0].cpu()[queries] for tensor in attention.points)
         points = place_points(locations, weights, geometry)
     return Detections(objects, maps, points)
 
@@ -172,7 +172,7 @@ def _placed_maps(
         align=align_of(geometry.placement),
         more={"heads": "mean", "queries": queries.tolist()},
     )
-    labels = tuple(each.label for each in objects)
+    labels = tuple(detected.label for detected in objects)
     return AttentionMap(values, attention.site, "queries", geometry, info, labels)
 
 
@@ -320,7 +320,7 @@ def _selected_points(
     if points is None:
         return None
     chosen = slice(None) if heads is None else list(heads)
-    places, weights = (part[indices][:, chosen] for part in (points.places, points.weights))
+    places, weights = (of[indices][:, chosen] for of in (points.places, points.weights))
     return place_points(places.flatten(2, 3), weights.flatten(2), geometry)
 
 
@@ -367,8 +367,8 @@ def _prepare(
             raise ValueError("the image processor must pad at the right and the bottom only")
     weight = next(model.parameters())
     inputs = {
-        name: each.to(weight.device, weight.dtype if each.is_floating_point() else None)
-        for name, each in inputs.items()
+        name: value.to(weight.device, weight.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
     }
     geometry = Geometry.identity(image.size, image.orientation).resized(valid)
     return inputs, geometry.padded(0, 0, size)

@@ -295,7 +295,7 @@ class Explainer:
         """Return the map of each image."""
         _check_method_name(method, self.model)
         targets = _targets_per_image(target, len(images))
-        dense = any(isinstance(each, DenseTarget) for each in targets or [target])
+        dense = any(isinstance(of_image, DenseTarget) for of_image in targets or [target])
         suited = self._for_dense(method) if dense and not self.dense else self
         # With a transform the size of the input is known with the first batch; `map` checks then.
         if suited.transform is None:
@@ -304,11 +304,11 @@ class Explainer:
         maps: list[AttentionMap] = []
         step = 1 if dense else batch_size  # coordinates belong to one photo
         for start in range(0, len(images), step):
-            part = slice(start, start + step)
-            of_batch: Any = target if targets is None else targets[part]
+            chosen = slice(start, start + step)
+            of_batch: Any = target if targets is None else targets[chosen]
             if dense and targets is not None:
-                [of_batch] = targets[part]
-            batch = suited.prepare(images[part])
+                [of_batch] = of_batch
+            batch = suited.prepare(images[chosen])
             maps += suited.map(batch, method, of_batch, keep_empty=True, **method_args)
         return maps
 
@@ -351,7 +351,7 @@ class Explainer:
         if self.resize_mode is not None:
             options["resize_mode"] = self.resize_mode
         maps = sequence_maps(self.model, images, method, options, method_args)
-        return [each.aligned(self.align) for each in maps]
+        return [attention_map.aligned(self.align) for attention_map in maps]
 
     def _check(
         self,

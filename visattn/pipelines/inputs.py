@@ -276,7 +276,8 @@ def _resize_and_normalize(
     explained: ExplainedModel, originals: tuple[LoadedImage, ...], resize_mode: ResizeMode | None
 ) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
     """Resize images to the input size and normalize their colors."""
-    info, model = explained.info, explained.model
+    info = explained.info
+    model = explained.model
     network = model.encoder if isinstance(model, Captioner | DenseModel) else model
     own = network if isinstance(network, ImageClassifier | ImageEncoder) else None
     shorter = None

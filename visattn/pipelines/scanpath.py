@@ -3,7 +3,7 @@
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -73,10 +73,6 @@ def glimpses(
             "the model must be a glimpse model, such as RecurrentAttentionModel or DRAM, got "
             f"{type(model).__name__}"
         )
-    if policy not in get_args(Policy):
-        raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
     inputs = (resize_to_input(read_image(image), spec) for image in list_images(images))
@@ -98,11 +94,12 @@ def _scan_images(
     device = model.shift.device
     pixels = torch.stack([_to_channels(image, len(model.mean)) for image in images])
     draws = [
-        _draw(model, image, each[None], policy, seed)
-        for image, each in zip(images, pixels, strict=True)
+        _draw(model, image, of_image[None], policy, seed)
+        for image, of_image in zip(images, pixels, strict=True)
     ]
     noise, starts, paths = (
-        None if part[0] is None else torch.cat(part).to(device) for part in zip(*draws, strict=True)
+        None if drawn[0] is None else torch.cat(drawn).to(device)
+        for drawn in zip(*draws, strict=True)
     )
     inputs = pixels.to(device)
     rollout = model.rollout(
@@ -113,7 +110,8 @@ def _scan_images(
     if not (locations.isfinite().all() and logits.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
     patches = model.patches(inputs, locations).cpu()
-    windows, locations = model.boxes(locations).cpu(), locations.cpu()
+    windows = model.boxes(locations).cpu()
+    locations = locations.cpu()
     probabilities = logits.double().softmax(-1).cpu()
     info = MapInfo(model=type(model).__name__, policy=policy, seed=seed)
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -127,12 +127,12 @@ def smooth_maps(frames: Iterable[ExplainedFrame], weight: float) -> Iterator[Exp
         [0.0, 0.5, 8.0]
     """
     average = None
-    for each in frames:
-        values = each.map.values
-        if weight and average is not None and not each.starts_shot:
+    for frame in frames:
+        values = frame.map.values
+        if weight and average is not None and not frame.starts_shot:
             values = weight * average + (1 - weight) * values
         average = values
-        yield replace(each, map=replace(each.map, values=values)) if weight else each
+        yield replace(frame, map=replace(frame.map, values=values)) if weight else frame
 
 
 class FrameCaptions:
@@ -166,7 +166,7 @@ class FrameCaptions:
 
     def map(self, frames: Sequence[ImageLike], *_: Any, **__: Any) -> list[AttentionMap]:
         """Return the mean map of the words of each frame; method and target are not used."""
-        return [_mean_map(each) for each in caption(self.model, frames, **self.options)]
+        return [_mean_map(result) for result in caption(self.model, frames, **self.options)]
 
 
 class FrameGlimpses:
@@ -239,7 +239,8 @@ def _resolution_map(scan: ScanPath) -> AttentionMap:
 
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
-_SHEET_FRAMES, _SHEET_WIDTH = 24, 1200
+_SHEET_FRAMES = 24
+_SHEET_WIDTH = 1200
 _SLOWEST = 0.2  # frames per second, which players still show
 
 
@@ -419,7 +420,8 @@ def caption_video(
         raise ValueError(f"word must be below the number of words, {count}, got {word}")
     indices = caption.maps.info.frames
     total, fps, _ = video_length(source)
-    clip, path = read_clip(source, indices, total), Path(out)
+    clip = read_clip(source, indices, total)
+    path = Path(out)
     result = VideoOverlay(
         path.with_name(path.name + ".mp4"), path.with_name(path.name + ".png"),
         max(len(clip.frames) * fps / total, _SLOWEST), clip.indices, clip.seconds, shots=[0],
@@ -475,8 +477,6 @@ def _check_arguments(
             "smoothing must be in [0, 1) and cut_threshold in (0, 1], got "
             f"{smoothing} and {cut_threshold}"
         )
-    if scale not in get_args(ClipScale):
-        raise ValueError(f"scale must be one of {', '.join(get_args(ClipScale))}, got {scale!r}")
     if isinstance(source, int) and (max_frames is None or scale == "clip"):
         raise ValueError(
             "a camera has no end and cannot be read twice: pass max_frames and scale='running'"
@@ -497,7 +497,7 @@ def _explain(
         prepared = explainer.prepare([frame.pixels for frame in batch])
         maps = explainer.map(prepared, method, target, keep_empty=True, **method_args)
         if target is None:
-            maps = [_labeled(each) for each in maps]
+            maps = [_labeled(attention_map) for attention_map in maps]
         yield from zip(batch, maps, strict=True)
 
 
@@ -516,30 +516,30 @@ def _report(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[ExplainedFrame]:
     """Yield the frames, and note them in the result."""
-    for each in frames:
-        if each.starts_shot:
+    for explained in frames:
+        if explained.starts_shot:
             result.shots.append(len(result.indices))
-        result.indices.append(each.frame.index)
-        result.seconds.append(each.frame.seconds)
-        result.classes.append(each.map.info.class_name)
-        result.details.append(dict(each.map.info.more.get("details", {})))
+        result.indices.append(explained.frame.index)
+        result.seconds.append(explained.frame.seconds)
+        result.classes.append(explained.map.info.class_name)
+        result.details.append(dict(explained.map.info.more.get("details", {})))
         if progress:
             progress(len(result.indices), total)
-        yield each
+        yield explained
 
 
 def _running_scales(
     frames: Iterable[ExplainedFrame],
 ) -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
     before: MapScale | None = None
-    for each in frames:
-        scale = map_scale([each.map])
+    for explained in frames:
+        scale = map_scale([explained.map])
         if before is not None:
             lowest = min(before.vmin, scale.vmin)
             highest = max(before.vmax, scale.vmax)
             scale = replace(scale, vmin=lowest, vmax=highest)
         before = scale
-        yield each.frame, each.map, scale
+        yield explained.frame, explained.map, scale
 
 
 def _with_clip_scale(
@@ -550,9 +550,9 @@ def _with_clip_scale(
 ) -> Generator[tuple[VideoFrame, AttentionMap, MapScale], None, None]:
     """Explain all frames, then yield them with one scale, read from the file once more."""
     maps: list[AttentionMap] = []
-    for each in frames:
-        maps.append(each.map)
-        values = each.map.values
+    for explained in frames:
+        maps.append(explained.map)
+        values = explained.map.values
         needed = max(total, len(maps)) * values.numel() * values.element_size()
         if needed > _MAX_BYTES:
             raise VideoError(
@@ -588,7 +588,8 @@ def _draw(
                 label = text or attention_map.info.class_name
                 tiles.append((frame.seconds, label, drawn))
             if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
-                tiles, step = tiles[::2], 2 * step
+                tiles = tiles[::2]
+                step *= 2
         if not tiles:
             raise VideoError(f"{name} has no frame that can be read")
     with atomic_replace(result.sheet) as part:

@@ -159,7 +159,7 @@ def with_word_maps(
         ValueError: If the method is unknown, does not fit, or does not take an argument.
     """
     options = {"layers": layers, "heads": heads}
-    selected = {name: list(each) for name, each in options.items() if each is not None}
+    selected = {name: list(chosen) for name, chosen in options.items() if chosen is not None}
     if method == "attention" and not selected:
         return caption
     [grids] = word_grids(source, [method], window_cells=window_cells, **options).values()

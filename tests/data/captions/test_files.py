@@ -13,7 +13,6 @@ from visattn.data.captions.files import (
     read_caption_splits,
     read_split_file,
     select_listed,
-    select_split,
 )
 
 ENTRIES = [CaptionEntry(name, f"{name}.jpg", ("A dog .",), split) for name, split in zip(
@@ -141,9 +140,9 @@ def test_names_without_captions_are_counted() -> None:
 
 def test_unknown_split_is_refused() -> None:
     entries = [entry("a", split="val"), entry("b"), entry("c", split="train")]
-    assert select_split(entries, "val") == entries[:1]
-    with pytest.raises(ValueError, match=r"no photo has the split 'dev'; .* None, train, val"):
-        select_split(entries, "dev")
+    assert entries_of_split(entries, "val") == entries[:1]
+    with pytest.raises(ValueError, match=r"dev is neither a split .*; it assigns train, val"):
+        entries_of_split(entries, "dev")
 
 
 def test_overlapping_splits_are_refused() -> None:

@@ -18,10 +18,10 @@ from visattn.cli import main
 from visattn.data.captions.files import (
     CaptionEntry,
     check_disjoint_splits,
+    entries_of_split,
     read_captions,
     read_split_file,
     select_listed,
-    select_split,
 )
 from visattn.data.captions.formats import detect_format, parse_captions
 from visattn.results.kinds import CaptionFormat
@@ -308,8 +308,8 @@ def test_karpathy_splits_are_read(read: Read) -> None:
     images = [{**image, "filename": name, "split": split} for name, split in splits.items()]
     entries = read(json.dumps({"images": images, "dataset": "coco"}))
     assert entries[0] == CaptionEntry("a.jpg", "val2014/a.jpg", ("A",), "train")
-    assert [entry.id for entry in select_split(entries, "train")] == ["a.jpg", "b.jpg"]
-    assert [entry.id for entry in select_split(entries, "val")] == ["c.jpg"]
+    assert [entry.id for entry in entries_of_split(entries, "train")] == ["a.jpg", "b.jpg"]
+    assert [entry.id for entry in entries_of_split(entries, "val")] == ["c.jpg"]
 
 
 def test_coco_keeps_the_order_of_photos_and_of_captions(read: Read) -> None:

@@ -315,6 +315,21 @@ def test_keys_behind_the_words_move_with_them() -> None:
     assert (columns[5] - columns[2]).unique().tolist() == [3]
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_keys_behind_the_words_may_be_image_tokens_alone(count: int) -> None:
+    model, processor = build("t5gemma2")
+    inputs = model_inputs("t5gemma2")
+    is_image = inputs["input_ids"][0] == model.config.image_token_id
+    inputs |= {
+        name: inputs[name][:, is_image]
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    }
+    process = PhotoProcessor(model, processor, prompt_of("t5gemma2"))
+    text = GeneratedText(torch.tensor([1, *[9] * count]), count, torch.zeros(count))
+    columns = find_image_tokens(model, process, photo(), inputs, text).columns
+    assert columns.tolist() == [count, count + 1, count + 2, count + 3]
+
+
 def test_a_token_that_shows_one_row_has_the_height_of_a_pixel() -> None:
     owners = torch.arange(2).repeat_interleave(48)  # two tokens of 4 x 4 pixels, 3 channels
     y, x = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")

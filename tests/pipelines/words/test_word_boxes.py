@@ -1,5 +1,7 @@
 """Boxes of words: of captioners and text recognizers of transformers, on the photo."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from vlm_runs import greedy, photo
@@ -27,9 +29,10 @@ def test_the_box_of_a_token_is_its_own() -> None:
     replay = greedy("llava_next")
     placement = replay.placement
     token = len(placement.columns) - 1
-    row = torch.zeros(len(replay.token_ids), len(placement.columns))
+    row = torch.zeros(len(replay.words), len(placement.columns))
     row[:, token] = 1.0
-    [result] = replay.caption(row).maps[0].boxes(smooth=False)
+    maps = replace(replay.caption().maps, values=placement.rasterize(row))
+    [result] = maps[0].boxes(smooth=False)
     left, top, right, bottom = placement.boxes[token].tolist()
     assert result.box == pytest.approx((left, top, right, bottom), abs=1.0)  # whole pixels
     assert result.score == pytest.approx(1.0)

@@ -105,23 +105,14 @@ def _check_output(args: argparse.Namespace) -> None:
 
 def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
     """Read both files; return captions and references of the same images, and notes."""
-    from visattn.data.captions.files import (
-        read_caption_results,
-        read_captions,
-        read_split_file,
-        select_listed,
-        select_split,
-    )
+    from visattn.data.captions.files import entries_of_split, read_caption_results, read_captions
 
     results = read_caption_results(args.results)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         entries = read_captions(args.references, format=args.format)
     if args.split is not None:
-        if Path(args.split).is_file():
-            entries = select_listed(entries, read_split_file(args.split))
-        else:
-            entries = select_split(entries, args.split)
+        entries = entries_of_split(entries, args.split)
     pairs = match_captions(results.captions, entries, intersection=args.intersection)
     notes = [*(str(warning.message) for warning in caught), *pairs.notes]
     if count := len(results.duplicates):

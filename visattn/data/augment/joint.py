@@ -212,13 +212,10 @@ class JointTransforms:
         masks: Tensor | None = None,
         boxes: Float[Tensor, "n 4"] | None = None,
     ) -> tuple[UInt8[Tensor, "3 y2 x2"], Tensor | None, Float[Tensor, "n 4"] | None]:
-        """Return the transformed image, masks and boxes; what was not given stays None.
+        """Return the transformed image, masks and boxes; what was not passed stays None.
 
-        Args:
-            image: RGB.
-            seed: Seed of the random numbers.
-            masks: A label map [y, x], or a mask per object [n, y, x].
-            boxes: Left, top, right, bottom of each object in pixels.
+        Masks are a label map [y, x], or one per object [n, y, x]; boxes are left, top, right, bottom in
+        pixels.
 
         Raises:
             TypeError: If a transform changes the type of image or masks.

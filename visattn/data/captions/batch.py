@@ -322,12 +322,18 @@ class CaptionBatch(NamedTuple):
             >>> batch.swap_images().images[:, 0, 0, 0]
             tensor([1, 0, 2], dtype=torch.uint8)
         """
-        partners = torch.arange(len(self.samples))
-        partners[: self.num_paired] ^= 1
+        partners = image_partners(len(self.samples))
         return self._replace(
             images=None if self.images is None else self.images[partners],
             grids=tuple(grid[partners] for grid in self.grids),
         )
+
+
+def image_partners(count: int) -> Int[Tensor, " n"]:
+    """Return the partner of each image: 1, 0, 3, 2, ...; an unpaired last one is its own."""
+    partners = torch.arange(count)
+    partners[: count // 2 * 2] ^= 1
+    return partners
 
 
 def collate_captions(

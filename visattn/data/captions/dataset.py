@@ -151,16 +151,16 @@ class CaptionedImages(Dataset[CaptionSample]):
         return CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
 
     def load_input(self, index: int) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
-        """Return the network's input for an image, and its geometry.
-
-        Raises:
-            ImageError: If the image cannot be read; the message names its location.
-        """
+        """Return the network's input for an image, and its geometry."""
         return resize_to_input(self.load_image(index), self.resize)
 
     @abstractmethod
     def load_image(self, index: int) -> LoadedImage:
-        """Return an image at its own size."""
+        """Return an image at its own size.
+
+        Raises:
+            ImageError: If it cannot be read; the message names its location.
+        """
 
     @abstractmethod
     def geometry(self, index: int) -> Geometry:
@@ -202,19 +202,11 @@ class CaptionedPhotos(CaptionedImages):
         check_photos(entries, folder)
 
     def load_image(self, index: int) -> LoadedImage:
-        """Return a photo at its own size.
-
-        Raises:
-            ImageError: If it cannot be read; the message names its file.
-        """
+        """Return a photo at its own size; an error names its file."""
         return read_image(self.folder / self._entry(index).file)
 
     def geometry(self, index: int) -> Geometry:
-        """Return the geometry of a photo; only the header of its file is read.
-
-        Raises:
-            ImageError: If it cannot be read; the message names the file.
-        """
+        """Return the geometry of a photo; only the header of its file is read."""
         size, orientation = read_size(self.folder / self._entry(index).file)
         return resize_geometry(size, self.resize, orientation)
 

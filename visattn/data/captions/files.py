@@ -195,25 +195,6 @@ def select_listed(entries: Iterable[CaptionEntry], names: Sequence[str]) -> list
     return selected
 
 
-def select_split(entries: Iterable[CaptionEntry], split: str) -> list[CaptionEntry]:
-    """Return the entries that the captions' file assigns to a split.
-
-    Raises:
-        ValueError: If there are none.
-
-    Example:
-        >>> entries = [CaptionEntry("a", "a.jpg", ("A dog .",), "val")]
-        >>> [entry.id for entry in select_split(entries, "val")]
-        ['a']
-    """
-    entries = list(entries)
-    selected = [entry for entry in entries if entry.split == split]
-    if not selected:
-        splits = sorted({str(entry.split) for entry in entries})
-        raise ValueError(f"no photo has the split {split!r}; the file has {', '.join(splits)}")
-    return selected
-
-
 def check_disjoint_splits(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
     """Raise if splits share a photo, which would leak training data into the scores.
 
@@ -432,8 +413,8 @@ def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[Caption
         >>> [entry.id for entry in entries_of_split(entries, "val")]
         ['a']
     """
-    if any(entry.split == name for entry in entries):
-        return select_split(entries, name)
+    if selected := [entry for entry in entries if entry.split == name]:
+        return selected
     if Path(name).is_file():
         return select_listed(entries, read_split_file(name))
     assigned = sorted({entry.split for entry in entries if entry.split})

@@ -39,14 +39,8 @@ def resize_weights(
 ) -> Float[Tensor, "b n {out} {size}"]:
     """Return the weights of antialiased bilinear resizing along one axis.
 
-    The products with float64 images, rounded, are the same on every machine.
-
-    Args:
-        starts: Position in the image at which output pixel 0 begins, in pixels. There is black
-            outside of the image.
-        scales: Factor of the resizing, at least 0.5.
-        out: Length of the output in pixels.
-        size: Length of the image in pixels.
+    Output pixel 0 begins at `starts`, in pixels of the image; outside of it there is black. Scales
+    are at least 0.5. The products with float64 images, rounded, are the same on every machine.
 
     Example:
         >>> starts, scales = torch.tensor([[1.0]]), torch.tensor([[2.0]])
@@ -270,13 +264,9 @@ def paste(
     corners: Int[Tensor, "b 2"],
     blend: BlendMode,
 ) -> None:
-    """Paste a patch onto each canvas, in place.
+    """Paste a patch onto each canvas, in place, as `ClutterSpec` says.
 
-    Args:
-        canvases: Contiguous; modified.
-        patches: One for each canvas.
-        corners: Top and left of each patch in pixels; it must lie inside of the canvas.
-        blend: How patches combine with the pixels below, as in `ClutterSpec`.
+    Canvases are contiguous; corners are top and left in pixels, and patches lie inside.
 
     Example:
         >>> canvas = torch.tensor([[[[0, 200, 100]]]], dtype=torch.uint8)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from visattn.data.captions.batch import Vocabulary
+from visattn.data.captions.batch import Vocabulary, image_partners
 from visattn.results.kinds import PAD
 
 _BLANK = 127  # value of the pixels of an image that shows nothing: gray
@@ -105,21 +105,8 @@ class QuestionBatch(NamedTuple):
         return len(self.samples) // 2 * 2
 
     def swap_images(self) -> Self:
-        """Return the batch with the images of each pair swapped, as a control for scores.
-
-        Images 0 and 1 change places, 2 and 3, and so on; an unpaired last image stays.
-
-        Example:
-            >>> images = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1, 2)]
-            >>> question = Question("is it red ?", "yes", "exists")
-            >>> samples = [QuestionSample(str(n), images[n], (question,)) for n in (0, 1, 2)]
-            >>> batch = collate_questions(samples, Vocabulary.from_captions(["is it red"]), ["yes"])
-            >>> batch.swap_images().images[:, 0, 0, 0]
-            tensor([1, 0, 2], dtype=torch.uint8)
-        """
-        partners = torch.arange(len(self.samples), device=self.images.device)
-        partners[: self.num_paired] ^= 1
-        return self._replace(images=self.images[partners])
+        """Return the batch with the images of each pair swapped, as `CaptionBatch.swap_images`."""
+        return self._replace(images=self.images[image_partners(len(self.samples))])
 
     def without_images(self) -> Self:
         """Return the batch with gray images that show nothing, as a control for scores."""

@@ -25,6 +25,7 @@ from visattn.data.scenes.world import (
     object_boxes,
     sample_world,
 )
+from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.results.kinds import Split
 
 Attribute = Literal["size", "texture", "color", "shape"]
@@ -325,6 +326,9 @@ class SceneQuestions(Dataset[QuestionSample]):
         (torch.Size([3, 64, 64]), True)
     """
 
+    @checked_arguments(
+        num_scenes=(1, 10**9), size=(16, 100_000), seed=(0, LARGEST_SEED), questions=(1, 10**6)
+    )
     def __init__(
         self,
         num_scenes: int,
@@ -335,13 +339,6 @@ class SceneQuestions(Dataset[QuestionSample]):
         questions: int = 10,
         config: WorldConfig | None = None,
     ) -> None:
-        if split not in get_args(Split):
-            raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
-        if num_scenes < 1 or size < 16 or seed < 0 or questions < 1:
-            raise ValueError(
-                "num_scenes and questions must be at least 1, size at least 16 pixels and seed at "
-                f"least 0, got {num_scenes}, {questions}, {size} and {seed}"
-            )
         self.config = config or WorldConfig(num_objects=(3, 5))
         if self.config.num_objects[1] < MAX_COUNT:
             raise ValueError(

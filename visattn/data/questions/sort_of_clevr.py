@@ -74,13 +74,8 @@ def draw_layouts(
 ) -> UInt8[Tensor, "n 3 {size} {size}"]:
     """Draw images: white, with filled rectangles of 11 x 11 pixels and circles of radius 5.
 
-    Later colors cover earlier ones. There is no antialiasing: pixels are those of OpenCV.
-
-    Args:
-        layout: Contents of n images.
-        size: Height and width in pixels, at least 75. Larger images have white margins; no object
-            changes its size.
-        visible: Objects that are drawn; None for all.
+    Later colors cover earlier ones. There is no antialiasing: pixels are those of OpenCV. Images
+    larger than 75 pixels have white margins; no object changes its size.
 
     Raises:
         ValueError: If the size is below 75.
@@ -143,11 +138,8 @@ class SortOfClevrFacts(NamedTuple):
 def layout_facts(layout: SortOfClevrLayout, *, original: bool = False) -> SortOfClevrFacts:
     """Return what the answers to questions about single objects depend on.
 
-    Args:
-        layout: Contents of n images.
-        original: Whether "closest" has the fault of the original generator. It replaces the zero
-            distance of the object to itself by 999, so that an object whose neighbors are further
-            than 31.6 pixels away is its own closest object.
+    The original generator replaces the zero distance of an object to itself by 999, so that an
+    object whose neighbors are further than 31.6 pixels away is its own closest object.
 
     Example:
         >>> centers = torch.tensor([[[5, 5], [69, 5], [69, 69], [5, 69], [69, 30], [30, 69]]])
@@ -178,13 +170,9 @@ class PairFacts(NamedTuple):
 def pair_facts(
     centers: Int[Tensor, "p 6 2"], pairs: Int[Tensor, "p 2"], *, original: bool = False
 ) -> PairFacts:
-    """Return what the answers to questions about pairs of objects depend on.
+    """Return what the answers to questions about pairs of different objects depend on.
 
-    Args:
-        centers: Centers of the objects of the image of each pair.
-        pairs: Indices of two different objects.
-        original: Whether "near the line" means within 12 pixels vertically, as in the original,
-            instead of 12 pixels of distance.
+    Near the line means within 12 pixels, which the original measures vertically.
 
     Example:
         >>> centers = torch.tensor([[[5, 5], [65, 65], [30, 30], [5, 60], [69, 69], [60, 30]]])

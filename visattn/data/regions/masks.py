@@ -26,11 +26,8 @@ def polygon_mask(
 ) -> Bool[np.ndarray, "y x"]:
     """Return the pixels whose centers lie inside at least one of the polygons.
 
-    Each polygon is filled by the even-odd rule, so that self-intersections may leave holes.
-
-    Args:
-        polygons: Each x, y, x, y, ... in pixels; the first pixel spans 0 to 1.
-        size: Height and width of the image.
+    Each is x, y, x, y, ... in pixels, of which the first spans 0 to 1, and is filled by the even-odd
+    rule, so that self-intersections may leave holes.
 
     Raises:
         ValueError: If a polygon has fewer than three corners, or coordinates out of range.

@@ -365,13 +365,10 @@ def read_coco_images(
     *,
     keep_empty: bool = False,
 ) -> list[AnnotatedImage]:
-    """Return the images of a COCO instances file that have objects.
+    """Return the images of a COCO instances file that have objects, or all with `keep_empty`.
 
-    Args:
-        file: JSON with `images`, `annotations` and `categories`.
-        images: Folder of the images; by default the one in the name of the file: `val2017` for
-            `annotations/instances_val2017.json`.
-        keep_empty: Whether to return images without objects too.
+    The folder of the images is by default the one in the name of the file: `val2017` for
+    `annotations/instances_val2017.json`.
 
     Raises:
         FileNotFoundError: If there is no such file or folder, or an image is not in it.

@@ -194,12 +194,7 @@ class MaskFolder(SegmentationImages):
         return len(self.files)
 
     def load(self, index: int) -> SegmentationSample:
-        """Return an image at its own size with its label map.
-
-        Raises:
-            ImageError: If the image or its mask cannot be read.
-            ValueError: If their sizes differ, or the mask has an unknown number.
-        """
+        """Return an image at its own size with its label map."""
         file, mask_file = self.files[index]
         image = read_image(file)
         numbers = read_label_image(mask_file)

@@ -146,10 +146,6 @@ class SingleObjectScenes:
 def single_object_world(scenes: Scenes, index: int) -> World:
     """Return a scene reduced to one of its objects, chosen at random.
 
-    Args:
-        scenes: The scenes.
-        index: Index of the scene.
-
     Raises:
         IndexError: If there is no such scene.
 
@@ -165,9 +161,6 @@ def single_object_world(scenes: Scenes, index: int) -> World:
 
 def single_object_scenes(scenes: Scenes) -> SingleObjectScenes:
     """Render all scenes with a single object each.
-
-    Args:
-        scenes: The scenes.
 
     Example:
         >>> single = single_object_scenes(Scenes(5, size=16))

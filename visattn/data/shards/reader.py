@@ -116,8 +116,8 @@ class ShardSamples:
 
     def location(self, number: int) -> str:
         """Return the location of a sample for messages: tar and key."""
-        shard = int(self._row(number)["shard"])
-        return f"{self.folder / shard_name(self.split, shard)}, key {sample_key(number)}"
+        path = self.folder / shard_name(self.split, self.shard(number))
+        return f"{path}, key {sample_key(number)}"
 
     def shard(self, number: int) -> int:
         """Return the number of the tar that contains a sample."""
@@ -135,10 +135,7 @@ class ShardSamples:
             IndexError: If there is no such sample.
             ValueError: If the index is wrong; the message names tar and key.
         """
-        row = self._row(number)
-        return self._read_member(
-            number, int(row["image"]), int(row["image_bytes"]), MAX_IMAGE_BYTES
-        )
+        return self._read_member(number, "image", MAX_IMAGE_BYTES)
 
     def record(self, number: int) -> dict[str, Any]:
         """Return the JSON record of a sample.
@@ -147,10 +144,7 @@ class ShardSamples:
             IndexError: If there is no such sample.
             ValueError: If the index is wrong, or it is not a JSON object.
         """
-        row = self._row(number)
-        content = self._read_member(
-            number, int(row["record"]), int(row["record_bytes"]), MAX_RECORD_BYTES
-        )
+        content = self._read_member(number, "record", MAX_RECORD_BYTES)
         try:
             record = parse_json(decode_utf8(content))
         except ValueError as error:
@@ -183,9 +177,10 @@ class ShardSamples:
             raise IndexError(f"index must lie in [0, {len(self)}), got {number}")
         return self._rows[number]
 
-    def _read_member(self, number: int, offset: int, size: int, max_size: int) -> bytes:
+    def _read_member(self, number: int, name: str, max_size: int) -> bytes:
         """Return the content of a tar member, after validating the header before it."""
-        shard = int(self._row(number)["shard"])
+        row = self._row(number)
+        shard, offset, size = (int(row[key]) for key in ("shard", name, f"{name}_bytes"))
         inside = shard < len(self._metadata.shards) and offset >= BLOCK and size <= max_size
         if inside and offset + size <= self._metadata.shards[shard].bytes:
             # The header before the content proves that the index belongs to this tar.
@@ -338,19 +333,11 @@ class ShardedPhotos(CaptionedImages):
         self.samples = samples
 
     def load_image(self, index: int) -> LoadedImage:
-        """Return a photo at its own size.
-
-        Raises:
-            ImageError: If it cannot be read; the message names tar and key.
-        """
+        """Return a photo at its own size; an error names tar and key."""
         return self.samples.image(index)
 
     def geometry(self, index: int) -> Geometry:
-        """Return the geometry of a photo; only its header is decoded.
-
-        Raises:
-            ImageError: If it cannot be read; the message names tar and key.
-        """
+        """Return the geometry of a photo; only its header is decoded."""
         size, orientation = self.samples.size(index)
         return resize_geometry(size, self.resize, orientation)
 
@@ -376,11 +363,7 @@ class ShardedTensors(LabeledImages):
         self.samples = samples
 
     def __getitem__(self, indices: list[int]) -> LabeledBatch:
-        """Return the batch of images with these indices, augmented.
-
-        Raises:
-            ImageError: If one cannot be read; the message names tar and key.
-        """
+        """Return the batch of images with these indices, augmented."""
         rows = self.image_indices(indices)
         images = torch.stack([self._load_tensor(row) for row in rows.tolist()])
         return LabeledBatch(self.augment(images, indices), self.labels[rows])

@@ -20,7 +20,7 @@ from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.backbones.timm_classifier import load_weights
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_RESERVED = ("timm", "torchvision", "hf", "run")
+_RESERVED = ("timm", "torchvision", "hf", "open_clip", "run")
 
 
 def is_user_code(spec: str) -> bool:

@@ -76,7 +76,7 @@ def caption_replay(
     if options.contrast is not None:
         result = contrast_replay(replay, replay.process.with_prompt(options.contrast), own)
     elif options.method == "attention":
-        result = replay.caption(controls=own)
+        result = replay.caption(own)
     else:
         chosen = own if options.method in SELECTABLE else Controls()
         result = with_word_maps(
@@ -169,8 +169,12 @@ def caption_with_transformers(
         Attention of multimodal language models: Zhang et al. 2025, arXiv:2502.17422. Replay and
         probe are ours.
     """
-    as_tuple = (None if each is None else tuple(each) for each in (layers, heads))
-    controls = Controls(*as_tuple, relative=relative, without_sinks=without_sinks)
+    controls = Controls(
+        None if layers is None else tuple(layers),
+        None if heads is None else tuple(heads),
+        relative=relative,
+        without_sinks=without_sinks,
+    )
     shown = WordOptions(method, controls, contrast, text_attention, head_overview)
     replays = generate_and_replay(
         model,
@@ -184,7 +188,7 @@ def caption_with_transformers(
         **generate_kwargs,
     )
     captions: list[Caption] = []
-    for each in replays:
-        best, *others = (caption_replay(replay, shown) for replay in each)
+    for of_prompt in replays:
+        best, *others = (caption_replay(replay, shown) for replay in of_prompt)
         captions.append(replace(best, alternatives=tuple(others)))
     return captions

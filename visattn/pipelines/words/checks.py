@@ -74,8 +74,8 @@ def check_prompt_length(
     longest = getattr(text, "max_position_embeddings", None)
     if not isinstance(longest, int) or longest < 1 or getattr(config, "is_encoder_decoder", False):
         return
-    for each in inputs:
-        ids = each.get("input_ids")
+    for of_photo in inputs:
+        ids = of_photo.get("input_ids")
         length = ids.shape[1] if isinstance(ids, Tensor) else 1
         words = int(generate_kwargs.get("max_new_tokens") or 1)
         if length + words > longest:
@@ -97,8 +97,8 @@ def check_prompt_end(model: nn.Module, inputs: Sequence[Mapping[str, Any]]) -> N
     """
     if not any(hasattr(module, "get_rope_index") for module in model.modules()):
         return
-    for each in inputs:
-        types = each.get("mm_token_type_ids")
+    for of_photo in inputs:
+        types = of_photo.get("mm_token_type_ids")
         if isinstance(types, Tensor) and bool(types[:, -1].any()):
             raise ValueError(
                 f"the prompt of {type(model).__name__} must end with text, got one that ends with "

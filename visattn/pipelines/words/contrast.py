@@ -1,6 +1,5 @@
 """Contrast of two prompts: attention of words divided by that of the same words behind another."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,8 +56,9 @@ def contrast_maps(
             f"models that take questions, Zhang et al. use {NEUTRAL_PROMPT!r}"
         )
     # The tokens are the same; whether each is a word, the caption decides for both.
-    maps = [_maps(each, replay.spans, controls) for each in (replay, other)]
-    own, others = (torch.tensor(each.placement.geometry.matrix) for each in (replay, other))
+    pair = (replay, replace(other, spans=replay.spans))
+    maps = [run.placement.rasterize(run.word_rows(controls)[0]) for run in pair]
+    own, others = (torch.tensor(run.placement.geometry.matrix) for run in pair)
     if maps[0].shape != maps[1].shape or not torch.allclose(own, others):
         raise ValueError(
             "contrast compares cells of one grid, but with the other prompt the image tokens form "
@@ -76,7 +76,7 @@ def contrast_replay(
     replay: WordReplay, process: PhotoProcessor, controls: Controls = _ALL
 ) -> Caption:
     """Return a caption with the contrast of each word; its image shares stay those of attention."""
-    result = replay.caption(controls=controls)
+    result = replay.caption(controls)
     values = contrast_maps(replay, process, controls)
     prompt = str(process.text or "")
     info = result.maps.info | MapInfo(
@@ -87,13 +87,6 @@ def contrast_replay(
     maps = replace(result.maps, values=values, kind="gradient", info=info)
     notes = f"{result.notes}; divided by the attention of the same words behind {prompt!r}"
     return replace(result, maps=maps, notes=notes)
-
-
-def _maps(
-    replay: WordReplay, spans: Sequence[tuple[int, int]], controls: Controls
-) -> Float[Tensor, "w gy gx"]:
-    rows, _ = replace(replay, spans=tuple(spans)).word_rows(controls=controls)
-    return replay.placement.rasterize(rows)
 
 
 def _texts(replay: WordReplay) -> dict[str, list[Any]]:

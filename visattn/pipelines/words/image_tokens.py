@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
-from PIL import Image
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
@@ -56,7 +55,8 @@ _TEXT_LAYERS: "WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], frozenset[str]
 )
 _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
 _STACKS = (nn.ModuleList, nn.Sequential)
-_CHANGED, _UNCHANGED = 1e-2, 1e-4  # of the largest change; of the median of clear ones
+_CHANGED = 1e-2  # of the largest change
+_UNCHANGED = 1e-4  # of the median of clear changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class ImageTokens:
         if not self.moves:
             return self
         columns = self.columns + count - _PROBED_WORDS
-        moved = tuple(replace(each, columns=columns) for each in self.placements)
+        moved = tuple(replace(placement, columns=columns) for placement in self.placements)
         return replace(self, columns=columns, placements=moved)
 
 
@@ -127,13 +127,7 @@ def find_image_tokens(
     key = (shown.sizes, shown.orientations, shown.is_video, tuple(inputs[name].shape),
            process.fingerprint(), tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
-
-    def plain(images: Sequence[Image.Image]) -> Tensor:
-        return process.unnormalized(images)[name]
-
-    def normalized(images: Sequence[Image.Image]) -> Tensor:
-        return process([images])[name]
-
+    plain, normalized = process.pixels(name)
     if key not in cache:
         places = find_pixel_places(plain, normalized, shown.sizes, inputs[name].shape)
         # backward passes round too, if autocast is on around them
@@ -168,22 +162,22 @@ class _Probe:
     @cached_property
     def noisy(self) -> tuple[dict[str, KeySource], dict[str, KeySource]]:
         """Keys of other noise, for one word and for two."""
-        noise = _noise(self.inputs[1], seed=1)
+        noise = {pixel_name(self.inputs[1]): noise_pixels(self.inputs[1], seed=1)}
+        shorter, longer = self.inputs
         with torch.no_grad():
-            first, second = (_sources(self.model, {**each, **noise}, self.skip)
-                             for each in self.inputs)  # fmt: skip
-        return first, second
+            first = _sources(self.model, shorter | noise, self.skip)
+            return first, _sources(self.model, longer | noise, self.skip)
 
 
-def _noise(inputs: dict[str, Any], seed: int) -> dict[str, Tensor]:
-    """Return noise as pixels of a model."""
+def noise_pixels(inputs: dict[str, Any], seed: int) -> Tensor:
+    """Return noise as the pixels of a model, in float32."""
     name = pixel_name(inputs)
     original = inputs[name]
     noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(seed)) - 1
     pixels = noise.to(original.device)
     if name == "flattened_patches":
         pixels[..., :2] = original[..., :2]  # row and column of the patch
-    return {name: pixels}
+    return pixels
 
 
 def _probe(
@@ -207,7 +201,7 @@ def _probe(
     )  # fmt: skip
     with torch.no_grad():
         others = _sources(model, shorter, skip)
-    [(name, pixels)] = _noise(longer, seed=0).items()
+    pixels = noise_pixels(longer, seed=0).requires_grad_()
 
     def grown(site: str, source: KeySource) -> bool:
         return site in others and source.num_queries == others[site].num_queries + 1
@@ -216,7 +210,7 @@ def _probe(
         return grown(site, source) and source.keys.requires_grad
 
     with torch.enable_grad():
-        sources = _sources(model, {**longer, name: pixels.requires_grad_()}, skip, is_first)
+        sources = _sources(model, {**longer, pixel_name(longer): pixels}, skip, is_first)
     text_sites = tuple(site for site, source in sources.items() if grown(site, source))
     return _Probe(model, (shorter, longer), skip, pixels, sources, others, text_sites)
 
@@ -225,7 +219,9 @@ def _sources(
     model: nn.Module, inputs: dict[str, Any], skip: frozenset[int], last: Any = None
 ) -> dict[str, KeySource]:
     """Return the keys of a model that runs in float32 without attention."""
-    device = next((each.device.type for each in inputs.values() if isinstance(each, Tensor)), "cpu")
+    device = next(
+        (value.device.type for value in inputs.values() if isinstance(value, Tensor)), "cpu"
+    )
     grad = torch.is_grad_enabled()
 
     def collected(*, share_zeros: bool) -> dict[str, KeySource]:
@@ -296,11 +292,11 @@ def _tower_layers(model: nn.Module) -> frozenset[int]:
 
 
 def _attends(module: nn.Module) -> bool:
-    return any("att" in type(each).__name__.lower() for each in module.modules())
+    return any("att" in type(child).__name__.lower() for child in module.modules())
 
 
 def _has_blocks(module: nn.Module) -> bool:
-    stacks = (each for each in module.modules() if isinstance(each, _STACKS))
+    stacks = (child for child in module.modules() if isinstance(child, _STACKS))
     return any(_attends(block) for stack in stacks for block in stack)
 
 
@@ -394,7 +390,7 @@ def _placed(
 
 
 def _geometries(shown: PromptImages) -> list[Geometry]:
-    return [Geometry.identity(each.size, each.orientation) for each in shown.images]
+    return [Geometry.identity(image.size, image.orientation) for image in shown.images]
 
 
 def _owned_placements(
@@ -425,7 +421,7 @@ def _owned_placements(
         alone[padding] = torch.where(on_photo[owners[padding]], owners[padding], NO_TOKEN)
         moments = owned_pixel_moments(alone, places.points, places.shown)
         placements.append(place_tokens(moments, geometry))
-    return _joined(placements, [shares[each.columns, i] for i, each in enumerate(placements)])
+    return _joined(placements, [shares[place.columns, i] for i, place in enumerate(placements)])
 
 
 def _shared_placements(
@@ -444,12 +440,12 @@ def _shared_placements(
         on_photo = places.numbers == number
         moments, _ = shared_pixel_moments(keys, pixels, places.points, on_photo)
         placements.append(place_tokens(moments, geometry, shared=True))
-    return _joined(placements, [torch.ones(len(each.columns)) for each in placements])
+    return _joined(placements, [torch.ones(len(place.columns)) for place in placements])
 
 
 def _joined(placements: Sequence[Placement], shares: Sequence[Tensor]) -> tuple[Placement, ...]:
     """Return placements of the image tokens of single photos as those of all of them."""
-    columns = torch.cat([each.columns for each in placements]).unique()
+    columns = torch.cat([place.columns for place in placements]).unique()
     pairs = zip(placements, shares, strict=True)
     return tuple(placement.among(columns, share) for placement, share in pairs)
 
@@ -478,9 +474,12 @@ def _proved(
             continue
         source = probe.sources[site]
         other = probe.others[site]
-        moves, changed = _moves(source, other) if source.masked is None else _moves_of_scores(
-            probe, site)  # fmt: skip
-        masked = torch.zeros_like(changed) if source.masked is None else source.masked.cpu()
+        if source.masked is None:
+            moves, changed = _moves(source, other, tokens.columns)
+            masked = torch.zeros_like(changed)
+        else:
+            moves, changed = _moves_of_scores(probe, site)
+            masked = source.masked.cpu()
         if not bool(changed.any()) and not bool(masked.any()):
             continue
         indices = changed.nonzero()[:, 0]
@@ -501,7 +500,9 @@ def _proved(
     return replace(tokens, sites=tuple(sites), states=rows, moves=moving.pop())
 
 
-def _moves(source: KeySource, other: KeySource) -> tuple[bool, Bool[Tensor, " m"]]:
+def _moves(
+    source: KeySource, other: KeySource, columns: Int[Tensor, " i"]
+) -> tuple[bool, Bool[Tensor, " m"]]:
     """Return whether keys of image tokens stand behind those of the words, and which changed.
 
     With one word more, the keys behind the words move by one. Of the two ways to compare the keys
@@ -521,8 +522,13 @@ def _moves(source: KeySource, other: KeySource) -> tuple[bool, Bool[Tensor, " m"
     words = source.num_queries - ahead  # they stand first, and the other keys behind them
     aligned = torch.cat([source.keys[:words], source.keys[source.num_queries :]])
     both = _changed(aligned, other.keys)
-    move[:words], move[source.num_queries :] = both[:words], both[words:]
-    moves = int(move.sum()) < int(stay.sum())
+    move[:words] = both[:words]
+    move[source.num_queries :] = both[words:]
+    # Where image tokens alone stand behind the words both ways show as many changes. Then that one
+    # is right in which all placed tokens have changed.
+    placed = columns[columns < len(source.keys)].cpu()
+    counted = [(int(way.sum()), not bool(way[placed].all())) for way in (move, stay)]
+    moves = counted[0] < counted[1]
     return moves, move if moves else stay
 
 
@@ -531,7 +537,7 @@ def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]
 
     Texts of the same words are compared instead, on other noise.
     """
-    shorter, longer = (each[site] for each in probe.noisy)
+    shorter, longer = (sources[site] for sources in probe.noisy)
     source = probe.sources[site]
     other = probe.others[site]
     changed = _changed(source.keys, longer.keys)
@@ -573,8 +579,8 @@ def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"
     """Return the positions of image tokens in the prompt, as the model marks them."""
     mask = inputs.get("image_embeds_position_mask")
     if mask is None:
-        token = getattr(model.config, "image_token_id", getattr(model.config, "image_token_index",
-                                                                None))  # fmt: skip
+        older = getattr(model.config, "image_token_index", None)
+        token = getattr(model.config, "image_token_id", older)
         if token is None or "input_ids" not in inputs:
             return None
         mask = (inputs["input_ids"] == token).long()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from visattn.images.video import VideoClip
 from visattn.models.backbones.huggingface import read_huggingface_model
+from visattn.pipelines.words.pixel_places import Process
 from visattn.pipelines.words.prompts import CachedPrompt, PromptWatch, video_metadata
 from visattn.pipelines.words.spans import same_length
 
@@ -138,13 +139,16 @@ class PhotoProcessor:
         num_photos: int = 1,
         clip: VideoClip | None = None,
     ) -> None:
-        self.model, self.num_photos, self.clip = model, num_photos, clip
+        self.model = model
+        self.num_photos = num_photos
+        self.clip = clip
         self.processor = processor
         self.joint: Any
         self.image_processor: Any
         self.tokenizer: Any
         if isinstance(processor, (tuple, list)):
-            self.joint, (self.image_processor, self.tokenizer) = None, processor
+            self.joint = None
+            self.image_processor, self.tokenizer = processor
         else:
             self.joint = processor
             self.image_processor = getattr(processor, "image_processor", None)
@@ -193,7 +197,7 @@ class PhotoProcessor:
             images_kwargs: Options of the image processor, or of that of videos.
         """
         prompts = [
-            [each] if isinstance(each, (Image.Image, Tensor)) else [*each] for each in images
+            [shown] if isinstance(shown, (Image.Image, Tensor)) else [*shown] for shown in images
         ]
         if self.clip is not None:
             inputs = dict(self._video(prompts[0], self.clip, images_kwargs))
@@ -211,8 +215,16 @@ class PhotoProcessor:
         try:
             return self([images], do_normalize=False)
         except NotImplementedError:  # a step that integers do not have
-            floats = [torch.from_numpy(np.array(each)).permute(2, 0, 1).float() for each in images]
+            floats = [torch.from_numpy(np.array(img)).permute(2, 0, 1).float() for img in images]
             return self([floats], do_normalize=False)
+
+    def pixels(self, name: str) -> tuple[Process, Process]:
+        """Return what makes pixels of images: not normalized, and as the model gets them.
+
+        Args:
+            name: Input of the model that holds the pixels, see `pixel_name`.
+        """
+        return lambda images: self.unnormalized(images)[name], lambda images: self([images])[name]
 
     def with_prompt(self, prompt: str | Messages | None) -> "PhotoProcessor":
         """Return the same with another prompt, for one photo."""
@@ -225,8 +237,8 @@ class PhotoProcessor:
         """
         used = self.image_processor if self.clip is None else self.video_processor
         settings: Any = getattr(used, "to_dict", lambda: vars(used))
-        kinds = (type(each).__qualname__ for each in (self.joint, used))
-        return (*kinds, repr(sorted(settings().items())), str(self.text))
+        classes = (type(processor).__qualname__ for processor in (self.joint, used))
+        return (*classes, repr(sorted(settings().items())), str(self.text))
 
     @property
     def _is_continued(self) -> bool:
@@ -268,7 +280,7 @@ class PhotoProcessor:
         if len({*map(len, ids)}) > 1:
             raise ValueError(
                 f"prompts that {type(self.model).__name__} continues must have as many tokens as "
-                f"each other in a batch, got {', '.join(str(len(each)) for each in ids)}: use "
+                f"each other in a batch, got {', '.join(str(len(tokens)) for tokens in ids)}: use "
                 "batch_size=1"
             )
         return {**inputs, "decoder_input_ids": torch.tensor(ids)}
@@ -278,8 +290,8 @@ class PhotoProcessor:
     ) -> Any:
         """Return the inputs of a prompt with these frames, at the times of those of a clip."""
         pixels = [
-            np.array(each) if isinstance(each, Image.Image) else each.permute(1, 2, 0).numpy()
-            for each in frames
+            np.array(frame) if isinstance(frame, Image.Image) else frame.permute(1, 2, 0).numpy()
+            for frame in frames
         ]
         if "videos" not in inspect.signature(self.joint.__call__).parameters:
             raise ValueError(
@@ -452,7 +464,7 @@ def is_chat(prompt: Any) -> TypeGuard[Messages]:
     return (
         isinstance(prompt, (list, tuple))
         and len(prompt) > 0
-        and all(isinstance(each, Mapping) and {"role", "content"} <= {*each} for each in prompt)
+        and all(isinstance(item, Mapping) and {"role", "content"} <= {*item} for item in prompt)
     )
 
 
@@ -568,13 +580,13 @@ def generate(
     with watch.watching():
         output: Any = model.generate(**owned, **kwargs)  # pyright: ignore[reportCallIssue]
     prompts = None if is_encoder_decoder(model) else watch.prompts(output, inputs)
-    sequences, logits = output.sequences, output.logits
+    logits = output.logits
     beams = getattr(output, "beam_indices", None)
     # Beam search may go on after the best texts have ended, and cuts sequences to the longest of
     # these. On its way a text moves from row to row of the logits.
     length = len(logits) if beams is None else beams.shape[1]
     results: list[GeneratedText] = []
-    for row, sequence in enumerate(sequences):
+    for row, sequence in enumerate(output.sequences):
         tokens = sequence[len(sequence) - length :]
         count = _length(tokens.tolist(), special_ids)
         rows = [row] * count if beams is None else beams[row, :count].tolist()
@@ -613,7 +625,7 @@ def replay_inputs(
     The last token is no input: nothing follows it.
     """
     parameters = inspect.signature(type(model).forward).parameters
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     replay = {name: value for name, value in inputs.items() if name in parameters or open_ended}
     prompt = inputs.get("input_ids")
     if is_encoder_decoder(model):

@@ -111,14 +111,14 @@ def find_lattices(moments: TokenMoments, image_size: tuple[int, int]) -> list[La
             fitted = axes if axes is not None else _fit(moments, run, image_size)
             if not _is_extended(lattices, moments, run, image_size):
                 lattices.append(Lattice(run, fitted))
-    area = [float(moments.extent[each.members].median(0).values.prod()) for each in lattices]
+    area = [float(moments.extent[lattice.members].median(0).values.prod()) for lattice in lattices]
     return [lattices[index] for index in sorted(range(len(area)), key=area.__getitem__)]
 
 
 def _alike(moments: TokenMoments) -> list[Int[Tensor, " _m"]]:
     """Return groups of tokens of about the same size, the largest group first."""
     sizes = moments.extent.clamp(min=1e-6).log()
-    rest, partial = (each.nonzero()[:, 0] for each in (moments.whole, ~moments.whole))
+    rest, partial = (mask.nonzero()[:, 0] for mask in (moments.whole, ~moments.whole))
     groups: list[Tensor] = []
     # Tokens of the median size and all alike make a group, then those of the rest. The median moves
     # to the middle of its group, so that no group is cut in two at its edge.
@@ -133,8 +133,8 @@ def _alike(moments: TokenMoments) -> list[Int[Tensor, " _m"]]:
         rest = rest[~near]
     if len(partial):
         group = _group_of_partial(moments, partial, groups)
-        groups = [torch.cat([each, partial[group == number]]).sort().values
-                  for number, each in enumerate(groups)]  # fmt: skip
+        groups = [torch.cat([members, partial[group == number]]).sort().values
+                  for number, members in enumerate(groups)]  # fmt: skip
     return sorted(groups, key=len, reverse=True)
 
 
@@ -161,7 +161,8 @@ def _runs(moments: TokenMoments, members: Int[Tensor, " m"]) -> list[Int[Tensor,
     """Return tokens tile by tile: in a tile, rows follow downwards, and begin at the same x."""
     # In the order of the keys: a row ends where x falls back or y goes on, and a tile ends where y
     # goes up again, or where rows begin elsewhere.
-    (x, y), (width, height) = moments.mean[members].T, moments.extent[members].T
+    x, y = moments.mean[members].T
+    width, height = moments.extent[members].T
     down = y.diff() / height[1:]
     begins = (x.diff() < 0) | (down.abs() > 0.5)  # of rows
     rows = torch.cat([begins.new_zeros(1), begins]).cumsum(0)
@@ -198,7 +199,7 @@ def _fit_axis(places: Float[Tensor, " m"], pitch: float) -> LatticeAxis | None:
     """
     ordered = places.double().sort().values
     starts = (ordered.diff() > 0.5 * pitch).nonzero()[:, 0] + 1
-    centers = torch.stack([part.mean() for part in ordered.tensor_split(starts.tolist())])
+    centers = torch.stack([run.mean() for run in ordered.tensor_split(starts.tolist())])
     if len(centers) == 1:
         return LatticeAxis(float(centers[0]) - pitch / 2, pitch, 1)
     # Rows may be missing (padding): a gap of two pitches is two steps, not one that is too long.
@@ -239,21 +240,21 @@ def _is_extended(
             continue
         near = True
         cells: list[Tensor] = []
-        for axis, each in enumerate(lattice.axes):
-            places = (moments.mean[:, axis] - each.begin) / each.pitch
+        for axis, line in enumerate(lattice.axes):
+            places = (moments.mean[:, axis] - line.begin) / line.pitch
             cells.append(places.floor())
             index = places[members]
-            size = moments.extent[members, axis] / each.pitch
+            size = moments.extent[members, axis] / line.pitch
             near &= bool(((index - index.floor() - 0.5).abs() < 0.35).all())
             near &= bool(((size > _SEEN) & (size < 1.3)).all())
-            near &= bool(((index > -1) & (index < each.count + 1)).all())
+            near &= bool(((index > -1) & (index < line.count + 1)).all())
         both = torch.stack(cells, -1)
         taken = set(map(tuple, both[lattice.members].tolist()))
         if near and not taken & set(map(tuple, both[members].tolist())):
             joined = torch.cat([lattice.members, members]).sort().values
             axes = tuple(
-                _at_edges(_extended(each, cells[axis][members]), image_size[1 - axis])
-                for axis, each in enumerate(lattice.axes)
+                _at_edges(_extended(line, cells[axis][members]), image_size[1 - axis])
+                for axis, line in enumerate(lattice.axes)
             )
             lattices[number] = Lattice(joined, (axes[0], axes[1]))
             return True
@@ -278,13 +279,13 @@ def lattice_boxes(
     for lattice in lattices:
         if lattice.axes is None:
             continue
-        for axis, each in enumerate(lattice.axes):
-            low = each.begin + each.index(moments.mean[lattice.members, axis]) * each.pitch
+        for axis, line in enumerate(lattice.axes):
+            low = line.begin + line.index(moments.mean[lattice.members, axis]) * line.pitch
             side = image_size[1 - axis]
-            cells = torch.stack([low, low + each.pitch], 1).double().clamp(0, side)
+            cells = torch.stack([low, low + line.pitch], 1).double().clamp(0, side)
             own = boxes[lattice.members][:, [axis, axis + 2]]
             padded = (moments.visible[lattice.members] <= _WHOLE)[:, None]
-            elsewhere = padded & ((own - cells).abs() > _ALIKE * each.pitch).any(1, keepdim=True)
+            elsewhere = padded & ((own - cells).abs() > _ALIKE * line.pitch).any(1, keepdim=True)
             cells = torch.where(elsewhere, own.clamp(0, side), cells)
             boxes[lattice.members, axis], boxes[lattice.members, axis + 2] = cells.unbind(1)
     return boxes
@@ -332,12 +333,12 @@ def assemble_grid(
     """
     height, width = geometry.image_size
     across = (across * visible[:, None]).float()
-    parts = [
+    chunks = [
         torch.einsum("iy,ix->yxi", down[first : first + _CHUNK].float(),
                      across[first : first + _CHUNK]).flatten(0, 1).to_sparse()
         for first in range(0, len(across), _CHUNK)
     ]  # fmt: skip
-    cells = torch.cat(parts, 1).coalesce()
+    cells = torch.cat(chunks, 1).coalesce()
     matrix = ((x.pitch, 0.0, x.begin), (0.0, y.pitch, y.begin), (0.0, 0.0, 1.0))
     region = (max(x.begin, 0.0), max(y.begin, 0.0), min(x.end, float(width)),
               min(y.end, float(height)))  # fmt: skip
@@ -353,10 +354,10 @@ def _finest(
     These are for tokens that form no lattice and are smaller: tiles of 384 pixels hold 27 patches
     of 14, and the pixels that are left over part their tokens from those of the next tile.
     """
-    regular = [each.axes[axis] for each in lattices if each.axes is not None]
-    fits = [each for each in regular if each.count <= _MAX_CELLS]
-    finest = min(fits, key=lambda each: each.pitch) if fits else None
-    loose = [each.members for each in lattices if each.axes is None]
+    regular = [lattice.axes[axis] for lattice in lattices if lattice.axes is not None]
+    fits = [line for line in regular if line.count <= _MAX_CELLS]
+    finest = min(fits, key=lambda line: line.pitch) if fits else None
+    loose = [lattice.members for lattice in lattices if lattice.axes is None]
     members = max(loose, key=len) if loose else slice(None)
     extent = float(moments.extent[members, axis].median())
     if finest is not None and (not loose or extent > (1 - _ALIKE) * finest.pitch):

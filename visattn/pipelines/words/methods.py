@@ -17,6 +17,7 @@ from visattn.pipelines.word_source import WordGrids
 from visattn.pipelines.words.contrast import CONTRAST, contrast_maps
 from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_given
+from visattn.pipelines.words.spans import word_means
 from visattn.pipelines.words.token_activation import replay_token_activation
 from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.results.captions import Caption
@@ -138,11 +139,10 @@ class ReplayedWords:
 
     def place(self, rows: Float[Tensor, "t i"]) -> tuple[WordGrids, ...]:
         """Return the mean over the tokens of each word, on the grid of each photo."""
-        rows = rows.float().cpu()
-        words = [rows[slice(*span)].mean(0) for span in self.replay.spans]
-        joined = torch.stack(words) if words else rows[:0]
+        words = word_means(rows.float().cpu(), self.replay.spans)
         return tuple(
-            WordGrids(each.rasterize(joined), each.geometry) for each in self.replay.placements
+            WordGrids(placement.rasterize(words), placement.geometry)
+            for placement in self.replay.placements
         )
 
     @torch.no_grad()
@@ -181,7 +181,7 @@ class ReplayedWords:
     def further(self, methods: Sequence[str]) -> dict[str, tuple[WordGrids]]:
         """Return the maps of methods that captioners of visattn lack."""
         replay = self.replay
-        placed = dict[str, tuple[WordGrids]]()
+        placed: dict[str, tuple[WordGrids]] = {}
         geometry = replay.placement.geometry
         if "tam" in methods:
             placed["tam"] = (WordGrids(replay_token_activation(replay), geometry),)
@@ -190,7 +190,7 @@ class ReplayedWords:
             placed[CONTRAST] = (WordGrids(contrast_maps(replay, other), geometry),)
         if of_tower := [name for name in methods if name in TOWER_METHODS]:
             values, finer = tower_maps(replay, of_tower)
-            placed |= {name: (WordGrids(each, finer),) for name, each in values.items()}
+            placed |= {name: (WordGrids(maps, finer),) for name, maps in values.items()}
         return placed
 
     def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
@@ -200,8 +200,8 @@ class ReplayedWords:
         if method not in ("attention", "gradient_attention"):  # others read no layers and heads
             more = {name: more[name] for name in more if name not in ("layers", "heads")}
         maps, *others = (
-            replace(each, info=replace(each.info, more=more))
-            for each in (caption.maps, *caption.further_maps)
+            replace(of_photo, info=replace(of_photo.info, more=more))
+            for of_photo in (caption.maps, *caption.further_maps)
         )
         notes = self.replay.describe(maps.info)
         return replace(caption, maps=maps, further_maps=tuple(others), notes=notes)

@@ -17,7 +17,8 @@ _MAX_PERIODS = 48  # of a wave along a side; a ramp of 256 levels tells periods 
 _PERIOD = 16  # pixels, at least, of the photo and of the input
 _SHOWN = 0.5  # an element shows the photo if this share of it does; the rest is padding
 _SAMPLES = 1 << 16
-_MEDIAN, _MEAN = 3.0, 9.0  # gray levels of 255: rounding, and clipped overshoots of resampling
+_MEDIAN = 3.0  # gray levels of 255: rounding
+_MEAN = 9.0  # and clipped overshoots of resampling
 _BIT = 0.25  # largest distance of a level from black or white, which tell images apart
 
 _Pattern = Callable[[int], np.ndarray]
@@ -62,7 +63,7 @@ class _TestPhotos:
         """Return images of gray levels that are given per channel: rows, columns or levels."""
         photos: list[np.ndarray] = []
         for number, size in enumerate(self.sizes):
-            channels = [np.broadcast_to(each(number), size) for each in (red, green, blue)]
+            channels = [np.broadcast_to(levels(number), size) for levels in (red, green, blue)]
             photos.append(np.ascontiguousarray(np.stack(channels, -1).astype(np.uint8)))
         return photos
 
@@ -108,13 +109,15 @@ def find_pixel_places(
     def full(_: int) -> np.ndarray:
         return np.full((1, 1), 255)
 
-    low, high = probe(probe.photos(none, full, none)), probe(probe.photos(full, none, full))
+    low = probe(probe.photos(none, full, none))
+    high = probe(probe.photos(full, none, full))
     change = high - low
     shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     colored = bool((shown & (change > 0)).any()) and bool((shown & (change < 0)).any())
     points = torch.full((2, shape.numel()), torch.nan, device=change.device)
     if not colored:
-        low, high = probe(probe.photos(none, none, none)), probe(probe.photos(full, full, full))
+        low = probe(probe.photos(none, none, none))
+        high = probe(probe.photos(full, full, full))
         change = high - low
         shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     # Green elements read zero of the magenta photo, red and blue ones of the green photo.
@@ -127,27 +130,28 @@ def find_pixel_places(
 
     def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " e"]]:
         """Return the level of each element, from 0 to 1, of photos that vary along x and y."""
-        kinds = [(x, y, x)] if colored else [(x, x, x), (y, y, y)]
-        return [(probe(probe.photos(*each)) - zero).div_(span) for each in kinds]
+        channels = [(x, y, x)] if colored else [(x, x, x), (y, y, y)]
+        return [(probe(probe.photos(*rgb)) - zero).div_(span) for rgb in channels]
 
     ramps = levels(*_along([[_ramp(side) for side in size[::-1]] for size in sizes]))
     periods = _all_periods(probe, ramps, axes, numbers)
 
     def waves(shift: float) -> tuple[_Pattern, _Pattern]:
         return _along([
-            [_wave(side, n, shift) for side, n in zip(size[::-1], each, strict=True)]
-            for size, each in zip(sizes, periods.view(-1, 2).tolist(), strict=True)
+            [_wave(side, n, shift) for side, n in zip(size[::-1], counts, strict=True)]
+            for size, counts in zip(sizes, periods.view(-1, 2).tolist(), strict=True)
         ])  # fmt: skip
 
     sides = torch.tensor([float(side) for size in sizes for side in size[::-1]])
-    cosines, sines = levels(*waves(0.0)), levels(*waves(0.25))
+    cosines = levels(*waves(0.0))
+    sines = levels(*waves(0.25))
     for axis, ramp, cosine, sine in zip(axes, ramps, cosines, sines, strict=True):
         # A side of 640 pixels with 4 periods: a ramp of 0.41 says about 262 pixels, give or take a
         # few gray levels of 2.5 pixels each. The phase says 0.65 of a period, of any. In periods:
         # round(4 x 0.41 - 0.65) + 0.65 = 1.65, which is pixel 264.0.
         turn = torch.atan2(2 * sine - 1, 2 * cosine - 1).div_(2 * math.pi)
         group = axis if len(sizes) == 1 else 2 * numbers.clamp(min=0) + axis
-        n, length = (each.to(turn)[group] for each in (periods, sides / periods))
+        n, length = (values.to(turn)[group] for values in (periods, sides / periods))
         place = (n * ramp - turn).round_().add_(turn).mul_(length)
         for index in (0, 1):
             torch.where(shown & (axis == index), place, points[index], out=points[index])
@@ -175,7 +179,7 @@ def _all_periods(
     covered = (high - low)[:-1].nan_to_num(1.0).clamp(min=1e-3).tolist()
     sides = [side for size in probe.sizes for side in size[::-1]]
     elements = (shares * probe.shape.numel()).tolist()
-    return torch.tensor([_periods(*each) for each in zip(sides, covered, elements, strict=True)])
+    return torch.tensor([_periods(*side) for side in zip(sides, covered, elements, strict=True)])
 
 
 def _along(lines: Sequence[Sequence[np.ndarray]]) -> tuple[_Pattern, _Pattern]:
@@ -223,17 +227,16 @@ def _sampled(
     Those that are not normalized may be known.
     """
     generator = torch.Generator().manual_seed(0)
-    count = min(_SAMPLES // 2, *(int(each.count_nonzero()) for each in shown_by_axis))
+    count = min(_SAMPLES // 2, *(int(shown.count_nonzero()) for shown in shown_by_axis))
     kept: list[Tensor] = []
-    for each in shown_by_axis:
-        indices = each.nonzero()[:, 0].cpu()
+    for shown in shown_by_axis:
+        indices = shown.nonzero()[:, 0].cpu()
         kept.append(indices[torch.randint(max(len(indices), 1), (count,), generator=generator)])
     samples = torch.cat(kept).to(shown_by_axis[0].device)
-    photos = [Image.fromarray(each) for each in wave]
+    photos = [Image.fromarray(photo) for photo in wave]
     plain = probe.process(photos).detach().float().flatten() if known is None else known
     both = [normalized(photos).detach().float().flatten()[samples], plain[samples]]
-    scales = [max(float(each.max() - each.min()), 1e-9) / 255 if len(each) else 1.0
-              for each in both]  # fmt: skip
+    scales = [max(float(v.max() - v.min()), 1e-9) / 255 if len(v) else 1.0 for v in both]
     return samples, (both[0], both[1]), (scales[0], scales[1])
 
 

@@ -21,10 +21,11 @@ from visattn.pipelines.words.lattice import (
 
 NO_TOKEN = -1
 SHARED = -2
-_ONE_DIGIT, _TWO_DIGITS = 64, 64**2  # tokens whose number has one or two digits
+_MOST_TOKENS = (64, 64**2)  # whose number has one digit, or two
 _CLEAN = 0.1  # largest distance of a digit from a whole number
 _SMALLEST = 0.6  # pixels of the photo; edges of smaller tokens lie between pixels
-_STRONG, _WEAK = 0.01, 0.001  # of the mean gradient
+_STRONG = 0.01  # of the mean gradient
+_WEAK = 0.001
 _FEW = 0.02  # of the median number of elements of a token
 
 
@@ -83,19 +84,22 @@ class Placement:
         `columns` are the keys of all, in order; `share` is how much of each token here is its own.
         """
         places = torch.searchsorted(columns, self.columns)
-        weights, share = self.weights.coalesce(), share.float()
+        weights = self.weights.coalesce()
+        share = share.float()
         cells, tokens = weights.indices()
         boxes = torch.zeros(len(columns), 4)
         visible = torch.zeros(len(columns))
-        boxes[places], visible[places] = self.boxes, self.visible * share
+        boxes[places] = self.boxes
+        visible[places] = self.visible * share
         spread = torch.sparse_coo_tensor(
             torch.stack([cells, places[tokens]]),
             weights.values() * share[tokens],
             (weights.shape[0], len(columns)),
             check_invariants=True,
         )
-        return replace(self, columns=columns, boxes=boxes, visible=visible,
-                       weights=spread.coalesce())  # fmt: skip
+        return replace(
+            self, columns=columns, boxes=boxes, visible=visible, weights=spread.coalesce()
+        )
 
     def over_frames(self, shares: Float[Tensor, "i f"]) -> "Placement":
         """Return the placement on the frames of a video, which the model sees alike.
@@ -138,7 +142,7 @@ def token_owners(
     #     pass with 1 + (first digit)/10  p: 1.3 g1      q: 1.4 g2      r: 1.3 g3 + 1.4 g4
     #     quotients, less 1, times 10     7, 3 -> 37     2, 4 -> 42     no whole numbers: shared
     count = len(states)
-    digits = 1 if count <= _ONE_DIGIT else 2 if count <= _TWO_DIGITS else 3
+    digits = 1 + sum(count > most for most in _MOST_TOKENS)
     base = max(2, math.ceil(count ** (1 / digits) - 1e-9))
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
@@ -316,8 +320,8 @@ def shared_pixel_moments(
         mean = (weights * places).sum(0) / total
         variance = (weights * (places - mean) ** 2).sum(0) / total
         placed.append((index, on_photo, mean.cpu(), (12 * variance).sqrt().cpu()))
-        each = torch.bincount(shown, weight[shows_photo], minlength=int(numbers.max()) + 1)
-        shares.append((each / each.sum()).float().cpu())
+        per_frame = torch.bincount(shown, weight[shows_photo], minlength=int(numbers.max()) + 1)
+        shares.append((per_frame / per_frame.sum()).float().cpu())
     columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)
     moments = TokenMoments(

@@ -49,22 +49,22 @@ class PromptImages:
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Height and width of each image."""
-        return tuple(each.size for each in self.images)
+        return tuple(image.size for image in self.images)
 
     @property
     def orientations(self) -> tuple[int, ...]:
         """EXIF orientation of each image."""
-        return tuple(each.orientation for each in self.images)
+        return tuple(image.orientation for image in self.images)
 
     @property
     def num_pixels(self) -> int:
         """Number of pixels of all images."""
-        return sum(each.num_pixels for each in self.images)
+        return sum(image.num_pixels for image in self.images)
 
     @property
     def name(self) -> str:
         """Name of the file, or names of the files."""
-        return ", ".join(dict.fromkeys(each.name for each in self.images))
+        return ", ".join(dict.fromkeys(image.name for image in self.images))
 
 
 def read_prompts(
@@ -87,7 +87,7 @@ def read_prompts(
         ValueError: If a list of photos is empty, or holds a video.
     """
     listed: list[Any] = list_images(cast("Any", images))
-    if not any(isinstance(each, (list, tuple, PromptImages)) or _is_video(each) for each in listed):
+    if not any(isinstance(item, (list, tuple, PromptImages)) or _is_video(item) for item in listed):
         yield from (PromptImages((image,)) for image in read_images(listed))
         return
     for item in listed:
@@ -144,7 +144,7 @@ def read_video(
             count -= count % min(getattr(own, "temporal_patch_size", None) or 1, total)
         indices = [number * total // count for number in range(count)]
     clip = read_clip(path, indices, total)
-    frames = (LoadedImage(each.pixels, name=clip.name) for each in clip.frames)
+    frames = (LoadedImage(frame.pixels, name=clip.name) for frame in clip.frames)
     return PromptImages(tuple(frames), clip)
 
 
@@ -318,9 +318,10 @@ class PromptWatch:
             own = positions
             if own is not None and own.ndim > 1 and own.shape[-2] > 1:
                 own = own[..., kept, :]
-            prompts.append(CachedPrompt(
-                tuple((each.keys[kept, :, :length], each.values[kept, :, :length])
-                      for each in layers), own))  # fmt: skip
+            cached = [
+                (layer.keys[kept, :, :length], layer.values[kept, :, :length]) for layer in layers
+            ]
+            prompts.append(CachedPrompt(tuple(cached), own))
         return prompts
 
 

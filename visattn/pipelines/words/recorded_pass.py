@@ -16,7 +16,8 @@ from visattn.recording.frozen import frozen
 from visattn.recording.score_evidence import Rounding
 from visattn.recording.word_rows import ReusedOutputs, WordRows
 
-_ROUNDED_RUNS, _ROUNDING = 3, 8.0  # runs with other rounding errors, and times their effect
+_ROUNDED_RUNS = 3  # with other rounding errors
+_ROUNDING = 8.0  # times their effect
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class _Recording:
         Returns:
             Whether it read the prompt.
         """
-        text, model = self.text, self.model
+        text = self.text
         # A pass over the words shows no pixels to the model, so that its resampler does not run.
         if text.prompt is not None and not self.located.resampler_sites:
             shorter = text.prompt.replay_inputs(inputs, text.num_generated)
@@ -101,9 +102,11 @@ class _Recording:
 
         def rounded() -> Tensor:
             with self._reusing(towers), Rounding():
-                return token_log_probs(_logits(model, inputs, text.num_generated), self.tokens)
+                logits = _logits(self.model, inputs, text.num_generated)
+                return token_log_probs(logits, self.tokens).cpu()
 
-        check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
+        dtype = computing_dtype(self.model)
+        check_log_probs(log_probs, text.log_probs, logits, dtype, rounded)
         return True
 
     def succeeds(self, inputs: dict[str, Any], towers: ReusedOutputs | None) -> bool:
@@ -132,7 +135,7 @@ class _Recording:
             site, reason = unsupported[0]
             raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
         self.rows = recorder.rows
-        return token_log_probs(logits, self.tokens), logits
+        return token_log_probs(logits, self.tokens).cpu(), logits
 
     def _reusing(self, towers: ReusedOutputs | None) -> AbstractContextManager[None]:
         """Return the outputs of towers, but of those around layers to record."""
@@ -173,8 +176,8 @@ def _logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tenso
 
 
 def token_log_probs(logits: Float[Tensor, "t v"], tokens: Int[Tensor, " t"]) -> Float[Tensor, " t"]:
-    """Return the log-probability of each token, on the CPU."""
-    return logits.log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
+    """Return the log-probability of each token."""
+    return logits.log_softmax(-1).gather(1, tokens.to(logits.device)[:, None])[:, 0]
 
 
 def computing_dtype(model: nn.Module) -> torch.dtype:

@@ -39,7 +39,7 @@ from visattn.pipelines.words.recorded_pass import (
     record_rows,
     token_log_probs,
 )
-from visattn.pipelines.words.spans import Words, split_words
+from visattn.pipelines.words.spans import Words, split_words, word_means
 from visattn.recording.attention_call import recordable_attention
 from visattn.recording.frozen import eval_mode, frozen
 from visattn.recording.key_sources import KeySources
@@ -169,8 +169,7 @@ class WordReplay:
             with torch.set_grad_enabled(differentiable), sources.collecting(), recorder.recording():
                 logits = forward_logits(self.model, {**self.inputs, self.pixel_name: used},
                                         len(self.token_ids))[0]  # fmt: skip
-            chosen = self.token_ids.to(logits.device)[:, None]
-            log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
+            log_probs = token_log_probs(logits, self.token_ids)
         if pixels is None and not self.verified:
             self._verify(log_probs.detach().cpu(), logits.detach())
         states = {site: sources.sources[site].origin for site in recorder.rows}
@@ -185,33 +184,25 @@ class WordReplay:
             kernel = recordable_attention(self.model, self.kernel)
             with frozen(self.model), kernel, torch.no_grad(), Rounding():
                 again = forward_logits(self.model, self.inputs, len(self.token_ids))[0]
-            return token_log_probs(again, self.token_ids)
+            return token_log_probs(again, self.token_ids).cpu()
 
         check_log_probs(log_probs, self.log_probs, logits, computing_dtype(self.model), rounded)
         self.verified = True
 
     def word_rows(
-        self, rows: Float[Tensor, "t i"] | None = None, controls: Controls = _UNTOUCHED
+        self, controls: Controls = _UNTOUCHED
     ) -> tuple[Float[Tensor, "w i"], dict[str, Any]]:
-        """Return the row of each word, the mean over its tokens, and how it was made.
+        """Return the attention of each word, the mean over its tokens, and how it was made.
 
         Relative attention and sinks compare words: the row of a single word stays as it is, with
         `untouched` in the details.
 
-        Args:
-            rows: One value per token and image token; by default the attention.
-            controls: Selected layers and heads (of the attention), and corrections.
-
         Raises:
             ValueError: If layers or heads do not exist.
         """
-        if rows is None:
-            rows = self._selected(controls)
-        rows = rows.detach().float().cpu()
-        words = [rows[slice(*span)].mean(0) for span in self.spans]
-        result = torch.stack(words) if words else rows[:0]
+        result = word_means(self._selected(controls).detach().float().cpu(), self.spans)
         details = controls.describe()
-        if len(words) < 2 and (controls.relative or controls.without_sinks):
+        if len(result) < 2 and (controls.relative or controls.without_sinks):
             return result, {**details, "relative": False, "without_sinks": False,
                             "untouched": True}  # fmt: skip
         # Before rows are divided: a sink draws weight for all words alike, and relative attention
@@ -225,7 +216,7 @@ class WordReplay:
 
     def _sink(self, token: int, mass: Float[Tensor, " w"]) -> dict[str, Any]:
         """Return where an image token lies, and the mass that it draws from each word."""
-        visible = [float(each.visible[token]) for each in self.placements]
+        visible = [float(placement.visible[token]) for placement in self.placements]
         photo = max(range(len(visible)), key=visible.__getitem__)
         box = {"box": self.placements[photo].boxes[token].tolist(), "mass": mass.tolist()}
         return box if len(visible) == 1 else {"photo": photo, **box}
@@ -239,52 +230,33 @@ class WordReplay:
         heads = select_indices("heads", controls.heads, self.head_rows.shape[1])
         return self.head_rows[layers][:, heads].float().mean((0, 1))
 
-    def caption(
-        self,
-        rows: Float[Tensor, "t i"] | None = None,
-        *,
-        method: str = "attention",
-        controls: Controls = _UNTOUCHED,
-        **more: Any,
-    ) -> Caption:
-        """Return the caption with one placed map per word.
+    def caption(self, controls: Controls = _UNTOUCHED) -> Caption:
+        """Return the caption with one map per word on each photo, or on the video.
 
         The visible mass of each row is kept: a map sums to the share of the row on the photo.
-
-        Args:
-            rows: One value per token and image token; by default the attention, mean over layers
-                and heads. The row of a word is the mean over its tokens.
-            method: Name of the method, noted in the info of the maps.
-            controls: Selected layers and heads, and corrections.
-            more: Further entries of the info.
 
         Raises:
             ValueError: If layers or heads do not exist.
         """
-        words, details = self.word_rows(rows, controls)
-        return self.placed_caption(
-            [each.rasterize(words) for each in self.placements],
-            MapInfo(method, more={**details, **more}),
-        )
-
-    def placed_caption(self, values: Sequence[Float[Tensor, "w ..."]], info: MapInfo) -> Caption:
-        """Return the caption with maps that lie on the photos, or on the video."""
-        mass = torch.stack([each.flatten(1).sum(1) for each in values])
+        words, details = self.word_rows(controls)
+        values = [placement.rasterize(words) for placement in self.placements]
+        mass = torch.stack([maps.flatten(1).sum(1) for maps in values])
         shares = tuple(mass.sum(0).tolist())
         shown = self.shown
-        more: dict[str, Any] = {"image_shares": shares, "placement": list(self.notes)}
+        details |= {"image_shares": shares, "placement": list(self.notes)}
         if shown.clip is None and len(values) > 1:
-            more["photo_shares"] = mass.T.tolist()
-        info |= MapInfo(model=type(self.model).__name__, more=more)
+            details["photo_shares"] = mass.T.tolist()
+        info = MapInfo("attention", model=type(self.model).__name__, more=details)
         if shown.clip is not None:
             info = replace(info, frames=shown.clip.indices, seconds=shown.clip.seconds)
         first, *others = (
-            AttentionMap(each, self.sites[-1], "words", placement.geometry,
-                         replace(info, image=name), self.words)
-            for each, placement, name in zip(values, self.placements, self._names(), strict=True)
+            AttentionMap(maps, self.sites[-1], "words", placement.geometry,
+                         replace(info, image=image.name), self.words)
+            for maps, placement, image in zip(values, self.placements, shown.images, strict=False)
         )  # fmt: skip
         log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
-        kind = "video" if shown.is_video else "photo" if len(values) == 1 else "photos"
+        kind = "photo" if len(values) == 1 else "photos"
+        kind = "video" if shown.is_video else kind
         return Caption(
             words=self.words, log_probs=log_probs, gates=shares, maps=first,
             further_maps=tuple(others), score=float(self.log_probs.sum()),
@@ -292,10 +264,6 @@ class WordReplay:
             notes=self.describe(info), spaces=self.spaces,
             thumbnail=make_thumbnail(self.image) if kind == "photo" else None,
         )  # fmt: skip
-
-    def _names(self) -> list[str]:
-        images = self.shown.images
-        return [each.name for each in images[: len(self.placements)]]
 
     def describe(self, info: MapInfo) -> str:
         """Return in one line how maps were made."""
@@ -352,8 +320,8 @@ def generate_and_replay(
             # Photos are read batch by batch, so that their number is known at the end only.
             _check_count(prompts, len(results) + len(batch), exactly=False)
         processes = [
-            PhotoProcessor(model, processor, text, num_photos=len(each.images), clip=each.clip)
-            for text, each in zip(own, batch, strict=True)
+            PhotoProcessor(model, processor, text, num_photos=len(shown.images), clip=shown.clip)
+            for text, shown in zip(own, batch, strict=True)
         ]
         towers = ReusedOutputs(model)
         with _explained(model, batch[0]):
@@ -363,10 +331,10 @@ def generate_and_replay(
                 check_prompt_end(model, singles)
             with eval_mode(model), towers.collecting():  # random numbers are drawn as in `generate`
                 texts = generate(model, joint, processes[0].special_ids, generate_kwargs)
-        each = len(texts) // len(batch)
+        per_prompt = len(texts) // len(batch)
         for index, (shown, inputs) in enumerate(zip(batch, singles, strict=True)):
             results.append([])
-            for text in texts[index * each : (index + 1) * each]:
+            for text in texts[index * per_prompt : (index + 1) * per_prompt]:
                 single = without_padding(text, joint, inputs)
                 replay = replay_text(processes[index], shown, inputs, single,
                                      keep_heads=keep_heads, towers=towers,
@@ -420,7 +388,7 @@ def _batch_inputs(
     processes: list[PhotoProcessor], batch: list[PromptImages]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the inputs of each prompt, and of all together, padded at the left."""
-    images = [[Image.fromarray(photo.pixels) for photo in each.images] for each in batch]
+    images = [[Image.fromarray(photo.pixels) for photo in shown.images] for shown in batch]
     singles = [process([image]) for process, image in zip(processes, images, strict=True)]
     first = singles[0]
     # Inputs of one shape need no padding and are joined as they are. Others are processed once
@@ -464,7 +432,7 @@ def replay_text(
                         per_token=per_token)  # fmt: skip
     placements = located.placements
     if (mixing := recorded.mixing) is not None:
-        placements = tuple(each.through(located.columns, mixing) for each in placements)
+        placements = tuple(place.through(located.columns, mixing) for place in placements)
     return WordReplay(
         process, replayed, shown, tokens, words.words, words.spans, text.log_probs,
         located.sites, located.text_sites, placements, recorded.rows,
@@ -505,22 +473,15 @@ def replay_tokens(
     """
     model = process.model
     inputs = process([Image.fromarray(photo.pixels)])
-    with frozen(model), torch.no_grad():  # generate may change the prompt, and keeps its keys
+    with frozen(model):  # generate may change the prompt, and keeps its keys
         [started] = generate(model, inputs, frozenset(), _ONE_TOKEN)
     prompt = started.sequence[: len(started.sequence) - started.num_generated]
     count = len(tokens)
     text = GeneratedText(torch.cat([prompt, tokens]), count, torch.zeros(count), started.prompt)
-    forced = _with_log_probs(model, inputs, text)
-    return replay_text(process, photo, inputs, forced, **options)
-
-
-def _with_log_probs(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> GeneratedText:
-    count = text.num_generated
-    with frozen(model), torch.no_grad():
+    with frozen(model):
         logits = forward_logits(model, replay_inputs(model, inputs, text.sequence, count), count)
-    tokens = text.sequence[len(text.sequence) - count :]
-    log_probs = logits[0].log_softmax(-1).cpu().gather(1, tokens[:, None])[:, 0]
-    return replace(text, log_probs=log_probs)
+    forced = replace(text, log_probs=token_log_probs(logits[0], tokens).cpu())
+    return replay_text(process, photo, inputs, forced, **options)
 
 
 def _word_notes(words: Words, per_token: bool) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ from itertools import groupby
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.pipelines.words.controls import select_indices
 from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
-from visattn.pipelines.words.spans import split_words
+from visattn.pipelines.words.spans import split_words, word_means
 from visattn.recording.frozen import frozen
 from visattn.recording.word_rows import WordRows
 from visattn.results.captions import Phrase
@@ -63,11 +64,11 @@ def text_attention(
         return row[:0]
 
     _record(replay, keep, dict.fromkeys([*means["text"].sites, *means["photo"].sites]))
-    text = _word_means(replay, means["text"].rows)
-    photo = _word_means(replay, means["photo"].rows)
+    text = word_means(means["text"].rows, replay.spans)
+    photo = word_means(means["photo"].rows, replay.spans)
     keys = _text_keys(replay, text.shape[1])
     weights = add_keys(text, keys)
-    shares = [photo[:, each.columns] @ each.visible for each in replay.placements]
+    shares = [photo[:, place.columns] @ place.visible for place in replay.placements]
     share = torch.stack(shares).sum(0)
     rest = photo.sum(1) - share - (weights.sum(1) if joint else 0.0)
     how = [f"mean of {len(replay.sites)} layers" if layers is None else f"layers {chosen}"]
@@ -101,12 +102,6 @@ def _record(
         raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
 
 
-def _word_means(replay: WordReplay, rows: Float[Tensor, "*h t m"]) -> Float[Tensor, "*h w m"]:
-    """Return the row of each word, the mean over its tokens."""
-    words = [rows[..., slice(*span), :].mean(-2) for span in replay.spans]
-    return torch.stack(words, -2) if words else rows[..., :0, :]
-
-
 def _text_keys(replay: WordReplay, count: int) -> tuple[TextKey, ...]:
     """Return the words and special tokens among the keys.
 
@@ -121,21 +116,18 @@ def _text_keys(replay: WordReplay, count: int) -> tuple[TextKey, ...]:
     #     p p w w i i i     merged attention: key 0 is
     behind = count > len(ids) and int(replay.placement.columns.min()) >= len(ids)
     ahead = 0 if behind else count - len(ids)
-    columns = set(replay.placement.columns.tolist()) if replay.sites[0] in _joint(replay) else set()
+    joint = set(replay.sites) == set(replay.text_sites)
+    columns = set(replay.placement.columns.tolist()) if joint else set()
     image_ids = {ids[column - ahead] for column in columns if 0 <= column - ahead < len(ids)}
     written = len(ids) - len(replay.token_ids) + 1  # the last generated token is no input
     keys: list[TextKey] = []
-    parts: tuple[tuple[KeyKind, int, int], ...] = (
+    ranges: tuple[tuple[KeyKind, int, int], ...] = (
         ("prompt", 0, written), ("word", written, len(ids)),
     )  # fmt: skip
-    for kind, first, last in parts:
+    for kind, first, last in ranges:
         places = [place for place in range(first, last) if ids[place] not in image_ids]
         keys += _words(replay.process, ids, places, kind, ahead)
     return tuple(keys)
-
-
-def _joint(replay: WordReplay) -> tuple[str, ...]:
-    return replay.sites if set(replay.sites) == set(replay.text_sites) else ()
 
 
 def _words(
@@ -143,7 +135,7 @@ def _words(
 ) -> Iterator[TextKey]:
     """Yield the words of a part of the text; each token belongs to one, or is a key itself."""
     special = process.special_ids
-    runs = groupby(enumerate(places), lambda each: (each[1] - each[0], ids[each[1]] in special))
+    runs = groupby(enumerate(places), lambda pair: (pair[1] - pair[0], ids[pair[1]] in special))
     for (_, is_special), group in runs:
         run = [place for _, place in group]
         if is_special:
@@ -187,38 +179,33 @@ def head_overview(replay: WordReplay, phrases: Sequence[Phrase] = ()) -> HeadOve
 
     def keep(site: str, weights: Float[Tensor, "1 h t m"]) -> Tensor:
         columns = placement.columns.to(weights.device)
-        rows = _word_means(replay, weights[0][..., columns].float().cpu())
+        rows = word_means(weights[0][..., columns].float().cpu(), replay.spans, -2)
         maps = placement.rasterize(rows)
         sums = maps.sum((-2, -1))
         statistics = [sums, map_entropy(maps), map_spread(maps)]
         if placed:
             inside, area[0] = _in_boxes(maps, placed)
             statistics.append(inside)
-        layers[site] = tuple(each.mean(1) for each in statistics)
+        layers[site] = tuple(per_word.mean(1) for per_word in statistics)
         return rows[:0]
 
     _record(replay, keep, dict.fromkeys(replay.sites))
-    count = max(len(each[0]) for each in layers.values())
     tables = [
-        torch.stack([_padded(layers[site][index], count) for site in replay.sites])
-        for index in range(4 if placed else 3)
+        pad_sequence(list(statistic), batch_first=True, padding_value=torch.nan)
+        for statistic in zip(*(layers[site] for site in replay.sites), strict=True)
     ]
     boxes = tables[3] if placed else None
     return HeadOverview(replay.sites, tables[0], tables[1], tables[2], boxes,
                         float(area[0].mean()) if placed else None)  # fmt: skip
 
 
-def _padded(values: Float[Tensor, " h"], count: int) -> Float[Tensor, " n"]:
-    return torch.cat([values, values.new_full((count - len(values),), torch.nan)])
-
-
 def _in_boxes(
     maps: Float[Tensor, "h w y x"], phrases: Sequence[Phrase]
 ) -> tuple[Float[Tensor, "h p"], Float[Tensor, " p"]]:
     """Return the share of maps in the boxes of each phrase, and that of a uniform map."""
-    results = [score_phrases(each, phrases) for each in normalize_maps(maps)]
-    inside = torch.tensor([[phrase.mean_correctness for phrase in each] for each in results])
-    return inside, torch.tensor([phrase.baseline for phrase in results[0]])
+    results = [score_phrases(of_head, phrases) for of_head in normalize_maps(maps)]
+    inside = torch.tensor([[score.mean_correctness for score in row] for row in results])
+    return inside, torch.tensor([score.baseline for score in results[0]])
 
 
 def add_keys(rows: Float[Tensor, "*t m"], keys: tuple[TextKey, ...]) -> Float[Tensor, "*t k"]:

@@ -5,6 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # a token ended inside a character
 _WITHOUT_SPACES = (  # first and last characters of scripts that separate no words
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -70,7 +74,9 @@ def split_words(
     """
     special = {*getattr(tokenizer, "all_special_ids", ()), *special_ids}
     decode = _decoder(tokenizer)
-    text, owners, ends = "", list[tuple[int, int]](), set[int]()
+    text = ""
+    owners: list[tuple[int, int]] = []
+    ends: set[int] = set()
     kept: list[int] = []
     first: int | None = None
     # A character belongs to the tokens since the last one that added a visible character:
@@ -93,10 +99,25 @@ def split_words(
             if index + 1 < len(token_ids) or len(longer) <= len(text):
                 continue
         same = same_length(text, longer)
-        added, text = longer[same:], longer
+        added = longer[same:]
+        text = longer
         owners[same:] = [(first, index + 1)] * len(added)
         first = None if added.strip() else first
     return _words(text, owners, ends, per_token=per_token)
+
+
+def word_means(
+    values: Float[Tensor, "..."], spans: Sequence[tuple[int, int]], axis: int = 0
+) -> Float[Tensor, "..."]:
+    """Return the mean over the tokens of each word, along the axis of the tokens.
+
+    Example:
+        >>> word_means(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), [(0, 2), (2, 3)])
+        tensor([[2., 3.],
+                [5., 6.]])
+    """
+    words = [values.narrow(axis, start, stop - start).mean(axis) for start, stop in spans]
+    return torch.stack(words, axis) if words else values.narrow(axis, 0, 0)
 
 
 def same_length(first: str, second: str) -> int:
@@ -118,17 +139,17 @@ def _decoder(tokenizer: Any) -> Any:
     """
     parameters = inspect.signature(tokenizer.decode).parameters
     names = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     options = {name: value for name, value in names.items() if open_ended or name in parameters}
     return lambda ids: tokenizer.decode(ids, **options)
 
 
 def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_token: bool) -> Words:
     """Return the words of a text whose characters belong to ranges of tokens."""
-    words = list[str]()
-    spans = list[tuple[int, int]]()
-    spaces = list[bool]()
-    split, inside = False, False
+    words: list[str] = []
+    spans: list[tuple[int, int]] = []
+    spaces: list[bool] = []
+    split = inside = False
     for place, (character, owner) in enumerate(zip(text, owners, strict=True)):
         if character.isspace():
             inside = False
@@ -136,7 +157,7 @@ def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_toke
         last = text[place - 1] if inside else ""
         border = inside and owner != owners[place - 1]
         unspaced = border and (_without_spaces(character) or _without_spaces(last))
-        unspaced = unspaced and _begins_word(character)
+        unspaced &= character.isalnum()  # no punctuation, and no mark on the character before
         if not inside or place in ends or unspaced or (border and per_token):
             words.append(character)
             spans.append(owner)
@@ -152,8 +173,3 @@ def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_toke
 def _without_spaces(character: str) -> bool:
     code = ord(character)
     return any(first <= code <= last for first, last in _WITHOUT_SPACES)
-
-
-def _begins_word(character: str) -> bool:
-    """Whether a character may begin a word: no mark on the character before, no punctuation."""
-    return character.isalnum()

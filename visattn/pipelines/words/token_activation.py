@@ -14,6 +14,7 @@ from visattn.attribution.token_activation import (
 from visattn.pipelines.words.language_model import is_encoder_decoder
 from visattn.pipelines.words.recorded_pass import forward_logits
 from visattn.pipelines.words.replay import WordReplay
+from visattn.pipelines.words.spans import word_means
 from visattn.recording.frozen import frozen
 
 
@@ -45,7 +46,7 @@ def replay_token_activation(
     states = _head_inputs(replay, head)
     tokens, positions = _context(replay, states)
     count = len(replay.token_ids)
-    first = len(states) - len(replay.token_ids)
+    first = len(states) - count
     ids = torch.tensor([*tokens, *replay.token_ids.tolist()])
     read_at = torch.tensor([*positions, *range(first, first + count)])
     columns = replay.placement.columns.to(states.device)
@@ -58,9 +59,7 @@ def replay_token_activation(
     # of cells that several tokens cover, the mean; cells that no token covers stay 0
     covered = replay.placement.rasterize(torch.ones(1, len(columns)))[0]
     maps = replay.placement.rasterize(rows) / covered.masked_fill(covered <= 0, 1.0)
-    maps = rank_gaussian_filter(maps)
-    words = [maps[slice(*span)].mean(0) for span in replay.spans]
-    return torch.stack(words) if words else maps[:0]
+    return word_means(rank_gaussian_filter(maps), replay.spans)
 
 
 def _check_sequence(replay: WordReplay) -> None:

@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor, nn
 
 from visattn.attribution.cam import grad_cam
 from visattn.geometry.affine import Geometry
-from visattn.pipelines.words.pixel_places import PixelPlaces, find_pixel_places
+from visattn.pipelines.words.image_tokens import noise_pixels
+from visattn.pipelines.words.pixel_places import find_pixel_places
 from visattn.pipelines.words.placement import (
     NO_TOKEN,
     Placement,
@@ -21,7 +21,7 @@ from visattn.pipelines.words.placement import (
     place_tokens,
     token_owners,
 )
-from visattn.pipelines.words.recorded_pass import forward_logits
+from visattn.pipelines.words.recorded_pass import forward_logits, token_log_probs
 from visattn.pipelines.words.replay import WordReplay
 from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySources
@@ -32,7 +32,8 @@ TOWER_METHODS = ("tower_gradcam", "input_gradient", "smoothgrad")
 
 _MAX_SHARED = 0.01  # of the pixels that tokens own
 _NOISES = 3
-_SAMPLES, _SPREAD = 25, 0.15  # of SmoothGrad, as for classifiers
+_SAMPLES = 25  # of SmoothGrad, as for classifiers
+_SPREAD = 0.15  # of its noise, as a share of the range of the pixels
 _CACHE_SIZE = 16  # sizes of photos
 _CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[Placement, Tensor]]]" = WeakKeyDictionary()
 
@@ -75,13 +76,15 @@ def tower_maps(
         gradient = _rows(rest)[columns]
         # Grad-CAM takes feature maps. Its weights are means over all cells, wherever these lie, so
         # that the tokens may be one row of a map.
-        pair = (each.float().T[None, :, None] for each in (features, gradient))
+        pair = (tokens.float().T[None, :, None] for tokens in (features, gradient))
         rows["tower_gradcam"].append(grad_cam(*pair)[0, 0].cpu())
         rows["input_gradient"].append(_patch_sums(first, owners, placement))
     if "smoothgrad" in methods:
-        smooth = _smooth_gradients(replay, num_samples)
-        rows["smoothgrad"] = [_patch_sums(each, owners, placement) for each in smooth]
-    maps = {each: placement.rasterize(torch.stack(rows[each])) for each in methods}
+        rows["smoothgrad"] = [
+            _patch_sums(gradient, owners, placement)
+            for gradient in _smooth_gradients(replay, num_samples)
+        ]
+    maps = {name: placement.rasterize(torch.stack(rows[name])) for name in methods}
     return maps, placement.geometry
 
 
@@ -133,7 +136,7 @@ def _block_outputs(model: nn.Module, blocks: Sequence[str]) -> Iterator[dict[str
 
 def _rows(outputs: Sequence[Tensor]) -> Float[Tensor, "n d"]:
     """Return one row per token of all calls."""
-    return torch.cat([each.flatten(0, -2) for each in outputs])
+    return torch.cat([tokens.flatten(0, -2) for tokens in outputs])
 
 
 def _run(
@@ -145,8 +148,7 @@ def _run(
         used = original.detach().clone().requires_grad_()
         inputs = {**replay.inputs, replay.pixel_name: used}
         logits = forward_logits(replay.model, inputs, len(replay.token_ids))[0]
-        chosen = replay.token_ids.to(logits.device)[:, None]
-        log_probs = logits.log_softmax(-1).gather(1, chosen)[:, 0]
+        log_probs = token_log_probs(logits, replay.token_ids)
     return log_probs, outputs, used
 
 
@@ -159,9 +161,9 @@ def _last_used(
 
     Towers run layers that nothing reads: LLaVA takes the states before the last one.
     """
-    tensors = [(block, each) for block, calls in outputs.items() for each in calls]
+    tensors = [(block, tokens) for block, calls in outputs.items() for tokens in calls]
     gradients = torch.autograd.grad(
-        log_probs.sum(), [each for _, each in tensors], retain_graph=True, allow_unused=True
+        log_probs.sum(), [tokens for _, tokens in tensors], retain_graph=True, allow_unused=True
     )
     used = {
         block
@@ -174,7 +176,7 @@ def _last_used(
             "use another method"
         )
     reason = ""
-    for block in reversed([each for each in outputs if each in used]):
+    for block in reversed([name for name in outputs if name in used]):
         try:
             tower_placement(replay, block)
         except ValueError as error:  # learned queries behind the tower, for example
@@ -193,18 +195,14 @@ def tower_placement(replay: WordReplay, block: str) -> tuple[Placement, Int[Tens
     Raises:
         ValueError: If its tokens have no pixels of their own.
     """
-    photo, name = replay.image, replay.pixel_name
-    original = replay.inputs[name]
-    key = (
-        photo.size,
-        photo.orientation,
-        tuple(original.shape),
-        replay.process.fingerprint(),
-        block,
-    )
+    photo = replay.image
+    shape = replay.inputs[replay.pixel_name].shape
+    fingerprint = replay.process.fingerprint()
+    key = (photo.size, photo.orientation, tuple(shape), fingerprint, block)
     cache = _CACHE.setdefault(replay.model, {})
     if key not in cache:
-        places = _pixel_places(replay)
+        processes = replay.process.pixels(replay.pixel_name)
+        places = find_pixel_places(*processes, [photo.size], shape)
         owners, shared = _owners(replay, block)
         if float(shared) > _MAX_SHARED or not bool((owners != NO_TOKEN).any()):
             raise ValueError(
@@ -218,18 +216,6 @@ def tower_placement(replay: WordReplay, block: str) -> tuple[Placement, Int[Tens
             cache.clear()
         cache[key] = placement, owners.to(torch.int32).cpu()
     return cache[key]
-
-
-def _pixel_places(replay: WordReplay) -> PixelPlaces:
-    name, process = replay.pixel_name, replay.process
-
-    def plain(images: Sequence[Image.Image]) -> Tensor:
-        return process.unnormalized(images)[name]
-
-    def normalized(images: Sequence[Image.Image]) -> Tensor:
-        return process([images])[name]
-
-    return find_pixel_places(plain, normalized, [replay.image.size], replay.inputs[name].shape)
 
 
 def _owners(replay: WordReplay, block: str) -> tuple[Int[Tensor, " e"], Float[Tensor, ""]]:
@@ -254,11 +240,7 @@ def _rows_without_attention(
 ) -> tuple[Float[Tensor, "n d"], Tensor]:
     """Return the tokens of a layer, computed in float32 from noise and without attention."""
     original = replay.inputs[replay.pixel_name]
-    noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(seed)) - 1
-    noise = noise.to(original)
-    if replay.pixel_name == "flattened_patches":
-        noise[..., :2] = original[..., :2]  # row and column of the patch
-    noise.requires_grad_()
+    noise = noise_pixels(replay.inputs, seed).to(original.dtype).requires_grad_()
     sources = KeySources(replay.model, full_precision=True,
                          last=lambda site, _: site in replay.text_sites)  # fmt: skip
     with (
