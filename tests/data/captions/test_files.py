@@ -138,13 +138,6 @@ def test_names_without_captions_are_counted() -> None:
         select_listed([entry("a")], ["a", *map(str, range(5000))])
 
 
-def test_unknown_split_is_refused() -> None:
-    entries = [entry("a", split="val"), entry("b"), entry("c", split="train")]
-    assert entries_of_split(entries, "val") == entries[:1]
-    with pytest.raises(ValueError, match=r"dev is neither a split .*; it assigns train, val"):
-        entries_of_split(entries, "dev")
-
-
 def test_overlapping_splits_are_refused() -> None:
     a, b, c, d = map(entry, "abcd")
     check_disjoint_splits({"train": [a, b], "validation": [c], "test": [d]})

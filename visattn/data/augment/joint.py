@@ -214,8 +214,8 @@ class JointTransforms:
     ) -> tuple[UInt8[Tensor, "3 y2 x2"], Tensor | None, Float[Tensor, "n 4"] | None]:
         """Return the transformed image, masks and boxes; what was not passed stays None.
 
-        Masks are a label map [y, x], or one per object [n, y, x]; boxes are left, top, right, bottom in
-        pixels.
+        Masks are a label map [y, x], or one per object [n, y, x]; boxes are left, top, right and
+        bottom in pixels.
 
         Raises:
             TypeError: If a transform changes the type of image or masks.

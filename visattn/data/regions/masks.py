@@ -26,7 +26,7 @@ def polygon_mask(
 ) -> Bool[np.ndarray, "y x"]:
     """Return the pixels whose centers lie inside at least one of the polygons.
 
-    Each is x, y, x, y, ... in pixels, of which the first spans 0 to 1, and is filled by the even-odd
+    Each is x, y, x, y, ... in pixels, of which the first spans 0 to 1. It is filled by the even-odd
     rule, so that self-intersections may leave holes.
 
     Raises:
