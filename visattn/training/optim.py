@@ -135,7 +135,7 @@ def trapezoid(
     warmup = min(1.0, (step + 1) / (warmup_steps + 1e-9)) if warmup_steps else 1.0
     progress = min(1.0, step / total_steps)
     if progress <= decay_start:
-        return min(warmup, 1.0)
+        return warmup
     decay = 1.0 - (1.0 - final_fraction) * (progress - decay_start) / (1.0 - decay_start)
     return min(warmup, decay)
 

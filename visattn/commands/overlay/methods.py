@@ -296,8 +296,7 @@ class MapRunner:
         # call.
         target = ClassTarget(self.target.class_indices)
         target(scores)
-        indices = [int(index) for index in target.class_indices or ()]
-        indices = indices * len(scores) if len(indices) == 1 else indices
+        indices = target.indices(scores).tolist()
         shares = probabilities(scores, self.explained.info.output)
         return indices, [float(shares[row, index]) for row, index in enumerate(indices)]
 

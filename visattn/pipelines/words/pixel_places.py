@@ -109,17 +109,13 @@ def find_pixel_places(
     def full(_: int) -> np.ndarray:
         return np.full((1, 1), 255)
 
-    low = probe(probe.photos(none, full, none))
-    high = probe(probe.photos(full, none, full))
+    low, high, shown = _contrast(probe, (none, full, none), (full, none, full))
     change = high - low
-    shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     colored = bool((shown & (change > 0)).any()) and bool((shown & (change < 0)).any())
     points = torch.full((2, shape.numel()), torch.nan, device=change.device)
     if not colored:
-        low = probe(probe.photos(none, none, none))
-        high = probe(probe.photos(full, full, full))
+        low, high, shown = _contrast(probe, (none,) * 3, (full,) * 3)
         change = high - low
-        shown = change.abs() > _SHOWN * max(float(change.abs().max()), 1e-9)
     # Green elements read zero of the magenta photo, red and blue ones of the green photo.
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
@@ -161,6 +157,15 @@ def find_pixel_places(
     known = cosines[0].mul_(span).add_(zero) if colored else None
     sampled = _sampled(probe, normalized, wave, shown_by_axis, known)
     return PixelPlaces(points.T, shown, numbers, tuple(wave), *sampled)
+
+
+def _contrast(
+    probe: _TestPhotos, low: Sequence[_Pattern], high: Sequence[_Pattern]
+) -> tuple[Float[Tensor, " e"], Float[Tensor, " e"], Bool[Tensor, " e"]]:
+    """Return the elements of two photos, and which of them show the photos."""
+    first, second = (probe(probe.photos(*channels)) for channels in (low, high))
+    change = (second - first).abs()
+    return first, second, change > _SHOWN * max(float(change.max()), 1e-9)
 
 
 def _all_periods(
