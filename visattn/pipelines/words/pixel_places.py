@@ -237,10 +237,10 @@ def _sampled(
     for shown in shown_by_axis:
         indices = shown.nonzero()[:, 0].cpu()
         kept.append(indices[torch.randint(max(len(indices), 1), (count,), generator=generator)])
-    samples = torch.cat(kept).to(shown_by_axis[0].device)
+    samples = torch.cat(kept)
     photos = [Image.fromarray(photo) for photo in wave]
     plain = probe.process(photos).detach().float().flatten() if known is None else known
-    both = [normalized(photos).detach().float().flatten()[samples], plain[samples]]
+    both = [v.cpu()[samples] for v in (normalized(photos).detach().float().flatten(), plain)]
     scales = [max(float(v.max() - v.min()), 1e-9) / 255 if len(v) else 1.0 for v in both]
     return samples, (both[0], both[1]), (scales[0], scales[1])
 
