@@ -108,6 +108,38 @@ data:
   class_path: SingleObjectDataModule
   init_args: {image_size: 28, train: 13, val: 11, test: 11}
 """
+QUESTIONS = """\
+  class_path: QuestionTask
+  init_args:
+    vqa_model:
+      class_path: CrossAttentionVQA
+      init_args:
+        encoder: {class_path: TimmEncoder, init_args: {name: test_resnet, img_size: [64, 64]}}
+        dim: 8
+        num_heads: 2
+        grid_layers: 0
+        reading_layers: 2
+    hop_loss_weight: 0.5
+    num_panels: 0
+"""
+SCENE_QUESTIONS = """\
+data:
+  class_path: SceneQuestionsDataModule
+  init_args: {image_size: 64, train: 13, val: 11, test: 11, questions: 5, num_workers: 0}
+"""
+MASKS = """\
+  class_path: SegmentationTask
+  init_args:
+    segmenter:
+      class_path: UNet
+      init_args:
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
+        decoder_channels: [7, 5]
+    num_panels: 0
+data:
+  class_path: SceneSegmentationDataModule
+  init_args: {image_size: 24, train: 3, val: 3, test: 11, num_workers: 0}
+"""
 CONFIGS = {
     "digits": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + OPTIMIZER + DIGITS,
     "shapes": TRAINER + TRANSFORMER % (["0.5"] * 3, ["0.3"] * 3) + OPTIMIZER + SHAPES,
@@ -122,6 +154,8 @@ CONFIGS = {
     + PHOTOS,
     "glimpses": TRAINER + GLIMPSES + OPTIMIZER + DIGITS,
     "scenes": TRAINER + SCENES,
+    "questions": TRAINER + QUESTIONS + WITHOUT_WARMUP + SCENE_QUESTIONS,
+    "masks": TRAINER + MASKS,
 }
 
 

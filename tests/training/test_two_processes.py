@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning"),
     pytest.mark.filterwarnings("ignore:Found .* in eval mode"),
 ]
-BATCHES = {"digits": 6, "shapes": 6, "captions": 6, "critical": 4, "hard": 6, "glimpses": 8}
+BATCHES = {"critical": 4, "glimpses": 8}  # of one process; 6 for all others
 
 
 class TrainedTasks(NamedTuple):
@@ -48,8 +48,8 @@ class TrainedTasks(NamedTuple):
 
 QUICK = TrainedTasks(
     Path(),
-    ("digits", "captions"),
-    (("captions", "test"), ("glimpses", "test")),
+    ("digits", "captions", "questions"),
+    (("captions", "test"), ("glimpses", "test"), ("questions", "test"), ("masks", "test")),
 )
 MORE = TrainedTasks(
     Path(),
@@ -68,12 +68,23 @@ EXPECTED_SCORES = {
         " shuffled_teacher_forced/pointing_game untrained_teacher_forced/lift untrained/cider-d"
         " test/lift teacher_forced/num_phrases"
     ),
+    ("questions", "test"): (
+        "test/mean_accuracy test/loss test/off_type_answers novel/accuracy"
+        " test/hop_2_step_1_mass test/other_image_accuracy test/erased_referent_changed"
+    ),
+    ("masks", "test"): "test/miou test/boundary_iou novel/dice novel/loss",
     ("glimpses", "test"): "test/error test/error_random test/error_averaged_2x3_glimpses test/loss",
     ("shapes", "test"): "test/accuracy test/worst_class_accuracy test/calibration_error test/loss",
     ("scenes", "test"): (
         "test/caption_accuracy novel/caption_accuracy teacher_forced/correctness"
         " shuffled_teacher_forced/lift shuffled/caption_accuracy"
     ),
+}
+EXPECTED_NOTES = {
+    ("questions", "test"): "test_types.json test_referents.json test_heads.json novel_types.json",
+    ("masks", "test"): "test_classes.json novel_classes.json",
+    ("captions", "test"): "test_captions.json",
+    ("glimpses", "test"): "test_error_per_glimpse.json",
 }
 
 
@@ -127,7 +138,7 @@ def test_two_processes_share_each_batch(tasks: TrainedTasks) -> None:
         single, *two = (diary["trained"] for diary in tasks.diaries(name))
         assert len(single) >= 4, name
         for whole, half, other in zip(single, *two, strict=True):
-            assert len(half) == len(other) == BATCHES[name] // 2, name
+            assert len(half) == len(other) == BATCHES.get(name, 6) // 2, name
             assert sorted(half + other) == sorted(whole), name
 
 
@@ -175,6 +186,26 @@ def test_eleven_samples_have_the_same_scores_on_two_processes(tasks: TrainedTask
         assert single.keys() == two.keys(), name
         assert set(EXPECTED_SCORES.get((name, word), "").split()) <= single.keys(), name
         assert two == pytest.approx(single, rel=1e-6, abs=1e-7, nan_ok=True), name
+
+
+def test_notes_are_those_of_all_processes(tasks: TrainedTasks) -> None:
+    for name, word in tasks.scored:
+        files = sorted((tasks.folder / "single" / "scored" / name).glob("*.json"))
+        notes = {file.name: flat(json.loads(file.read_text())) for file in files}
+        two = tasks.folder / "two" / "scored" / name
+        for file, values in notes.items():
+            others = flat(json.loads((two / file).read_text()))
+            assert others == pytest.approx(values, rel=1e-6, abs=1e-7), (name, file)
+        if (name, word) in EXPECTED_NOTES:
+            assert {*EXPECTED_NOTES[name, word].split()} <= notes.keys(), name
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the values of nested lists and mappings by their place."""
+    if isinstance(value, list | dict):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {place: v for key, part in items for place, v in flat(part, f"{path}/{key}").items()}
+    return {path: value}
 
 
 def test_each_photo_has_one_caption(tasks: TrainedTasks) -> None:

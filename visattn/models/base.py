@@ -21,33 +21,64 @@ MAX_PIXELS = 2**24
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data
 
 
-def check_normalization(
-    size: tuple[int, int], mean: Sequence[float], std: Sequence[float], channels: Sequence[int]
-) -> None:
-    """Check the input size and the normalization constants of a model.
+class NormalizedInput(nn.Module):
+    """What models of images share: size and normalization of their input.
 
-    Args:
-        size: Height and width, in pixels.
-        mean: Mean of each channel, in [0, 1].
-        std: Standard deviation of each channel, in [0, 1].
-        channels: The numbers of channels that are possible.
-
-    Raises:
-        ValueError: If they do not fit together, or the input has more than `MAX_PIXELS` pixels.
+    uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
+    `std` already, as for every PyTorch model.
 
     Example:
-        >>> check_normalization((2**20, 2**20), (0.5,), (0.5,), (1, 3))
+        >>> NormalizedInput().set_input((2**20, 2**20), (0.5,), (0.5,), channels=(1, 3))
         Traceback (most recent call last):
         ValueError: size must hold at most 16,777,216 pixels, got 1048576 x 1048576
     """
-    if min(size) < 1 or len(mean) not in channels or len(std) != len(mean) or min(std) <= 0:
-        counts = " or ".join(map(str, channels))
-        raise ValueError(
-            f"size needs two sides >= 1, mean and std {counts} channels with std > 0; "
-            f"got size={size}, mean={mean}, std={std}"
-        )
-    if prod(size) > MAX_PIXELS:
-        raise ValueError(f"size must hold at most {MAX_PIXELS:,} pixels, got {size[0]} x {size[1]}")
+
+    img_size: tuple[int, int]
+    """Height and width of the input images, in pixels."""
+    mean: tuple[float, ...]
+    """Mean of each channel, in [0, 1]."""
+    std: tuple[float, ...]
+    """Standard deviation of each channel, in [0, 1]."""
+    shift: Tensor
+    scale: Tensor
+
+    def set_input(
+        self,
+        size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        channels: Sequence[int],
+    ) -> None:
+        """Keep the size and the constants, which must have one of these numbers of channels.
+
+        Raises:
+            ValueError: If they do not fit together, or the input has more than `MAX_PIXELS` pixels.
+        """
+        if min(size) < 1 or len(mean) not in channels or len(std) != len(mean) or min(std) <= 0:
+            counts = " or ".join(map(str, channels))
+            raise ValueError(
+                f"size needs two sides >= 1, mean and std {counts} channels with std > 0; "
+                f"got size={size}, mean={mean}, std={std}"
+            )
+        if prod(size) > MAX_PIXELS:
+            raise ValueError(
+                f"size must hold at most {MAX_PIXELS:,} pixels, got {size[0]} x {size[1]}"
+            )
+        self.img_size = (int(size[0]), int(size[1]))
+        self.mean = tuple(map(float, mean))
+        self.std = tuple(map(float, std))
+        for name, values in (("shift", self.mean), ("scale", self.std)):
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1) * 255, persistent=False)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Normalize uint8 images; floats are normalized already.
+
+        Raises:
+            TypeError: If the images are neither uint8 nor floats.
+            ValueError: If floats are pixels in 0 to 255.
+        """
+        return normalize_images(images, self.shift, self.scale)
 
 
 def normalize_images(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -107,11 +138,10 @@ def _check_float_range(images: Tensor, shift: Tensor, scale: Tensor) -> None:
         )
 
 
-class ImageEncoder(Configurable, nn.Module, ABC):
+class ImageEncoder(Configurable, NormalizedInput, ABC):
     """Base class of networks that map RGB images to a grid of features.
 
-    uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
-    `std` already, as for every PyTorch model.
+    Images are uint8, 0 to 255, or floats that are normalized with `mean` and `std` already.
 
     `encoder(images)` equals `encoder.merge_stages(encoder.stage_features(images))`. The first step
     is the expensive one; if the encoder is `frozen`, its output can be cached. The second step
@@ -126,8 +156,6 @@ class ImageEncoder(Configurable, nn.Module, ABC):
     pipeline_tag = "image-feature-extraction"
     channels: int
     """Number of feature channels."""
-    shift: Tensor
-    scale: Tensor
     grid_size: tuple[int, int]
     """Rows and columns of the feature grid."""
 
@@ -135,12 +163,7 @@ class ImageEncoder(Configurable, nn.Module, ABC):
         self, img_size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
     ) -> None:
         super().__init__()
-        check_normalization(img_size, mean, std, (3,))
-        self.img_size = (int(img_size[0]), int(img_size[1]))
-        self.mean = tuple(map(float, mean))
-        self.std = tuple(map(float, std))
-        self.register_buffer("shift", torch.tensor(mean).view(3, 1, 1) * 255, persistent=False)
-        self.register_buffer("scale", torch.tensor(std).view(3, 1, 1) * 255, persistent=False)
+        self.set_input(img_size, mean, std, channels=(3,))
 
     @property
     def frozen(self) -> bool:
@@ -245,17 +268,6 @@ class ImageEncoder(Configurable, nn.Module, ABC):
     def stage_feature_weights(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that `stage_features` depends on."""
         return dict(self.state_dict())
-
-    def normalize(
-        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
-    ) -> Float[Tensor, "b 3 y x"]:
-        """Normalize uint8 images; floats are normalized already.
-
-        Raises:
-            TypeError: If the images are neither uint8 nor floats.
-            ValueError: If floats are pixels in 0 to 255.
-        """
-        return normalize_images(images, self.shift, self.scale)
 
     @abstractmethod
     def forward_features(
@@ -377,12 +389,12 @@ ParameterGroup = Literal["backbone", "blocks", "head"]
 _LUMA = (0.299, 0.587, 0.114)  # Pillow's weights for converting RGB to gray
 
 
-class ImageClassifier(Configurable, nn.Module, ABC):
+class ImageClassifier(Configurable, NormalizedInput, ABC):
     """Image classifier with named classes and built-in normalization.
 
-    uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
-    `std` already, as for every PyTorch model. `model(images)` equals
-    `model.classify(model.normalize(images))`; training can apply mixup between the two steps.
+    Images are uint8, 0 to 255, or floats that are normalized with `mean` and `std` already.
+    `model(images)` equals `model.classify(model.normalize(images))`; training can apply mixup
+    between the two steps.
 
     Args:
         class_names: Names of the classes, in the order of the logits.
@@ -396,8 +408,6 @@ class ImageClassifier(Configurable, nn.Module, ABC):
     """
 
     pipeline_tag = "image-classification"
-    shift: Tensor
-    scale: Tensor
     luma: Tensor
 
     def __init__(
@@ -413,13 +423,8 @@ class ImageClassifier(Configurable, nn.Module, ABC):
                 f"class_names must be at least two distinct names, got {len(class_names)} names, "
                 f"{len(set(class_names))} of them distinct"
             )
-        check_normalization(img_size, mean, std, (1, 3))
+        self.set_input(img_size, mean, std, channels=(1, 3))
         self.class_names = tuple(class_names)
-        self.img_size = (int(img_size[0]), int(img_size[1]))
-        self.mean = tuple(map(float, mean))
-        self.std = tuple(map(float, std))
-        self.register_buffer("shift", torch.tensor(mean).view(-1, 1, 1) * 255, persistent=False)
-        self.register_buffer("scale", torch.tensor(std).view(-1, 1, 1) * 255, persistent=False)
         self.register_buffer("luma", torch.tensor(_LUMA).view(3, 1, 1), persistent=False)
 
     def forward(
@@ -462,7 +467,7 @@ class ImageClassifier(Configurable, nn.Module, ABC):
         return (height, width) == self.img_size
 
     def run_blank_image(self) -> None:
-        """Classify one blank image."""
+        """Classify one blank image, which may be gray."""
         self.classify(torch.zeros(1, len(self.mean), *self.img_size))
 
     @abstractmethod
@@ -488,24 +493,21 @@ class ImageClassifier(Configurable, nn.Module, ABC):
 
         Each parameter belongs to exactly one group.
         """
-        head = {id(parameter) for parameter in self.head.parameters()}
-        blocks = {
-            id(parameter) for block in self.attention_blocks for parameter in block.parameters()
+        owners: dict[int, ParameterGroup] = {
+            id(weight): "blocks" for block in self.attention_blocks for weight in block.parameters()
         }
+        owners |= {id(weight): "head" for weight in self.head.parameters()}
         groups: dict[ParameterGroup, list[nn.Parameter]] = {
             "backbone": [],
             "blocks": [],
             "head": [],
         }
-        for parameter in self.parameters():
-            key = id(parameter)
-            groups["head" if key in head else "blocks" if key in blocks else "backbone"].append(
-                parameter
-            )
+        for weight in self.parameters():
+            groups[owners.get(id(weight), "backbone")].append(weight)
         return groups
 
     def no_weight_decay_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that are excluded from weight decay: `unregularized_parameters`."""
+        """Return the parameters that are excluded from weight decay."""
         return unregularized_parameters(self)
 
 
@@ -542,7 +544,26 @@ def parse_block_name(name: str | None) -> str | None:
 DensePart = Literal["encoder", "decoder"]
 
 
-class DenseModel(Configurable, nn.Module, ABC):
+class ModelWithEncoder(nn.Module):
+    """What models on the features of an image encoder share: its input, and groups of weights."""
+
+    encoder: ImageEncoder
+
+    @property
+    def img_size(self) -> tuple[int, int]:
+        """Height and width of the input images, in pixels."""
+        return self.encoder.img_size
+
+    def parameter_groups(self) -> Mapping[DensePart, list[nn.Parameter]]:
+        """Return the parameters of the encoder, and all others; each belongs to one group."""
+        return encoder_decoder_parameters(self, self.encoder)
+
+    def no_weight_decay_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that are excluded from weight decay."""
+        return unregularized_parameters(self)
+
+
+class DenseModel(Configurable, ModelWithEncoder, ABC):
     """Network with an output for places on an image: classes of pixels, or boxes.
 
     Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already. All
@@ -568,11 +589,6 @@ class DenseModel(Configurable, nn.Module, ABC):
         self.encoder = encoder
 
     @property
-    def img_size(self) -> tuple[int, int]:
-        """Height and width of the input images, in pixels."""
-        return self.encoder.img_size
-
-    @property
     def mean(self) -> tuple[float, ...]:
         """Mean of each color channel, in [0, 1]."""
         return self.encoder.mean
@@ -585,14 +601,6 @@ class DenseModel(Configurable, nn.Module, ABC):
     @abstractmethod
     def forward(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> Any:
         """Return the dense output for images of `img_size`."""
-
-    def parameter_groups(self) -> Mapping[DensePart, list[nn.Parameter]]:
-        """Return the parameters of the encoder, and all others; each belongs to one group."""
-        return encoder_decoder_parameters(self, self.encoder)
-
-    def no_weight_decay_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that are excluded from weight decay, as in `ImageClassifier`."""
-        return unregularized_parameters(self)
 
 
 def encoder_decoder_parameters(

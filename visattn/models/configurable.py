@@ -15,13 +15,7 @@ from visattn.results.kinds import SPECIAL_TOKENS
 
 
 def checked_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a vocabulary as a tuple, if it begins with `SPECIAL_TOKENS`.
-
-    Args:
-        words: The vocabulary.
-
-    Raises:
-        ValueError: If it begins with other words.
+    """Return a vocabulary as a tuple; refuse one that does not begin with `SPECIAL_TOKENS`.
 
     Example:
         >>> len(checked_words([*SPECIAL_TOKENS, "red"]))
@@ -59,9 +53,6 @@ class ModelGraph:
 def example_images(size: tuple[int, int]) -> UInt8[Tensor, "2 3 y x"]:
     """Return images of noise that do not depend on the random state, to trace a graph with.
 
-    Args:
-        size: Height and width.
-
     Example:
         >>> example_images((3, 5)).shape
         torch.Size([2, 3, 3, 5])
@@ -70,6 +61,7 @@ def example_images(size: tuple[int, int]) -> UInt8[Tensor, "2 3 y x"]:
     return torch.from_numpy(pixels)
 
 
+_WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 ConstructorT = TypeVar("ConstructorT", bound=Callable[..., None])
 
 CLASSES: dict[str, type["Configurable"]] = {}
@@ -113,12 +105,12 @@ class Configurable:
             TypeError: If it takes arguments without a name, of which a config cannot tell.
         """
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+        if any(parameter.kind in _WITHOUT_NAME for parameter in parameters):
             raise TypeError(
                 f"the constructor of {cls.__name__} must name its arguments, or take those of "
                 "another with @options_of, so that a config can be saved"
             )
-        return [each.name for each in parameters]
+        return [parameter.name for parameter in parameters]
 
     def saved_arguments(self) -> dict[str, Any]:
         """Return the arguments that build this model as it is now, without its weights."""
@@ -161,9 +153,9 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 def _is_kept(model: Any, name: str) -> bool:
     """Return whether a constructor set an attribute: a value, a property, a module or a tensor."""
-    parts = (vars(model).get(part, ()) for part in ("_modules", "_parameters", "_buffers"))
-    is_property = hasattr(getattr(type(model), name, None), "__set__")
-    return name in vars(model) or is_property or any(name in part for part in parts)
+    if name in vars(model) or hasattr(getattr(type(model), name, None), "__set__"):
+        return True
+    return any(name in vars(model).get(key, ()) for key in ("_modules", "_parameters", "_buffers"))
 
 
 def options_of(source: Callable[..., Any]) -> Callable[[ConstructorT], ConstructorT]:
@@ -188,11 +180,12 @@ def options_of(source: Callable[..., Any]) -> Callable[[ConstructorT], Construct
         own = _of_kind(init, inspect.Parameter.KEYWORD_ONLY)
         shown = cast("Any", init)
         shown.__signature__ = inspect.Signature([*positional, *options, *own])
-        shown.__annotations__ |= {each.name: each.annotation for each in options}
+        shown.__annotations__ |= {option.name: option.annotation for option in options}
         return init
 
     return decorate
 
 
 def _of_kind(function: Callable[..., Any], kind: Any) -> list[inspect.Parameter]:
-    return [each for each in inspect.signature(function).parameters.values() if each.kind is kind]
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter for parameter in parameters if parameter.kind is kind]

@@ -33,7 +33,8 @@ class ObjectQueries(NamedTuple):
 
     def append(self, other: Self) -> Self:
         """Return these queries and others, which they do not see; the others see these."""
-        (batch, count), extra = self.content.shape[:2], other.content.shape[1]
+        batch, count = self.content.shape[:2]
+        extra = other.content.shape[1]
         # Denoising queries see the answers, and nothing of them may reach the object queries:
         #
         #                  own    other    (keys)
@@ -100,11 +101,11 @@ class DenoisingQueries(nn.Module):
             labels: True classes; `NO_OBJECT` for padding.
             boxes: True boxes: center x, center y, width, height, relative to the image.
         """
-        groups = self.num_groups
-        count = labels.shape[1]
-        labels, boxes = labels.repeat(1, groups), boxes.repeat(1, groups, 1)
+        group = torch.arange(self.num_groups, device=labels.device)
+        group = group.repeat_interleave(labels.shape[1])
+        labels = labels.repeat(1, self.num_groups)
+        boxes = boxes.repeat(1, self.num_groups, 1)
         real = labels != NO_OBJECT
-        group = torch.arange(groups, device=labels.device).repeat_interleave(count)
         mask = (group[:, None] == group) & real[:, None]
         return ObjectQueries(self._noised_labels(labels), self._noised_boxes(boxes), mask)
 
@@ -171,15 +172,7 @@ class Memory(NamedTuple):
 class DetrDecoderLayer(nn.Module):
     """Post-norm decoder layer: self-attention among queries, cross-attention to the image, MLP.
 
-    Args:
-        dim: Dimension of the queries.
-        num_heads: Number of heads.
-        cross_attention: `dense` attention over all cells, or `deformable` attention.
-        num_points: Points per head of deformable attention.
-        mlp_ratio: Hidden size of the MLP, as a multiple of `dim`.
-
-    Raises:
-        ValueError: If `cross_attention` is unknown.
+    For the options see `DETR`.
 
     Example:
         >>> layer = DetrDecoderLayer(8, num_heads=2)
@@ -249,14 +242,9 @@ class DetrDecoderLayer(nn.Module):
 
 
 def sine_embed(x: Float[Tensor, "*b s"], dim: int) -> Float[Tensor, "*b {dim}"]:
-    """Return sines and cosines of each coordinate, at wavelengths from 1 to 20.
+    """Return sines and cosines of each coordinate of the image, at wavelengths from 1 to 20.
 
-    Args:
-        x: Coordinates, relative to the image.
-        dim: Dimension of the result; a multiple of twice the number of coordinates.
-
-    Raises:
-        ValueError: If it is no such multiple.
+    The dimension of the result is a multiple of twice the number of coordinates.
 
     Example:
         >>> sine_embed(torch.tensor([[0.25]]), 2)
@@ -425,17 +413,29 @@ class DETR(DenseModel):
 
     def _build_transformer(self) -> None:
         """Create the layers on the features and the queries, and the prediction heads."""
+        dim = self.dim
+        hidden_dim = round(self.mlp_ratio * dim)
         self.input_proj = nn.Sequential(
-            nn.Conv2d(self.encoder.channels, self.dim, 1), nn.GroupNorm(self.num_heads, self.dim)
+            nn.Conv2d(self.encoder.channels, dim, 1), nn.GroupNorm(self.num_heads, dim)
         )
         self.encoder_layers = nn.ModuleList(
-            self._encoder_layer() for _ in range(self.num_encoder_layers)
+            EncoderLayer(
+                dim, TokenAttention(dim, num_heads=self.num_heads), FeedForward(dim, hidden_dim)
+            )
+            for _ in range(self.num_encoder_layers)
         )
-        self.encoder_norm = nn.LayerNorm(self.dim) if self.num_encoder_layers else nn.Identity()
+        self.encoder_norm = nn.LayerNorm(dim) if self.num_encoder_layers else nn.Identity()
         self.decoder_layers = nn.ModuleList(
-            self._decoder_layer() for _ in range(self.num_decoder_layers)
+            DetrDecoderLayer(
+                dim,
+                num_heads=self.num_heads,
+                cross_attention=self.cross_attention,
+                num_points=self.num_points,
+                mlp_ratio=self.mlp_ratio,
+            )
+            for _ in range(self.num_decoder_layers)
         )
-        build = partial(PredictionHeads, len(self.class_names), self.dim, self.class_probability)
+        build = partial(PredictionHeads, len(self.class_names), dim, self.class_probability)
         self.heads = build()
         self.first_stage = build() if self.two_stage else None
 
@@ -483,11 +483,11 @@ class DETR(DenseModel):
             scores, best = scores.max(-1, keepdim=True)
         else:
             best = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
-        count = min(max_detections, scores[0].numel())
         num_classes = scores.shape[-1]
+        count = min(max_detections, scores[0].numel())
         # A stable sort, since topk returns equal scores in any order.
-        top, index = scores.flatten(1).sort(dim=1, descending=True, stable=True)
-        top, index = top[:, :count], index[:, :count]
+        ordered = scores.flatten(1).sort(dim=1, descending=True, stable=True)
+        top, index = (tensor[:, :count] for tensor in ordered)
         query = index // num_classes
         boxes = center_to_corners(prediction.boxes).clamp(0, 1)
         boxes = boxes.gather(1, query[..., None].expand(-1, -1, 4))
@@ -537,7 +537,8 @@ class DETR(DenseModel):
         self, queries: ObjectQueries, memory: Memory
     ) -> tuple[BoxPrediction, list[SamplingPoints]]:
         """Return the predictions of all layers, stacked, and the sampled points."""
-        x, boxes = queries.content, queries.boxes
+        x = queries.content
+        boxes = queries.boxes
         predictions: list[BoxPrediction] = []
         points: list[SamplingPoints] = []
         for layer in self.decoder_layers:
@@ -548,8 +549,8 @@ class DETR(DenseModel):
             # Deformable DETR.
             boxes = predictions[-1].boxes.detach() if self.queries == "anchors" else boxes
             points += [] if sampled is None else [sampled]
-        logits, stacked = (torch.stack(part) for part in zip(*predictions, strict=True))
-        return BoxPrediction(logits, stacked), points
+        stacked = (torch.stack(tensors) for tensors in zip(*predictions, strict=True))
+        return BoxPrediction(*stacked), points
 
     def _initial_queries(self, memory: Memory) -> tuple[ObjectQueries, BoxPrediction | None]:
         batch = len(memory.features)
@@ -577,28 +578,9 @@ class DETR(DenseModel):
             return self.query_position
         return self.anchor_proj(sine_embed(boxes, 2 * self.dim))
 
-    def _encoder_layer(self) -> EncoderLayer:
-        hidden_dim = round(self.mlp_ratio * self.dim)
-        attention = TokenAttention(self.dim, num_heads=self.num_heads)
-        return EncoderLayer(self.dim, attention, FeedForward(self.dim, hidden_dim))
-
-    def _decoder_layer(self) -> DetrDecoderLayer:
-        return DetrDecoderLayer(
-            self.dim,
-            num_heads=self.num_heads,
-            cross_attention=self.cross_attention,
-            num_points=self.num_points,
-            mlp_ratio=self.mlp_ratio,
-        )
-
 
 class PredictionHeads(nn.Module):
-    """Class logits and boxes of queries.
-
-    Args:
-        num_classes: Number of classes.
-        dim: Dimension of the queries.
-        class_probability: With `softmax` there is a further class, "no object".
+    """Class logits and boxes of queries; with `softmax` there is a further class, "no object".
 
     Example:
         >>> heads = PredictionHeads(2, 8, "sigmoid")

@@ -33,11 +33,6 @@ def create_conv(
 class ZeroPadShortcut(nn.Module):
     """Shortcut without parameters: strided subsampling, and zeros in the additional channels.
 
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        stride: Stride.
-
     Example:
         >>> ZeroPadShortcut(2, 5, 2)(torch.ones(1, 2, 4, 4)).sum((2, 3))
         tensor([[4., 4., 0., 0., 0.]])
@@ -100,13 +95,8 @@ class BasicUnit(nn.Module):
 class BottleneckUnit(nn.Module):
     """Bottleneck residual unit: 1×1, 3×3 and 1×1 convolutions, and a shortcut.
 
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        inner_channels: Number of channels of the 3×3 convolution; by default `out_channels` / 4.
-        stride: Stride of the 3×3 convolution.
-        create_block: Creates the attention block before the addition; None for none.
-        zero_pad: Whether a shortcut that changes the shape is a `ZeroPadShortcut`.
+    The options are those of `BasicUnit`, for the 3×3 convolution, which has `out_channels` / 4
+    channels by default.
 
     Source:
         He et al. 2016, arXiv:1512.03385, figure 5 right; the stride is in the 3×3 convolution, as

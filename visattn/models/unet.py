@@ -28,14 +28,9 @@ class UNetOutput(NamedTuple):
 class UNetLevel(nn.Module):
     """One level of a U-Net decoder: enlarge, concatenate the skip connection, convolve twice.
 
-    Args:
-        in_channels: Channels of the coarser features.
-        skip_channels: Channels of the skip connection.
-        channels: Channels of the output.
-        block: Registered name of an attention block; None for none. The additive attention gate
-            (`gate`) multiplies the skip connection and gets the coarser features as its signal.
-            Every other block is applied twice: to the concatenation, and to the output.
-        block_kwargs: Further arguments of the block.
+    The additive attention gate (`gate`) multiplies the skip connection and gets the coarser
+    features as its signal. Every other block is applied twice: to the concatenation, and to the
+    output.
 
     Example:
         >>> level = UNetLevel(16, 8, 4, block="gate")
@@ -73,12 +68,7 @@ class UNetLevel(nn.Module):
     def forward(
         self, x: Float[Tensor, "b c _y _x"], skip: Float[Tensor, "b s y x"]
     ) -> tuple[Float[Tensor, "b d y x"], Float[Tensor, "b y x"] | None]:
-        """Return the features at the size of the skip connection, and its gate.
-
-        Args:
-            x: Coarser features.
-            skip: Features of the encoder.
-        """
+        """Return the features at the size of the skip connection, and its gate."""
         gate = None
         if self.gate is not None:
             gate = self.gate.gate(skip, x)
@@ -161,11 +151,7 @@ class UNet(DenseModel):
         return self.segment(images).logits
 
     def gate_placements(self, output: UNetOutput) -> tuple[GridPlacement | None, ...]:
-        """Return where the cells of each gate lie on the images; None if that was lost.
-
-        Args:
-            output: What `segment` returned.
-        """
+        """Return where the cells of the gates of `segment` lie on the images; None if unknown."""
         if not output.gates:
             return ()
         traced = probe_grids(self, self.img_size, 3, self.segment, cache_key="segment")

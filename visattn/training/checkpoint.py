@@ -18,6 +18,7 @@ from torch import Tensor
 from visattn.io.atomic import atomic_replace
 
 _SIZE_FACTOR = 1.05  # a file holds names and numbers besides the tensors
+_SPANS = ("total", "current")  # of Lightning's counts: the run, and the epoch or validation
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -65,11 +66,8 @@ def tensor_bytes(content: Any) -> int:
 def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
     """Normalize the saved state of the training loops in place, so that resuming is exact.
 
-    A batch that was interrupted is repeated after resuming.
-
-    Args:
-        loops: `loops.fit_loop` of a checkpoint.
-        trainer: Trainer that writes the checkpoint.
+    A batch that was interrupted is repeated after resuming. The state is `loops.fit_loop` of a
+    checkpoint that the trainer writes.
     """
     # Lightning's counts of one batch, and the hooks between them in which a checkpoint is written:
     #
@@ -92,26 +90,27 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
     #
     # Lightning takes `1 1 0 0` and `2 2 1 1` for a validation that was interrupted. It repeats all
     # of it, since the counts of the current validation are set to 0.
-    epoch, batch = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+    epoch = loops["epoch_progress"]
+    batch = loops["epoch_loop.batch_progress"]
     current = batch["current"]
-    kind = "processed" if current["processed"] == current["ready"] else "completed"
+    done = "processed" if current["processed"] == current["ready"] else "completed"
     epoch_ended = epoch["current"]["processed"] == epoch["current"]["ready"]
     # Lightning counts an epoch that `max_steps` or early stopping ends as processed, although
     # batches of it are left, which a run that is resumed with a later end has to read.
-    if epoch_ended and current[kind] and not batch["is_last_batch"]:  # interrupted in the epoch
-        for part in ("total", "current"):
-            epoch[part]["processed"] -= 1
+    if epoch_ended and current[done] and not batch["is_last_batch"]:  # interrupted in the epoch
+        for span in _SPANS:
+            epoch[span]["processed"] -= 1
         epoch_ended = False
-    in_end_hook = current["completed"] < current[kind]  # in a hook at the end of a batch
-    for part in ("total", "current"):
-        _set_counts(batch[part], batch[part][kind])
+    in_end_hook = current["completed"] < current[done]  # in a hook at the end of a batch
+    for span in _SPANS:
+        _set_counts(batch[span], batch[span][done])
         if epoch_ended:
-            _set_counts(epoch[part], epoch[part]["processed"])
+            _set_counts(epoch[span], epoch[span]["processed"])
         else:
-            epoch[part]["completed"] = epoch[part]["processed"]
+            epoch[span]["completed"] = epoch[span]["processed"]
     # The loader has counted a batch that was interrupted, which is to be repeated.
     for loader in loops["state_dict"].get("combined_loader", []):
-        loader["batches_done"] = current[kind]
+        loader["batches_done"] = current[done]
     due = not epoch_ended and (
         validates_after_batch(trainer) if in_end_hook else _is_validating(trainer)
     )
@@ -192,13 +191,6 @@ _OPTIMIZER = "epoch_loop.automatic_optimization.optim_progress"
 def check_resumable(checkpoint: Mapping[str, Any], source: object) -> None:
     """Refuse a checkpoint whose training state is incomplete or has other types.
 
-    Args:
-        checkpoint: Result of `read_checkpoint`.
-        source: The file; the error names it.
-
-    Raises:
-        ValueError: With the part that is wrong.
-
     Example:
         >>> check_resumable({"global_step": 3, "epoch": 0, "callbacks": 3}, "last.ckpt")
         Traceback (most recent call last):
@@ -211,24 +203,24 @@ def check_resumable(checkpoint: Mapping[str, Any], source: object) -> None:
 
 
 def _wrong_part(checkpoint: Mapping[str, Any]) -> str:
-    kinds = {"global_step": int, "epoch": int, "callbacks": dict, "loops": dict}
-    kinds |= {"optimizer_states": list, "lr_schedulers": list}
-    for name, kind in kinds.items():
-        if wrong := _wrong_kind(checkpoint.get(name), name, kind):
+    types = {"global_step": int, "epoch": int, "callbacks": dict, "loops": dict}
+    types |= {"optimizer_states": list, "lr_schedulers": list}
+    for name, needed in types.items():
+        if wrong := _wrong_type(checkpoint.get(name), name, needed):
             return wrong
     seed = checkpoint["visattn"].get("seed")
     if seed is not None and type(seed) is not int:
         return f"visattn.seed must be an integer, got {type(seed).__name__}"
     for number, state in enumerate(checkpoint["lr_schedulers"]):
-        if wrong := _wrong_kind(state, f"lr_schedulers[{number}]", dict):
+        if wrong := _wrong_type(state, f"lr_schedulers[{number}]", dict):
             return wrong
     for number, state in enumerate(checkpoint["optimizer_states"]):
         name = f"optimizer_states[{number}]"
-        wrong = _wrong_kind(state, name, dict) or _wrong_kind(
-            state.get("param_groups"), f"{name}.param_groups", list
-        )
-        if wrong := wrong or _wrong_kind(state.get("state"), f"{name}.state", dict):
+        if wrong := _wrong_type(state, name, dict):
             return wrong
+        for key, needed in (("param_groups", list), ("state", dict)):
+            if wrong := _wrong_type(state.get(key), f"{name}.{key}", needed):
+                return wrong
     return _wrong_loop(checkpoint["loops"].get("fit_loop"))
 
 
@@ -236,40 +228,33 @@ def _wrong_loop(loop: Any) -> str:
     """Return what is wrong with the counts of the training loop, which say where the run is."""
     for name in ("", *_PROGRESS, _OPTIMIZER, "state_dict", "epoch_loop.state_dict"):
         path = f"loops.fit_loop.{name}".rstrip(".")
-        if wrong := _wrong_kind(loop.get(name) if name else loop, path, dict):
+        if wrong := _wrong_type(loop.get(name) if name else loop, path, dict):
             return wrong
     for name, needed in _PROGRESS.items():
-        for part in ("total", "current"):
-            counts = loop[name].get(part)
+        for span in _SPANS:
+            counts = loop[name].get(span)
             numbers = isinstance(counts, dict) and all(
                 type(counts.get(count)) is int and counts[count] >= 0 for count in needed
             )
             if not numbers:
-                return f"loops.fit_loop.{name}.{part} must hold counts, got {counts!r:.60}"
+                return f"loops.fit_loop.{name}.{span} must hold counts, got {counts!r:.60}"
     return ""
 
 
-def _wrong_kind(value: Any, name: str, kind: type) -> str:
-    """Return the error message if a value is not of type `kind`; integers must not be negative."""
+def _wrong_type(value: Any, name: str, needed: type) -> str:
+    """Return the error message if a value is of another type; integers must not be negative."""
     if value is None:
         return f"{name} is missing"
-    if type(value) is not kind:
-        return f"{name} must be of type {kind.__name__}, got {type(value).__name__}"
-    return f"{name} must be at least 0, got {value}" if kind is int and value < 0 else ""
+    if type(value) is not needed:
+        return f"{name} must be of type {needed.__name__}, got {type(value).__name__}"
+    return f"{name} must be at least 0, got {value}" if needed is int and value < 0 else ""
 
 
 def check_scheduler_states(saved: Sequence[Any], fresh: Sequence[Mapping[str, Any]]) -> None:
     """Refuse saved states that do not fit the learning-rate schedulers of the config.
 
-    PyTorch loads such a state without a check, and fails at a later step, or never.
-
-    Args:
-        saved: From a checkpoint.
-        fresh: The states of the schedules that the config describes, before the first step.
-
-    Raises:
-        ValueError: If there are more or fewer of them, if a part of one is of another kind, or if
-            its count of steps is missing.
+    PyTorch loads such a state without a check, and fails at a later step, or never. `fresh` are the
+    states before the first step.
 
     Example:
         >>> fresh = {"last_epoch": 0, "base_lrs": []}
@@ -315,9 +300,9 @@ def _refuse(name: str, saved: Any, fresh: Any) -> NoReturn:
 
 
 def _kind(value: Any) -> str:
-    kind = type(value).__name__
-    article = "an" if kind[0] in "aeiou" else "a"
-    return f"{article} {kind}" + (f" of {len(value)}" if isinstance(value, list | tuple) else "")
+    name = type(value).__name__
+    article = "an" if name[0] in "aeiou" else "a"
+    return f"{article} {name}" + (f" of {len(value)}" if isinstance(value, list | tuple) else "")
 
 
 def _misfit(reason: str) -> str:

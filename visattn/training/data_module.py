@@ -223,11 +223,7 @@ class DataModule(LightningDataModule, ABC):
         return list(images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())
 
     def centers(self, split: Split) -> Float[Tensor, "n 2"] | None:
-        """Return the center of the object in each image of a split.
-
-        Returns:
-            x and y, from -1 to 1 across the image; None if the data do not know them.
-        """
+        """Return x and y, from -1 to 1, of the object in each image; None if they are unknown."""
         return None
 
     def references(self, split: Split) -> Mapping[str, Sequence[str]] | None:
@@ -235,25 +231,18 @@ class DataModule(LightningDataModule, ABC):
         return None
 
     def erasures(self, batch: Any, erased: Any) -> tuple[list[int], Any]:
-        """Return questions whose image can lose an object, and a batch of them without it.
+        """Return the rows of questions whose image can lose an object, and a batch without it.
 
-        Args:
-            batch: Questions about images.
-            erased: What is erased: the `referent` of each question, or a `distractor`.
-
-        Returns:
-            Rows of the batch, and the questions with the other images; none and None by default.
+        What is erased is the `referent` of each question, or a `distractor`. By default there are
+        no such questions.
         """
         return [], None
 
     def count_targets(self, split: Split) -> TargetCounts | None:
-        """Return what the loss will read of a split; None if it cannot be counted beforehand.
+        """Return what the loss will read of `train` or `validation`, after `setup("fit")`.
 
-        Args:
-            split: `train` or `validation`, after `setup("fit")`.
-
-        Raises:
-            ValueError: If annotations do not fit their images.
+        None if it cannot be counted beforehand. Annotations that do not fit their images raise a
+        `ValueError`.
         """
         return None
 
@@ -263,23 +252,14 @@ class DataModule(LightningDataModule, ABC):
 
     @property
     def resize(self) -> ResizeSpec:
-        """The resizing of an image to the input of the model.
-
-        Raises:
-            TypeError: If the task trains another kind of model.
-        """
+        """The resizing of an image to the input of the model; refuses tasks of other models."""
         spec = self.input_spec
         if spec is None or (spec.encoder is not None) != self.needs_encoder:
             raise TypeError(f"{type(self).__name__} needs a task {self.needed_task}")
         return ResizeSpec(spec.image_size, mode=self.resize_mode)
 
     def check_image_size(self, size: tuple[int, int]) -> None:
-        """Refuse images whose size is not that of the model's input, if it is known.
-
-        Raises:
-            TypeError: If the task trains another kind of model.
-            ValueError: If the sizes differ.
-        """
+        """Refuse images whose size is not that of the model's input, if it is known."""
         if self.input_spec is not None and self.resize.size != size:
             raise ValueError(
                 f"the model reads images of {self.resize.size} pixels (height, width), the data "
@@ -297,11 +277,7 @@ class DataModule(LightningDataModule, ABC):
         return self.trainer.world_size if self.trainer else 1
 
     def num_workers_for(self, count: int) -> int:
-        """Return the number of worker processes that load a dataset.
-
-        Args:
-            count: Number of its samples.
-        """
+        """Return the number of worker processes that load a dataset of `count` samples."""
         if self.num_workers is not None:
             return self.num_workers
         shared = getattr(self.trainer, "num_devices", 1)
@@ -320,12 +296,7 @@ class DataModule(LightningDataModule, ABC):
 
         The data module warns after the batch of the first unreadable image, whenever their number
         has doubled, and at the end. Validation and test never replace an image, since the score
-        would be another one.
-
-        Args:
-            split: The split.
-            count: Number of its images.
-            file_name: Returns the file of an image, for the warning.
+        would be another one. `count` is the number of images; `file_name` returns the file of one.
         """
         if self.on_error == "raise" or split != "train":
             return None
@@ -382,15 +353,7 @@ class DenseDataModule(DataModule):
         raise NotImplementedError
 
     def check_samples(self, split: Split, indices: Sequence[int]) -> None:
-        """Refuse transforms after which nothing is left of the targets of images.
-
-        Args:
-            split: A split that is open.
-            indices: Images with targets.
-
-        Raises:
-            ValueError: If none of them has a target when the loss reads it.
-        """
+        """Refuse transforms after which nothing is left of the targets of these images."""
         if indices and not self.count_in_samples(split, list(indices)):
             options = "train_transforms and resize_mode" if split == "train" else "resize_mode"
             raise ValueError(

@@ -24,8 +24,8 @@ class Evaluation(nn.Module, ABC):
     def notes(self, split: str) -> dict[str, Any]:
         """Return what `validate` and `test` write beside the metrics, such as those of each class.
 
-        Args:
-            split: The first part of the names, such as `test`.
+        Like `compute`, it is called in all processes, and returns what holds for all of them. Names
+        begin with the split.
         """
         return {}
 
@@ -72,9 +72,6 @@ Verdict = Literal["above chance", "at chance", "below chance"]
 
 class ClassCounts(Metric):
     """Number of images of each class.
-
-    Args:
-        num_classes: Number of classes.
 
     Example:
         >>> counts = ClassCounts(3)
@@ -132,11 +129,7 @@ class ChanceLevel(NamedTuple):
         return "above chance" if accuracy > self.high else "below chance"
 
     def report(self, scores: dict[str, float], *, errors: bool = False) -> dict[str, Any]:
-        """Return a verdict on each score, and a sentence about the first.
-
-        Args:
-            scores: By metric name, split included.
-            errors: Whether the scores are error rates; otherwise they are accuracies.
+        """Return a verdict on each score, an accuracy or error, and a sentence about the first.
 
         Example:
             >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
@@ -145,7 +138,7 @@ class ChanceLevel(NamedTuple):
             ('at chance', 0.4)
         """
         first = next(iter(scores))
-        uniform, majority, low, high = (1 - part if errors else part for part in self[:4])
+        uniform, majority, low, high = (1 - level if errors else level for level in self[:4])
         verdicts = {
             name: self.verdict(1 - score if errors else score) for name, score in scores.items()
         }
@@ -166,12 +159,7 @@ class ChanceLevel(NamedTuple):
 
 
 def chance_level(counts: Int[Tensor, " k"], class_names: Sequence[str]) -> ChanceLevel:
-    """Return the accuracy at chance level.
-
-    Args:
-        counts: Number of images of each class, at least one in total.
-        class_names: Names of the classes.
-    """
+    """Return the accuracy at chance level, from the number of images of each class."""
     num_images = int(counts.sum())
     largest = int(counts.max())
     uniform = 1 / len(counts)
@@ -183,11 +171,7 @@ def chance_level(counts: Int[Tensor, " k"], class_names: Sequence[str]) -> Chanc
 
 
 def wilson_interval(probability: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a proportion.
-
-    Args:
-        probability: The expected proportion, in [0, 1].
-        count: Number of trials, at least 1.
+    """Return Wilson's 95 % interval of an expected proportion, for a number of trials.
 
     Example:
         >>> [round(end, 4) for end in wilson_interval(0.5, 100)]

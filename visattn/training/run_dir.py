@@ -75,10 +75,7 @@ def find_resume_point(run: Path) -> ResumePoint:
 def set_aside(files: Iterable[Path], run: Path, suffix: str = ".damaged") -> None:
     """Rename checkpoints, so that the run does not overwrite them, and log their new names.
 
-    Args:
-        files: Checkpoints of the run.
-        run: Folder of the run.
-        suffix: Suffix of the new name; a number is added if a file of that name exists.
+    The new name has a suffix, and a number if a file of that name exists.
 
     Example:
         >>> folder = getfixture("tmp_path") / "checkpoints"
@@ -102,11 +99,7 @@ def set_aside(files: Iterable[Path], run: Path, suffix: str = ".damaged") -> Non
 
 
 def _checkpoint_files(run: Path) -> Iterator[Path]:
-    """Yield the files of a run that are named like checkpoints.
-
-    Raises:
-        OSError: If a folder or file is not readable, or a broken link.
-    """
+    """Yield the files of a run that are named like checkpoints; unreadable ones are errors."""
     scheduled = [path for path in _entries(run) if path.name.startswith("hpc_ckpt_")]
     for file in [*scheduled, *_entries(run / "checkpoints")]:
         if file.suffix != ".ckpt":
@@ -184,15 +177,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def create_run_dir(run: Path, *, new: bool) -> None:
-    """Create the folder of a run.
-
-    Args:
-        run: The folder.
-        new: Whether the folder must be new or empty.
-
-    Raises:
-        FileExistsError: If it must be new, and another run created it at the same time.
-    """
+    """Create the folder of a run, which may have to be new or empty."""
     run.parent.mkdir(parents=True, exist_ok=True)
     try:
         # Of two runs that begin at the same time, one fails: only one can create the folder.
@@ -222,15 +207,7 @@ def lock_run_dir(run: Path) -> TextIO:
 
 
 def require_empty_run_dir(run: Path, resume_option: str) -> None:
-    """Refuse a folder that already holds a run.
-
-    Args:
-        run: Folder of the new run.
-        resume_option: Option that resumes the existing run, for the message.
-
-    Raises:
-        FileExistsError: If the folder is not empty.
-    """
+    """Refuse a folder that already holds a run; the message has the option that resumes it."""
     if run.exists() and any(run.iterdir()):
         raise FileExistsError(
             f"{run} already holds a run; choose another --run, remove the folder, or resume "
@@ -243,9 +220,6 @@ class ScoreWriter(Callback):
 
     Notes of the task are written too: texts and numbers with the scores, images (arrays) as PNG,
     other values, such as lists, to JSON files of their own.
-
-    Args:
-        folder: Folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -201,15 +201,7 @@ class WebDatasetClassificationDataModule(StreamedTrainingDataModule, ShardClassi
 def to_caption_sample(
     sample: StreamedSample, number: int, *, resize: ResizeSpec, hflip: bool, seed: int
 ) -> CaptionSample:
-    """Return a photo with its captions, as `CaptionDataset` does.
-
-    Args:
-        sample: A sample of the stream.
-        number: Number of the sample in the stream, which decides the flip.
-        resize: Size and mode.
-        hflip: Whether half of the photos are flipped horizontally.
-        seed: Seed of the flips.
-    """
+    """Return a photo with its captions, as `CaptionDataset` does; its number decides the flip."""
     entry = caption_entry(sample.record, sample.location, "train")
     pixels, _ = resize_to_input(decode_image(sample.image, sample.location), resize)
     result = CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
@@ -227,11 +219,7 @@ def to_labeled_batch(
     seed: int,
     num_classes: int,
 ) -> LabeledBatch:
-    """Return an image with its class as a batch of one, as `ImageFiles` does.
-
-    Raises:
-        ValueError: If it has no class, or one without a name.
-    """
+    """Return an image with its class as a batch of one, as `ImageFiles` does."""
     if not 0 <= sample.label < num_classes:
         raise ValueError(
             f"{sample.location}: the class must be at least 0 and below {num_classes}, got "

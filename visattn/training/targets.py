@@ -43,26 +43,14 @@ class TargetCounts:
 
     @classmethod
     def of_labels(cls, labels: Int[Tensor, " n"], class_names: Sequence[str]) -> Self:
-        """Return the number of images of each class.
-
-        Args:
-            labels: Class of each image.
-            class_names: Names of the classes.
-        """
+        """Return the number of images of each class."""
         counts = labels.bincount(minlength=len(class_names)).tolist()
         classes = dict(zip(class_names, counts, strict=True))
         cure = "remove the class, or add images of it"
         return cls(len(labels), "labels", sum(counts), classes, cure=cure)
 
     def lines(self, split: str) -> list[str]:
-        """Return the report of a split, line by line.
-
-        Args:
-            split: `train` or `validation`.
-
-        Raises:
-            ValueError: If the loss reads no target of the split.
-        """
+        """Return the report of a split, line by line; refuse one without a target."""
         name = _SPLITS[split]
         if not self.total:
             raise ValueError(

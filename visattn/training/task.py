@@ -110,11 +110,7 @@ class Task(LightningModule, ABC):
     def compile_training(self, mode: str) -> None:
         """Compile what a training step runs; weights and checkpoints stay as they are.
 
-        Args:
-            mode: `default`, or `reduce-overhead`, which also records CUDA graphs.
-
-        Raises:
-            ValueError: If the task has nothing that compiles.
+        The mode `reduce-overhead` also records CUDA graphs.
         """
         if not self.training_forward:
             raise ValueError(f"compile must be no for {type(self).__name__}, got {mode}")
@@ -239,23 +235,14 @@ class Task(LightningModule, ABC):
         """Raise a ValueError if the task can test its model, but not train it."""
 
     def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
-        """Return what the model leaves out of the targets of a split.
+        """Return what the model leaves out of the targets of `train` or `validation`.
 
-        Args:
-            split: `train` or `validation`.
-            counts: Targets of the split.
-
-        Raises:
-            ValueError: If the model cannot read them.
+        It may raise a `ValueError` if the model cannot read them.
         """
         return []
 
     def report_targets(self) -> None:
-        """Print what the loss will read of the training and validation data.
-
-        Raises:
-            ValueError: If it is nothing, or the model cannot read it; on all processes.
-        """
+        """Print what the loss will read of the data; errors are those of all processes."""
         data = self.data
         if data is None:
             return
@@ -275,12 +262,7 @@ class Task(LightningModule, ABC):
             rank_zero_info(line)
 
     def on_fit_start(self) -> None:
-        """Report the targets, and check the model and the schedulers to be restored.
-
-        Raises:
-            ValueError: If the checkpoint was written with other learning-rate schedules, or the
-                data have nothing to learn from.
-        """
+        """Report the targets, and check the model and the schedulers to be restored."""
         self.check_training()
         self.report_targets()
         self.seed = torch.initial_seed() if self.seed is None else self.seed
@@ -325,14 +307,13 @@ class Task(LightningModule, ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the seed of the run, and keep the states of its loader and schedulers.
 
-        Raises:
-            ValueError: If its model was trained for other classes, words or answers.
+        A model that was trained for other classes, words or answers is refused.
         """
         # Lightning calls this before it loads the weights, whose shapes may fit other classes as
         # well.
-        arguments = checkpoint.get("visattn", {}).get("model", {}).get("arguments", {})
-        check_same(arguments, self.model, self.saved_names)
-        self.seed = checkpoint.get("visattn", {}).get("seed")
+        saved = checkpoint.get("visattn", {})
+        check_same(saved.get("model", {}).get("arguments", {}), self.model, self.saved_names)
+        self.seed = saved.get("seed")
         self._scheduler_states = checkpoint.get("lr_schedulers")
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
         (self._loader_state,) = loops.get("combined_loader") or [None]
@@ -340,11 +321,7 @@ class Task(LightningModule, ABC):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load weights.
-
-        Raises:
-            ValueError: If they belong to another model.
-        """
+        """Load weights; refuse those of another model."""
         try:
             return super().load_state_dict(
                 shard_state(state_dict, self), strict=strict, assign=assign
@@ -394,13 +371,8 @@ def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
 def check_same(saved: Mapping[str, Any], model: nn.Module, names: Mapping[str, str]) -> None:
     """Refuse a saved model that was trained for other classes or words, even if as many.
 
-    Args:
-        saved: Attributes of the saved model.
-        model: The model of the task.
-        names: Attributes that must be equal where both have them, and what the error calls them.
-
-    Raises:
-        ValueError: If one differs.
+    `names` are the attributes that must be equal where both have them, and what the error calls
+    them.
 
     Example:
         >>> model = nn.Linear(2, 2)

@@ -12,11 +12,8 @@ class ValueBaseline(nn.Module):
     state before the action does not. Neither does the probability of the true class at that time,
     which only training knows and which predicts the outcome of a rollout best.
 
-    Args:
-        hidden_size: Size of the hidden state.
-        initial_value: Prediction before training.
-        informed: Whether the log-probability of the true class is an input too, with a hidden
-            layer.
+    Before training it predicts `initial_value`. `informed`, it has the log-probability of the true
+    class as an input too, and a hidden layer.
 
     Example:
         >>> baseline = ValueBaseline(5, initial_value=0.1)
@@ -35,12 +32,7 @@ class ValueBaseline(nn.Module):
     def forward(
         self, hidden_states: Float[Tensor, "*b d"], log_probs: Float[Tensor, "*b"]
     ) -> Float[Tensor, "*b"]:
-        """Return the expected reward before each action.
-
-        Args:
-            hidden_states: Hidden states before each action; no gradient flows into them.
-            log_probs: Log-probability of the true class before each action, in nats.
-        """
+        """Return the expected reward before each action; no gradient flows into the inputs."""
         features = hidden_states.detach()
         if self.hidden is not None:
             certainty = torch.stack([log_probs, log_probs.exp()], -1).detach()

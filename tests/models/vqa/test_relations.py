@@ -1,6 +1,5 @@
 """The separable first layer of a relation network against the joined one."""
 
-import pytest
 import torch
 from torch.nn.functional import linear
 
@@ -18,8 +17,3 @@ def test_separable_layer_equals_the_joined_one() -> None:
     for b, m, i, j in ((0, 0, 0, 0), (1, 6, 4, 2), (0, 3, 1, 4)):
         joined = torch.cat((objects[b, i], objects[b, j], question[b, m]))
         torch.testing.assert_close(pairs[b, m, i, j], linear(joined, weight, bias))
-
-
-def test_a_weight_of_other_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have 3 columns, for two objects of 1"):
-        pairwise_layer(torch.ones(1, 2, 1), torch.ones(1, 1, 1), torch.ones(5, 4), torch.ones(5))

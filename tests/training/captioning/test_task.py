@@ -305,7 +305,7 @@ def test_untrained_control_is_deterministic_and_leaves_the_generator_unchanged()
     torch.manual_seed(5)
     task = CaptioningTask(captioner(), data().data_info)
     state = torch.get_rng_state()
-    first, second = task._untrained_model(), task._untrained_model()
+    first, second = task._build_untrained(), task._build_untrained()
     assert torch.equal(torch.get_rng_state(), state)
     assert model_config(first) == model_config(task.model)
     for parameter, same in zip(first.parameters(), second.parameters(), strict=True):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from visattn.images.reader import ImageError
 from visattn.training.data_module import InputSpec
 from visattn.training.detection.data import (
     CocoDetectionDataModule,
@@ -100,6 +101,33 @@ def test_coco_photos_keep_crowds_and_photos_without_objects(tmp_path: Path) -> N
     left, top, right, _ = first.region.boxes[0].tolist()
     assert (left, right) == pytest.approx((2 * scale, 12 * scale), abs=1e-3)
     assert top == pytest.approx(3 * scale + (31 - 20 * scale) / 2, abs=1)
+
+
+def test_unreadable_training_photos_are_replaced_with_a_warning(tmp_path: Path) -> None:
+    file = write_coco(tmp_path)
+    photos = str(tmp_path / "photos")
+    (tmp_path / "photos" / "2.png").write_bytes(b"no photo")
+    for on_error in ("raise", "substitute"):
+        data = CocoDetectionDataModule(
+            train=file,
+            val=file,
+            train_images=photos,
+            val_images=photos,
+            on_error=on_error,
+            batch_size=3,
+        )
+        data.input_spec = SPEC
+        data.setup("fit")
+        if on_error == "raise":
+            with pytest.raises(ImageError, match=r"2\.png: not an image"):
+                list(data.train_dataloader())
+    assert data.count_targets("train").total == 2
+    first, replaced, last = (data.datasets["train"][index] for index in range(3))
+    assert replaced.id in (first.id, last.id)
+    with pytest.warns(UserWarning, match=r"1 training images could .*2\.png"):
+        data.teardown("fit")
+    with pytest.raises(ImageError, match=r"2\.png: not an image"):  # scores would change
+        list(data.val_dataloader())
 
 
 def test_batches_of_nothing_are_refused() -> None:

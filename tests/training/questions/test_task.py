@@ -177,7 +177,8 @@ def test_soft_labels_are_the_vqa_accuracies_divided_by_their_sum(
         + (0.6 / 1.6) * probabilities[0, 5].log()
         + probabilities[1, 2].log()
     )
-    loss = answer_loss(logits, batch._replace(soft_scores=soft))
+    loss, count = answer_loss(logits, batch._replace(soft_scores=soft))
+    assert count == 2
     torch.testing.assert_close(loss.double(), expected / 2, rtol=1e-5, atol=0)
 
 
@@ -188,10 +189,30 @@ def test_questions_with_unknown_answers_are_left_out_of_the_loss(
     logits = torch.randn(len(batch.answers), 10, generator=torch.Generator().manual_seed(0))
     answers: Tensor = batch.answers.clone()
     answers[2:] = -1
-    loss = answer_loss(logits, batch._replace(answers=answers))
+    loss, count = answer_loss(logits, batch._replace(answers=answers))
+    assert count == 2
     torch.testing.assert_close(loss, cross_entropy(logits[:2], answers[:2]))
     unknown = batch._replace(answers=torch.full_like(answers, -1))
-    assert answer_loss(logits, unknown) == 0
+    assert answer_loss(logits, unknown) == (0, 0)
+
+
+def test_the_validation_loss_is_the_mean_over_known_answers(
+    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = build_task(clevr).eval()
+    monkeypatch.setattr(QuestionTask, "fitting", True)
+    batches = [clevr.example_batch(count) for count in (1, 2)]
+    answers: Tensor = batches[0].answers.clone()
+    answers[1:] = -1
+    batches[0] = batches[0]._replace(answers=answers)
+    losses: list[Tensor] = []
+    for batch in batches:
+        task.evaluate(batch, "val")
+        output = task.model(batch.images, batch.questions, batch.image_indices)
+        known = batch.answers >= 0
+        losses.append(cross_entropy(output.logits[known], batch.answers[known], reduction="none"))
+    loss = task.evaluation("val").compute()["loss"]
+    torch.testing.assert_close(loss, torch.cat(losses).mean().detach())
 
 
 def test_the_first_steps_learn_from_the_first_types_alone(

@@ -128,15 +128,3 @@ def test_gate_supervision_equals_loops_over_cells() -> None:
                     total, weights = total - weight * entropy, weights + weight
     expected = pytest.approx(total / weights, rel=1e-4)
     assert float(gate_supervision_loss(gates, labels)) == expected
-
-
-@pytest.mark.parametrize(("classes", "smooth"), [(1, 1.0), (3, 0.0)])
-def test_dice_without_classes_or_constant_is_refused(classes: int, smooth: float) -> None:
-    labels = torch.zeros(1, 2, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match="smooth must be above 0"):
-        dice_loss(torch.zeros(1, classes, 2, 2), labels, smooth=smooth)
-
-
-def test_negative_gamma_is_refused() -> None:
-    with pytest.raises(ValueError, match="gamma must be at least 0"):
-        focal_loss(torch.zeros(1, 2, 1, 1), torch.zeros(1, 1, 1, dtype=torch.long), gamma=-1.0)

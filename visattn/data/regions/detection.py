@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.augment.joint import JointTransforms, RegionSample
+from visattn.data.loading.loader import ReadFallback
 from visattn.data.loading.samplers import mix_seed
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.scenes.dataset import Scenes
@@ -197,12 +198,14 @@ class AnnotatedObjects(DetectionDataset):
         transforms: JointTransforms | None = None,
         masks: bool = False,
         seed: int = 0,
+        fallback: ReadFallback | None = None,
     ) -> None:
         later = None if transforms is None else resize  # without transforms, photos load resized
         super().__init__(class_names, transforms=transforms, resize=later, seed=seed)
         self.images = tuple(images)
         self.input_size = resize
         self.masks = masks
+        self.fallback = fallback
         names = {name for image in images for name in image.categories}
         if unknown := sorted(names - set(class_names)):
             raise ValueError(
@@ -214,10 +217,13 @@ class AnnotatedObjects(DetectionDataset):
         return len(self.images)
 
     def load(self, index: int) -> DetectionSample:
-        """Return a photo; raises what `AnnotatedImage.load` raises.
+        """Return a photo or its replacement; raises what `AnnotatedImage.load` raises.
 
         It has its own size if it is transformed, else that of the input.
         """
+        return self._load(index) if self.fallback is None else self.fallback.read(index, self._load)
+
+    def _load(self, index: int) -> DetectionSample:
         image = self.images[index]
         return DetectionSample(
             image.name,

@@ -32,17 +32,10 @@ _CLASSES = re.compile(r"num_labels|vocab_size")
 
 
 def weight_shapes(directory: Path) -> list[tuple[int, ...]]:
-    """Return the shapes of the weights of a directory, from the headers if possible.
-
-    Args:
-        directory: Directory as written by `save_pretrained`.
-
-    Raises:
-        ValueError: If a file is damaged, or a pickle that would execute code.
-    """
+    """Return the shapes of the weights of a directory, from the headers if possible."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
-        return [tuple(each.shape) for each in read_state_dict(directory).tensors.values()]
+        return [tuple(tensor.shape) for tensor in read_state_dict(directory).tensors.values()]
     shapes: list[tuple[int, ...]] = []
     for file in files:
         with open_safetensors(file) as opened:
@@ -52,10 +45,6 @@ def weight_shapes(directory: Path) -> list[tuple[int, ...]]:
 
 def check_config(config: Mapping[str, Any], directory: Path) -> None:
     """Refuse a config of far more or larger modules than the weights: to build them takes hours.
-
-    Args:
-        config: Content of config.json.
-        directory: Directory of config and weights.
 
     Raises:
         ValueError: If a number of layers, a size or a number of classes is too large, or a weight
@@ -80,9 +69,6 @@ def check_config(config: Mapping[str, Any], directory: Path) -> None:
 
 def names_other_attention(config: object) -> bool:
     """Return whether a config names an attention that transformers would download and run.
-
-    Args:
-        config: Content of config.json.
 
     Example:
         >>> names_other_attention({"vision_config": {"attn_implementation": "user/kernel"}})
@@ -150,7 +136,7 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
             code, or the model does not take images.
     """
     library, config, model = read_huggingface_model(directory)
-    notes = ["the code in the model directory is not executed"] if config.get("auto_map") else []
+    notes = own_code_notes(config)
     if tower := vision_tower(model):
         notes.append(
             f"only the vision tower of {type(model).__name__} is used: {tower[0]}, a "
@@ -162,6 +148,11 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
     check_loaded_weights(model, directory)
     transform = huggingface_preprocessing(library, directory, model, notes)
     return LoadedModel(model.eval(), transform, _class_names(model), str(directory), tuple(notes))
+
+
+def own_code_notes(config: Mapping[str, Any]) -> list[str]:
+    """Return the note on code that a directory brings, if its config names any."""
+    return ["the code in the model directory is not executed"] if config.get("auto_map") else []
 
 
 def read_huggingface_model(
@@ -214,9 +205,9 @@ def _without_attention(library: Any, model_class: Any, directory: Path) -> Any:
 
 def _build_error(directory: Path, error: Exception) -> ValueError:
     """Return the error of a model that transformers cannot build, whatever it raises."""
-    kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+    name = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
     reason = textwrap.shorten(str(error), 300, placeholder=" ...")
-    return ValueError(f"the model in {directory} cannot be built: {kind}{reason}")
+    return ValueError(f"the model in {directory} cannot be built: {name}{reason}")
 
 
 def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) -> Any:
@@ -296,7 +287,7 @@ def huggingface_preprocessing(
     Args:
         library: The module transformers.
         directory: Directory as written by `save_pretrained`.
-        model: Its model.
+        model: The model of the directory.
         notes: Receives a sentence if the default is assumed, or if it is not supported; images are
             then refused without a transform.
     """
@@ -305,8 +296,9 @@ def huggingface_preprocessing(
         if config is not None:
             return huggingface_transform(config)
     except Exception as error:  # noqa: BLE001 - a value of a wrong type raises anything
-        notes.append(f"the preprocessing in {directory} is not supported: {error}")
-        return UnsupportedTransform(f"the preprocessing in {directory} is not supported: {error}")
+        note = f"the preprocessing in {directory} is not supported: {error}"
+        notes.append(note)
+        return UnsupportedTransform(note)
     notes.append(
         f"{directory} has no preprocessor_config.json: images are resized and cropped to the "
         "size in config.json, and normalized with the default mean and std of "
@@ -316,11 +308,7 @@ def huggingface_preprocessing(
 
 
 def _processor_config(library: Any, directory: Path) -> dict[str, Any] | None:
-    """Return the config of the image processor; None if there is none.
-
-    Raises:
-        ValueError: If a file is not JSON, or names no class and the model type has none either.
-    """
+    """Return the config of the image processor; None if there is none."""
     config: Any = None
     if (file := directory / "preprocessor_config.json").is_file():
         config = _read_json(file)
@@ -346,29 +334,22 @@ def _class_name(config: Mapping[str, Any]) -> str:
 
 
 def _build_processor(config: Mapping[str, Any]) -> Any:
-    """Return the image processor of a config; None if it names none.
-
-    Raises:
-        ValueError: If transformers has no such class, or it does not take the config.
-    """
+    """Return the image processor of a config; None if it names none."""
     name = _class_name(config)
     if not name:
         return None
     library = importlib.import_module("transformers")
-    kind: Any = getattr(library, name, None) if name.isidentifier() else None
-    if kind is None:
+    processor_class: Any = getattr(library, name, None) if name.isidentifier() else None
+    if processor_class is None:
         raise ValueError(f"transformers has no image processor {name}; {_PASS_TRANSFORM}")
     try:
-        return kind.from_dict(dict(config))
+        return processor_class.from_dict(dict(config))
     except Exception as error:
         raise ValueError(f"{name} does not take it ({error}); {_PASS_TRANSFORM}") from error
 
 
 def is_image_processor(value: object) -> bool:
     """Whether something is a processor of transformers that takes images.
-
-    Args:
-        value: Anything.
 
     Example:
         >>> is_image_processor("anything")
@@ -449,8 +430,8 @@ def _pixel_values(processor: Any, photo: UInt8[Tensor, "c y x"]) -> Tensor | Non
         return None
     finally:
         logging.set_verbosity(verbosity)
-    tensor = torch.as_tensor(values) if isinstance(values, Tensor) else None
-    return tensor[0] if tensor is not None and tensor.ndim == 4 and len(tensor) == 1 else None
+    is_single = isinstance(values, Tensor) and values.ndim == 4 and len(values) == 1
+    return values[0] if is_single else None
 
 
 def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
@@ -520,11 +501,11 @@ def _rescale_steps(config: Mapping[str, Any]) -> list[Any]:
 
 def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
     mode = _MODES.get(config.get("resample", 2))
-    kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    name = _class_name(config)
     if "size" not in config:
         raise ValueError(
             "the preprocessing must resize images to one size, but this image processor"
-            f"{f' ({kind})' if kind else ''} has none: it cuts images of any shape into "
+            f"{f' ({name})' if name else ''} has none: it cuts images of any shape into "
             "patches, as SigLIP 2 NaFlex does; pass a model of fixed resolution, or a torchvision "
             "transform"
         )
@@ -534,18 +515,18 @@ def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
             f"resizing to {size} with filter {config.get('resample')} is not supported; "
             f"{_PASS_TRANSFORM}"
         )
-    if isinstance(size, int) and kind.startswith(_SHORTEST_EDGE):
+    if isinstance(size, int) and name.startswith(_SHORTEST_EDGE):
         size = {"shortest_edge": size}
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
     if shortest is None:
         return [v2.Resize(_sides(size), interpolation=mode)]
     side = _side(shortest)
     # Levit, PoolFormer and ConvNext compute the side to resize to from the one in their config.
-    if kind.startswith("Levit"):
+    if name.startswith("Levit"):
         return [v2.Resize(int(side * 256 / 224), interpolation=mode)]
-    if kind.startswith("PoolFormer") and config.get("crop_pct"):
+    if name.startswith("PoolFormer") and config.get("crop_pct"):
         return [v2.Resize(int(side / config["crop_pct"]), interpolation=mode)]
-    if not kind.startswith("ConvNext"):
+    if not name.startswith("ConvNext"):
         return [v2.Resize(side, interpolation=mode)]
     if side >= 384:  # not cropped, and resized without keeping the aspect ratio
         return [v2.Resize((side, side), interpolation=mode)]
@@ -569,11 +550,7 @@ def _side(value: Any) -> int:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON file.
-
-    Raises:
-        ValueError: If it is not JSON or does not hold a mapping.
-    """
+    """Return the mapping in a JSON file."""
     content = read_json(file, _MAX_JSON_BYTES)
     if not isinstance(content, dict):
         raise ValueError(f"{file} must hold a mapping, got {type(content).__name__}")  # noqa: TRY004 (a file's fault)

@@ -22,6 +22,7 @@ from torchvision.transforms import v2
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.timm_classifier import (
+    check_single_source,
     create_timm_backbone,
     load_timm_weights,
     load_weights,
@@ -76,19 +77,17 @@ def load_timm_model(
         >>> loaded.model.pretrained_cfg["mean"], loaded.weights, loaded.class_names
         ((0.5, 0.5, 0.5), 'random', ())
     """
-    _check_one_source(weights, pretrained=pretrained)
+    check_single_source(weights, pretrained=pretrained)
     kwargs = dict(timm_kwargs or {})
     normalization = {key: kwargs.pop(key) for key in ("mean", "std") if key in kwargs}
     # None: timm uses the number of classes of the pretrained model.
     model: Any = create_timm_backbone(name, {"num_classes": None, **kwargs}, pretrained=pretrained)
-    notes: tuple[str, ...] = ()
-    if weights:
-        notes = load_timm_weights(model, name, weights, kwargs)
+    notes = load_timm_weights(model, name, weights, kwargs) if weights else ()
     channels = int(model.pretrained_cfg["input_size"][0])
     overrides = {key: _per_channel(key, value, channels) for key, value in normalization.items()}
     model.pretrained_cfg = {**model.pretrained_cfg, **overrides}
-    origin = _origin(weights, pretrained)
-    return LoadedModel(model.eval(), None, _timm_classes(model), origin, notes)
+    source = _source(weights, pretrained=pretrained)
+    return LoadedModel(model.eval(), None, _timm_classes(model), source, notes)
 
 
 def load_torchvision_model(
@@ -119,7 +118,7 @@ def load_torchvision_model(
         >>> len(loaded.class_names), loaded.class_names[:2]
         (1000, ('tench', 'goldfish'))
     """
-    _check_one_source(weights, pretrained=pretrained)
+    check_single_source(weights, pretrained=pretrained)
     dense = [*list_models(torchvision.models.segmentation), *list_models(detection)]
     names = [*list_models(torchvision.models), *dense, *list_models(torchvision.models.video)]
     if name not in names:
@@ -142,7 +141,7 @@ def load_torchvision_model(
         model.eval(),
         transform,
         unique_names(class_names) if same_classes else (),
-        _origin(weights, pretrained),
+        _source(weights, pretrained=pretrained),
         notes,
     )
 
@@ -195,17 +194,14 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _check_one_source(weights: Path | None, *, pretrained: bool) -> None:
-    if weights and pretrained:
-        raise ValueError("set either pretrained or weights, not both")
-
-
-def _origin(weights: Path | None, pretrained: bool) -> str:
-    return str(weights) if weights else "pretrained" if pretrained else "random"
+def _source(weights: Path | None, *, pretrained: bool) -> str:
+    if weights:
+        return str(weights)
+    return "pretrained" if pretrained else "random"
 
 
 def _per_channel(key: str, value: float | Sequence[float], channels: int) -> tuple[float, ...]:
-    values = (value,) * channels if isinstance(value, (int, float)) else tuple(map(float, value))
+    values = (value,) * channels if isinstance(value, int | float) else tuple(value)
     if len(values) != channels or (key == "std" and min(values) <= 0):
         raise ValueError(
             f"{key} must be one number or one per channel ({channels}), and std above 0; "

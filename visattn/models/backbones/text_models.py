@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,17 +16,18 @@ from visattn.attribution.model_defaults import default_mean_std
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import (
     huggingface_preprocessing,
+    own_code_notes,
     processor_transform,
     read_huggingface_model,
 )
 from visattn.models.backbones.pretrained import LoadedModel
-from visattn.models.base import check_normalization, normalize_images
+from visattn.models.base import NormalizedInput
 from visattn.models.saving.weight_files import check_loaded_weights
 from visattn.recording.frozen import frozen
 from visattn.recording.model_config import parse_image_size, vision_config
 
 
-class TextPromptClassifier(nn.Module):
+class TextPromptClassifier(NormalizedInput):
     """Zero-shot classifier: its logits are `scale * cos(image, text) + bias`.
 
     Attribution methods explain it like any other classifier, with one class for each text.
@@ -62,8 +64,6 @@ class TextPromptClassifier(nn.Module):
     """
 
     text_features: Tensor
-    shift: Tensor
-    range: Tensor
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TextPromptClassifier(nn.Module):
     ) -> None:
         super().__init__()
         check_texts(texts)
-        check_normalization(img_size, mean, std, (1, 3))
+        self.set_input(img_size, mean, std, channels=(1, 3))
         if text_features.ndim != 2 or len(text_features) != len(texts):
             raise ValueError(
                 f"text_features must be [{len(texts)}, d], one embedding for each text, got "
@@ -97,27 +97,15 @@ class TextPromptClassifier(nn.Module):
         self.embed = embed
         self.name = name
         self.class_names = tuple(texts)
-        self.img_size = (int(img_size[0]), int(img_size[1]))
-        self.mean = tuple(map(float, mean))
-        self.std = tuple(map(float, std))
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
         self.sigmoid = sigmoid
-        buffers = {
-            "text_features": normalize(text_features.detach(), dim=-1),
-            "shift": torch.tensor(self.mean).view(-1, 1, 1) * 255,
-            "range": torch.tensor(self.std).view(-1, 1, 1) * 255,
-        }
-        for key, value in buffers.items():
-            self.register_buffer(key, value, persistent=False)
+        features = normalize(text_features.detach(), dim=-1)
+        self.register_buffer("text_features", features, persistent=False)
 
     def forward(self, images: Tensor) -> Float[Tensor, "b t"]:
         """Return the logits of uint8 images, or of float images that are normalized already."""
         return self.classify(self.normalize(images))
-
-    def normalize(self, images: Tensor) -> Float[Tensor, "b c y x"]:
-        """Normalize uint8 images; floats are normalized already."""
-        return normalize_images(images, self.shift, self.range)
 
     def classify(self, images: Float[Tensor, "_ c y x"]) -> Float[Tensor, "_ t"]:
         """Return the logits of normalized images."""
@@ -220,7 +208,8 @@ def text_classifier(model: nn.Module, texts: Sequence[str], processor: Any = Non
     """
     check_texts(texts)
     processor = getattr(model, "tokenizer", None) if processor is None else processor
-    if processor is None and _has_text_tower(model):
+    has_text_tower = hasattr(model, "get_text_features") or hasattr(model, "encode_text")
+    if processor is None and has_text_tower:
         raise ValueError(
             f"texts need the tokenizer of {type(model).__name__}: pass processor=, the processor "
             "or tokenizer that belongs to its weights"
@@ -235,22 +224,16 @@ def text_classifier(model: nn.Module, texts: Sequence[str], processor: Any = Non
     raise ValueError(f"{_NO_TEXT}, but {type(model).__name__} has none")
 
 
-def _has_text_tower(model: nn.Module) -> bool:
-    return hasattr(model, "get_text_features") or hasattr(model, "encode_text")
-
-
 def _load_huggingface(directory: Path, texts: Sequence[str]) -> LoadedModel:
     library, config, model = read_huggingface_model(directory)
     if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
         raise ValueError(f"{_NO_TEXT}, but {directory} holds a {type(model).__name__}")
     check_loaded_weights(model, directory)
-    notes = ["the code in the model directory is not executed"] if config.get("auto_map") else []
+    notes = own_code_notes(config)
     tokenizer = _read_tokenizer(library, directory)
     transform = huggingface_preprocessing(library, directory, model, notes)
     loaded = _huggingface_classifier(model, texts, tokenizer, transform)
-    return LoadedModel(
-        loaded.model, loaded.transform, loaded.class_names, str(directory), tuple(notes)
-    )
+    return replace(loaded, weights=str(directory), notes=tuple(notes))
 
 
 def _read_tokenizer(library: Any, directory: Path) -> Any:
@@ -286,25 +269,16 @@ def _huggingface_classifier(
     mean, std = default_mean_std(str(config.model_type))
     if transform is not None:
         sizes, mean, std = _transform_summary(transform, sizes, mean, std)
-    bias = getattr(model, "logit_bias", None)
+
+    def embed(network: nn.Module, images: Tensor) -> Tensor:
+        output = cast("Any", network).get_image_features(pixel_values=images)
+        return _pooled(output, "get_image_features")
+
+    name = str(config.model_type)
     classifier = TextPromptClassifier(
-        model,
-        _huggingface_embedding,
-        texts,
-        features,
-        img_size=sizes,
-        mean=mean,
-        std=std,
-        logit_scale=_logit_scale(model),
-        logit_bias=0.0 if bias is None else float(bias.detach()),
-        sigmoid=bias is not None,
-        name=str(config.model_type),
+        model, embed, texts, features, img_size=sizes, mean=mean, std=std, name=name, **_head(model)
     )
     return LoadedModel(classifier.eval(), transform, tuple(texts), "in memory")
-
-
-def _huggingface_embedding(model: nn.Module, images: Tensor) -> Float[Tensor, "_ d"]:
-    return _pooled(cast("Any", model).get_image_features(pixel_values=images), "get_image_features")
 
 
 def _pooled(output: Any, name: str) -> Float[Tensor, "b d"]:
@@ -344,12 +318,20 @@ def _check_length(text: str, count: int, limit: int) -> None:
         )
 
 
-def _logit_scale(model: nn.Module) -> float:
-    """Return the factor of the cosine in the logits of a model."""
-    if isinstance(scale := getattr(model, "logit_scale", None), Tensor):
-        return float(scale.detach().exp())
+def _head(model: nn.Module) -> dict[str, Any]:
+    """Return how a model makes logits of the cosine, as options of `TextPromptClassifier`."""
+    bias = getattr(model, "logit_bias", None)
     temperature = getattr(model, "temperature", None)
-    return 1.0 if temperature is None else 1 / float(torch.as_tensor(temperature).detach())
+    scale = 1.0
+    if isinstance(logarithm := getattr(model, "logit_scale", None), Tensor):
+        scale = float(logarithm.detach().exp())
+    elif temperature is not None:
+        scale = 1 / float(torch.as_tensor(temperature).detach())
+    return {
+        "logit_scale": scale,
+        "logit_bias": 0.0 if bias is None else float(bias.detach()),
+        "sigmoid": bias is not None,
+    }
 
 
 def _transform_summary(
@@ -361,7 +343,8 @@ def _transform_summary(
     """Return image size, mean and std that a transform produces."""
     for step in transform.transforms:
         if isinstance(step, v2.Normalize):
-            mean, std = step.mean, step.std
+            mean = step.mean
+            std = step.std
     on_tensors = v2.Compose(transform.transforms[1:])  # after the conversion of the image
     output = on_tensors(torch.zeros(3, 2 * size[0], 2 * size[1], dtype=torch.uint8))
     return (output.shape[-2], output.shape[-1]), mean, std
@@ -384,9 +367,7 @@ def _load_open_clip(name: str, texts: Sequence[str], weights: Path | None) -> Lo
     if weights:
         check_loaded_weights(model, weights)
     loaded = _clip_classifier(model, texts, library.get_tokenizer(name), name)
-    return LoadedModel(
-        loaded.model, loaded.transform, tuple(texts), str(weights) if weights else "random"
-    )
+    return replace(loaded, weights=str(weights or "random"))
 
 
 def _clip_classifier(
@@ -398,15 +379,13 @@ def _clip_classifier(
             "processor must be a tokenizer, a function from a list of texts to token ids; got "
             f"{type(tokenizer).__name__}"
         )
-    network = cast("Any", model)
     with frozen(model), torch.no_grad():
-        features = network.encode_text(_clip_tokens(tokenizer, texts))
+        features = cast("Any", model).encode_text(_clip_tokens(tokenizer, texts))
     visual = getattr(model, "visual", model)
     size = parse_image_size(getattr(visual, "image_size", None) or 224)
     defaults = default_mean_std("clip")
     mean = tuple(getattr(visual, "image_mean", None) or defaults[0])
     std = tuple(getattr(visual, "image_std", None) or defaults[1])
-    bias = getattr(model, "logit_bias", None)
     classifier = TextPromptClassifier(
         model,
         lambda network, images: cast("Any", network).encode_image(images),
@@ -415,10 +394,8 @@ def _clip_classifier(
         img_size=size,
         mean=mean,
         std=std,
-        logit_scale=_logit_scale(model),
-        logit_bias=0.0 if bias is None else float(bias.detach()),
-        sigmoid=bias is not None,
         name=name or type(model).__name__,
+        **_head(model),
     )
     transform = _clip_transform(getattr(visual, "preprocess_cfg", None) or {}, size, mean, std)
     return LoadedModel(classifier.eval(), transform, tuple(texts), "in memory")

@@ -32,6 +32,12 @@ _RESERVED_ARGUMENTS = (
 )
 
 
+def check_single_source(weights: object, *, pretrained: bool) -> None:
+    """Refuse two sources of weights for one model."""
+    if weights and pretrained:
+        raise ValueError("set either pretrained or weights, not both")
+
+
 def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
     """Create a timm model without its classifier.
 
@@ -103,7 +109,8 @@ def load_weights(
     """
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     state = strip_prefix(read_state_dict(file), expected)
-    tensors, notes = state.tensors, state.notes
+    tensors = state.tensors
+    notes = state.notes
     if convert and _mismatch(expected, _shapes(tensors, ignored_prefixes)):
         try:
             tensors = convert(dict(tensors))
@@ -252,8 +259,7 @@ class TimmClassifier(ImageClassifier):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
-        if pretrained and weights:
-            raise ValueError("set either pretrained or weights, not both")
+        check_single_source(weights, pretrained=pretrained)
         model = create_timm_backbone(name, dict(timm_kwargs or {}), pretrained=pretrained)
         config = cast("dict[str, Any]", model.pretrained_cfg)
         super().__init__(class_names, img_size, mean or config["mean"], std or config["std"])

@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from visattn.functional.numerics import without_autocast
-from visattn.models.backbones.timm_classifier import create_timm_backbone, load_timm_weights
+from visattn.models.backbones.timm_classifier import (
+    check_single_source,
+    create_timm_backbone,
+    load_timm_weights,
+)
 from visattn.models.base import ImageEncoder
 
 
@@ -36,8 +40,8 @@ def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Modu
         return backbone
     # The copy shares all weights with the backbone: only its table of modules is its own.
     tail = copy.copy(backbone)
-    parts = {name: network_after(part, frozen) for name, part in backbone.named_children()}
-    tail.__dict__["_modules"] = parts
+    children = {name: network_after(child, frozen) for name, child in backbone.named_children()}
+    tail.__dict__["_modules"] = children
     return tail
 
 
@@ -120,8 +124,7 @@ class TimmEncoder(ImageEncoder):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
-        if pretrained and weights:
-            raise ValueError("set either pretrained or weights, not both")
+        check_single_source(weights, pretrained=pretrained)
         model = create_timm_backbone(name, dict(timm_kwargs or {}), pretrained=pretrained)
         config = cast("dict[str, Any]", model.pretrained_cfg)
         super().__init__(img_size, mean or config["mean"], std or config["std"])
@@ -141,9 +144,8 @@ class TimmEncoder(ImageEncoder):
         self.channels = sum(channels for channels, _, _ in self._shapes)
         self.grid_size = max((shape[1:] for shape in self._shapes), key=math.prod)
         self._freeze()
-        self._tail: tuple[
-            nn.Module, ...
-        ] = ()  # in a tuple, so that shared modules are not registered twice
+        # In a tuple, so that shared modules are not registered twice.
+        self._tail: tuple[nn.Module, ...] = ()
         self._split()
 
     @property
@@ -190,8 +192,8 @@ class TimmEncoder(ImageEncoder):
         state = self.state_dict(keep_vars=True)
         frozen_ids = {
             id(tensor)
-            for part in self._frozen
-            for tensor in part.state_dict(keep_vars=True).values()
+            for module in self._frozen
+            for tensor in module.state_dict(keep_vars=True).values()
         }
         return {name: tensor.detach() for name, tensor in state.items() if id(tensor) in frozen_ids}
 
@@ -226,10 +228,10 @@ class TimmEncoder(ImageEncoder):
         return self.backbone.get_submodule(self._stages[(self.unfreeze_from_stage or 0) - 1])
 
     def _run_stages(
-        self, part: nn.Module, images: Float[Tensor, "b _ y x"]
+        self, network: nn.Module, images: Float[Tensor, "b _ y x"]
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
         """Return the feature grid of each stage from the backbone or its trainable part."""
-        backbone = cast("Any", part)
+        backbone = cast("Any", network)
         if self._selected_stages == (None,):
             return (self._as_grid(backbone.forward_features(images), images),)
         indices = sorted(stage for stage in self._selected_stages if stage is not None)

@@ -26,9 +26,6 @@ _RESERVED = ("timm", "torchvision", "hf", "open_clip", "run")
 def is_user_code(spec: str) -> bool:
     """Return whether a model spec names user code.
 
-    Args:
-        spec: Model spec, such as `net.py:Net` or `timm:resnet18`.
-
     Example:
         >>> [is_user_code(spec) for spec in ("net.py:Net", "torch.nn:Identity", "timm:resnet18")]
         [True, True, False]
@@ -46,9 +43,6 @@ def is_user_code(spec: str) -> bool:
 
 def user_code_file(spec: str) -> Path | None:
     """Return the source file of a model spec; None if the spec does not name user code.
-
-    Args:
-        spec: Model spec, such as `net.py:Net` or `timm:resnet18`.
 
     Example:
         >>> user_code_file("torch.nn:Identity").parts[-3:], user_code_file("timm:resnet18")
@@ -135,11 +129,11 @@ def _import(where: str) -> ModuleType:
 def _lookup(module: ModuleType, where: str, name: str) -> Any:
     """Return an object of a module by its dotted name."""
     value: Any = module
-    for part in name.split("."):
-        if not hasattr(value, part):
+    for attribute in name.split("."):
+        if not hasattr(value, attribute):
             names = [key for key in dir(value) if not key.startswith("_")]
-            raise ValueError(f"{where} has no {name!r}; {did_you_mean(part, names)}")
-        value = getattr(value, part)
+            raise ValueError(f"{where} has no {name!r}; {did_you_mean(attribute, names)}")
+        value = getattr(value, attribute)
     return value
 
 
@@ -159,11 +153,7 @@ def _build(factory: Any, spec: str, model_kwargs: dict[str, Any]) -> Any:
 
 @contextmanager
 def _user_errors(spec: str) -> Iterator[None]:
-    """Turn any error of user code into a one-line message with its file and line.
-
-    Raises:
-        ValueError: With the message.
-    """
+    """Turn any error of user code into a one-line message with its file and line."""
     try:
         yield
     except KeyboardInterrupt:

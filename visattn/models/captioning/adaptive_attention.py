@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.base import check_choice
 from visattn.functional.attention import context_vector
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.sampling import pixel_centers
@@ -32,10 +33,6 @@ class AdaptiveAttention(nn.Module):
 
     The softmax has one score more than the grid has places: that of the sentinel. Its weight beta
     is the share of the sentinel in the context vector, the rest comes from the grid.
-
-    Args:
-        feature_dim: Dimension of features, sentinel and hidden state.
-        attention_dim: Dimension in which they are compared.
 
     Example:
         >>> attention = AdaptiveAttention(5, attention_dim=7)
@@ -105,13 +102,7 @@ class AdaptiveDecoder(nn.Module):
     a gated view of its memory cell. The next word is predicted from the sum of the hidden state and
     the context vector.
 
-    Args:
-        num_words: Size of the vocabulary.
-        in_channels: Number of channels of the encoder's features.
-        embed_dim: For this and the other options see `KnowingWhenToLook`.
-
-    Raises:
-        ValueError: If `sentinel_dropout` is not in [0, 1], or there is no such feedback.
+    For the options see `KnowingWhenToLook`.
 
     Example:
         >>> decoder = AdaptiveDecoder(11, 8)
@@ -140,10 +131,7 @@ class AdaptiveDecoder(nn.Module):
         feedback: Feedback = "none",
     ) -> None:
         super().__init__()
-        if feedback not in get_args(Feedback):
-            raise ValueError(
-                f"feedback must be one of {', '.join(get_args(Feedback))}, got {feedback!r}"
-            )
+        check_choice("feedback", feedback, get_args(Feedback))
         if not 0 <= sentinel_dropout <= 1:
             raise ValueError(f"sentinel_dropout must be in [0, 1], got {sentinel_dropout}")
         self.feedback: Feedback = feedback
@@ -228,10 +216,7 @@ class AdaptiveDecoder(nn.Module):
             contexts.append(context)
             attentions.append(attention)
         logits = self._output(torch.cat(hiddens), torch.cat(contexts))
-        attention = AttentionStep(
-            torch.cat([attention.weights for attention in attentions]),
-            torch.cat([attention.gate for attention in attentions]),
-        )
+        attention = AttentionStep.join(attentions)
         return TeacherForcedOutput(logits, attention, packing.rows, packing.steps)
 
     def _drop_sentinel(self, num_captions: int, device: torch.device) -> Bool[Tensor, " r"] | None:
@@ -311,6 +296,9 @@ class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
             which stays while words rely on the sentinel, so that the decoder knows where it looked
             and still reads each visual word from the image. `sentinel_dropout` is not in the paper
             either.
+
+    Raises:
+        ValueError: If `sentinel_dropout` is not in [0, 1], or there is no such feedback.
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS

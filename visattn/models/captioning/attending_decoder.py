@@ -79,10 +79,7 @@ class CaptionAttention(nn.Module, ABC):
 class SoftAttention(CaptionAttention):
     """Soft attention: the expected feature under additive attention, scaled by a gate.
 
-    Args:
-        feature_dim: Number of feature channels.
-        hidden_size: Hidden size of the LSTM.
-        attention_dim: Dimension in which features and hidden state are compared.
+    For the dimensions see `ShowAttendTell`.
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, equations 4 to 6 and 13; the gate beta is the scalar of
@@ -139,15 +136,8 @@ class AttendingDecoder(nn.Module):
     LSTM reads the previous word and the context vector; the deep output layer predicts the next
     word from the new hidden state, the previous word and the context vector.
 
-    Args:
-        num_words: Size of the vocabulary.
-        in_channels: Number of channels of the encoder's features.
-        attention: Builds the attention module from the feature dimension, the hidden size and
-            `attention_dim`.
-        embed_dim: For this and the other options see `ShowAttendTell`.
-
-    Raises:
-        ValueError: If there is feature dropout without a projection.
+    `attention` builds the attention module from the feature dimension, the hidden size and
+    `attention_dim`; for the other options see `ShowAttendTell`.
 
     Example:
         >>> decoder = AttendingDecoder(11, 8, SoftAttention, attention_dim=7)
@@ -274,11 +264,7 @@ class AttendingDecoder(nn.Module):
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(attention)
-        attention = AttentionStep(
-            torch.cat([attention.weights for attention in attentions]),
-            torch.cat([attention.gate for attention in attentions]),
-        )
-        return torch.cat(hiddens), torch.cat(contexts), attention
+        return torch.cat(hiddens), torch.cat(contexts), AttentionStep.join(attentions)
 
     def _deep_output(
         self,

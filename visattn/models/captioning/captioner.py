@@ -45,10 +45,13 @@ class RecurrentState:
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
         index = parents.unsqueeze(-1)
-        beams = {name: value for name, value in self.tensors().items() if name in self.OF_BEAMS}
-        return replace(
-            self, **{name: each.take_along_dim(index, 1) for name, each in beams.items()}
-        )
+        tensors = self.tensors()
+        changed = {
+            name: tensors[name].take_along_dim(index, 1)
+            for name in self.OF_BEAMS
+            if name in tensors
+        }
+        return replace(self, **changed)
 
     def select_images(self, index: Tensor | slice) -> Self:
         """Return the state of the images chosen by index, boolean mask or slice."""
@@ -69,6 +72,11 @@ class AttentionStep(NamedTuple):
     weight of a visual sentinel."""
     heads: Float[Tensor, "*b l h n"] | None = None
     """Attention of each layer and head, if the captioner has several and returns them."""
+
+    @classmethod
+    def join(cls, steps: Sequence[Self]) -> Self:
+        """Return the weights and gates of successive steps of one map per word, packed."""
+        return cls(torch.cat([s.weights for s in steps]), torch.cat([s.gate for s in steps]))
 
 
 class TeacherForcedOutput(NamedTuple):
@@ -181,16 +189,9 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
         length_penalty: float = 0.0,
         banned_tokens: Sequence[int] = (PAD, START, UNKNOWN),
     ) -> BeamSearchOutput[AttentionStep]:
-        """Return the best captions of images by beam search; see `visattn.functional.beam_search`.
+        """Return the best captions of images by beam search.
 
-        Args:
-            features: Encoder features of the images.
-            beam_size: Number of hypotheses per image.
-            num_captions: Number of captions returned per image.
-            max_length: Maximum number of words.
-            min_length: Minimum number of words.
-            length_penalty: Exponent of the length by which log-probabilities are divided.
-            banned_tokens: Tokens that are never generated.
+        For the options see `visattn.functional.beam_search` and its `DecodingConstraints`.
         """
         return beam_search(
             self.step,

@@ -192,10 +192,6 @@ class GridAttentionOutput(NamedTuple):
 class CausalSelfAttention(nn.Module):
     """Multi-head self-attention of each word to the words up to it.
 
-    Args:
-        dim: Dimension of the words.
-        num_heads: Number of heads; it divides `dim`.
-
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
     """
@@ -210,7 +206,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Float[Tensor, "p c"], words: PackedWords) -> Float[Tensor, "p c"]:
         """Return the attention output of all words of a batch of captions."""
         parts = words.pad_captions(self.qkv(x)).chunk(3, -1)
-        query, keys, values = (_split_heads(part, self.num_heads) for part in parts)
+        query, keys, values = (_split_heads(x, self.num_heads) for x in parts)
         # Captions are short: on a CPU this is several times faster than the fused kernel.
         mask = causal_mask(
             query.shape[-2], query.shape[-2], alignment="upper_left", device=x.device
@@ -223,7 +219,7 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Float[Tensor, "b k c"], KeyValues]:
         """Return the attention output of one word per hypothesis, and the extended cache."""
         parts = self.qkv(x).unsqueeze(-2).chunk(3, -1)
-        query, keys, values = (_split_heads(part, self.num_heads) for part in parts)
+        query, keys, values = (_split_heads(x, self.num_heads) for x in parts)
         if cache is not None:
             keys = torch.cat((cache.keys, keys), -2)
             values = torch.cat((cache.values, values), -2)
@@ -268,9 +264,8 @@ class GridAttention(nn.Module):
 
     def project_keys(self, places: Float[Tensor, "b n c"]) -> KeyValues:
         """Return keys and values of the places, computed once per image."""
-        return KeyValues(
-            *(_split_heads(part, self.num_heads) for part in self.key_value(places).chunk(2, -1))
-        )
+        keys, values = self.key_value(places).chunk(2, -1)
+        return KeyValues(_split_heads(keys, self.num_heads), _split_heads(values, self.num_heads))
 
     def forward(
         self,
@@ -315,10 +310,10 @@ class GridAttention(nn.Module):
         if not self.level_gates:
             return attended[0], None
         gates = [
-            gate(torch.cat((x, part), -1)).sigmoid()
-            for gate, part in zip(self.level_gates, attended, strict=True)
+            gate(torch.cat((x, level), -1)).sigmoid()
+            for gate, level in zip(self.level_gates, attended, strict=True)
         ]
-        total = torch.stack([g * part for g, part in zip(gates, attended, strict=True)]).sum(0)
+        total = torch.stack([g * level for g, level in zip(gates, attended, strict=True)]).sum(0)
         means = torch.stack([gate.mean(-1) for gate in gates], -1)
         return total / math.sqrt(len(gates)), means / means.sum(-1, keepdim=True)
 
@@ -336,13 +331,7 @@ class GridAttention(nn.Module):
 class CaptionDecoderLayer(nn.Module):
     """Pre-norm transformer decoder layer for words and the places of a feature grid.
 
-    Args:
-        dim: Dimension of words and places.
-        num_heads: Number of heads; it divides `dim`.
-        mlp_ratio: Hidden size of the feed-forward layer, as a multiple of `dim`.
-        dropout: Dropout rate of the output of each sublayer.
-        levels: Number of layers of the image encoder that are attended to.
-        attention_on_attention: Whether the attended vector is gated by the query.
+    For the options see `GridAttention` and `TransformerCaptioner`.
     """
 
     def __init__(

@@ -85,9 +85,9 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
 
     def __init__(self, members: Sequence[Captioner[Any]]) -> None:
         _check_members(members)
-        super().__init__(members[0].words, EnsembleEncoder([each.encoder for each in members]))
+        super().__init__(members[0].words, EnsembleEncoder([model.encoder for model in members]))
         self.members = nn.ModuleList(members)
-        symbols = {each.gate_symbol for each in members}
+        symbols = {model.gate_symbol for model in members}
         self.gate_symbol = symbols.pop() if len(symbols) == 1 else "of image"
 
     @property
@@ -101,7 +101,7 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
 
     def start(self, features: Float[Tensor, "b c y x"]) -> EnsembleState:
         """Return the state before the first word, with one hypothesis per image."""
-        return EnsembleState(tuple(each.start(part) for each, part in self._parts(features)))
+        return EnsembleState(tuple(model.start(own) for model, own in self._split(features)))
 
     def step(
         self, state: EnsembleState, token: Int[Tensor, "b k"]
@@ -109,7 +109,7 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
         """Read one word per hypothesis; return log-probabilities, the new state and attention."""
         members = cast("Sequence[Captioner[Any]]", self.members)
         logits, states, attention = zip(
-            *(each.step(part, token) for each, part in zip(members, state.members, strict=True)),
+            *(model.step(own, token) for model, own in zip(members, state.members, strict=True)),
             strict=True,
         )
         return _mean_log_probs(logits), EnsembleState(states), _mean_attention(attention)
@@ -124,8 +124,8 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
         """Return the log-probabilities and the attention of all words of the captions."""
         packing = pack_words(lengths, image_indices)
         outputs = [
-            each.teacher_force(part, captions, packing, image_indices)
-            for each, part in self._parts(features)
+            model.teacher_force(own, captions, packing, image_indices)
+            for model, own in self._split(features)
         ]
         return TeacherForcedOutput(
             _mean_log_probs([output.logits for output in outputs]),
@@ -134,13 +134,13 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
             packing.steps,
         )
 
-    def _parts(
+    def _split(
         self, features: Float[Tensor, "b c y x"]
     ) -> list[tuple[Captioner[Any], Float[Tensor, "b _ y x"]]]:
         """Return each member with its channels of the features."""
         members = [*cast("Sequence[Captioner[Any]]", self.members)]
-        parts = features.split([each.encoder.channels for each in members], 1)
-        return [*zip(members, parts, strict=True)]
+        channels = [model.encoder.channels for model in members]
+        return [*zip(members, features.split(channels, 1), strict=True)]
 
 
 def _check_members(members: Sequence[Captioner[Any]]) -> None:
@@ -148,28 +148,28 @@ def _check_members(members: Sequence[Captioner[Any]]) -> None:
     if not members:
         raise ValueError("an ensemble needs at least one captioner, got none")
     first = members[0]
-    for index, each in enumerate(members[1:], 1):
-        if each.words != first.words:
+    for index, other in enumerate(members[1:], 1):
+        if other.words != first.words:
             raise ValueError(
                 f"members must have the same vocabulary: member 0 has {len(first.words)} words, "
-                f"member {index} has {len(each.words)} or others; train them on the same captions"
+                f"member {index} has {len(other.words)} or others; train them on the same captions"
             )
         for name in ("img_size", "mean", "std", "grid_size"):
-            values = getattr(first.encoder, name), getattr(each.encoder, name)
-            if values[0] != values[1]:
+            expected = getattr(first.encoder, name)
+            value = getattr(other.encoder, name)
+            if value != expected:
                 raise ValueError(
-                    f"members must have the same {name}: member 0 has {values[0]}, member {index} "
-                    f"has {values[1]}"
+                    f"members must have the same {name}: member 0 has {expected}, member {index} "
+                    f"has {value}"
                 )
 
 
 def _mean_log_probs(logits: Sequence[Float[Tensor, "*b v"]]) -> Float[Tensor, "*b v"]:
-    log_probs = torch.stack([each.log_softmax(-1) for each in logits])
-    return log_probs.logsumexp(0) - math.log(len(logits))
+    return torch.stack(list(logits)).log_softmax(-1).logsumexp(0) - math.log(len(logits))
 
 
 def _mean_attention(steps: Sequence[AttentionStep]) -> AttentionStep:
     return AttentionStep(
-        torch.stack([each.weights for each in steps]).mean(0),
-        torch.stack([each.gate for each in steps]).mean(0),
+        torch.stack([step.weights for step in steps]).mean(0),
+        torch.stack([step.gate for step in steps]).mean(0),
     )

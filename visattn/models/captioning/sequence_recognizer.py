@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.base import check_choice
 from visattn.blocks.luong import Alignment, LuongAttention
 from visattn.functional.attention import additive_scores, dot_scores
 from visattn.functional.luong import local_alignment, predicted_centers, predictive_alignment
@@ -32,22 +33,7 @@ class ColumnAttention(CaptionAttention):
     expected feature; for a predicted window it is scaled by the sum of the weights, which the
     Gaussian makes less than 1. This sum is the gate of the `AttentionStep`, whose weights sum to 1.
 
-    Args:
-        feature_dim: Number of feature channels.
-        hidden_size: Hidden size of the LSTM.
-        grid_size: Rows and columns of the grid.
-        score: Score function: `additive` (one-hidden-layer MLP), `concat` (the same without a
-            bias), `general` (bilinear), `dot`, or `location` (depends on the hidden state alone).
-        alignment: `global`; `monotonic`, a window that moves by `window_step` columns with each
-            word (local-m); or `predictive`, a window around a predicted column (local-p).
-        attention_dim: Hidden dimension of `additive`, `concat` and the predicted column.
-        window_radius: Columns to each side of the center of a window.
-        window_step: Columns between the centers of consecutive monotonic windows; the first
-            window is centered at column 0, the last ones stay at the last column.
-
-    Raises:
-        ValueError: If score or alignment is unknown, `dot` gets different dimensions, or a number
-            is out of range.
+    For the options see `SequenceRecognizer`.
 
     Source:
         Bahdanau et al. 2015, arXiv:1409.0473, for `additive`; Luong et al. 2015, arXiv:1508.04025,
@@ -129,13 +115,10 @@ class ColumnAttention(CaptionAttention):
         self, projected: Float[Tensor, "r q"], state: AttendingDecoderState
     ) -> tuple[Float[Tensor, "r c"], AttentionStep]:
         """Do the same for teacher forcing, with one caption per row."""
-        hidden = state.hidden.unsqueeze(1)
-        cell = state.cell.unsqueeze(1)
-        state = replace(state, hidden=hidden, cell=cell)
+        state = replace(state, hidden=state.hidden.unsqueeze(1), cell=state.cell.unsqueeze(1))
         context, attention = self._attend(projected.unsqueeze(1), state)
-        weights = attention.weights.squeeze(1)
-        gate = attention.gate.squeeze(1)
-        return context.squeeze(1), AttentionStep(weights, gate)
+        step = AttentionStep(attention.weights.squeeze(1), attention.gate.squeeze(1))
+        return context.squeeze(1), step
 
     def _attend(
         self, query: Float[Tensor, "b k q"], state: AttendingDecoderState
@@ -170,9 +153,9 @@ class ColumnAttention(CaptionAttention):
             center = min(state.num_words * self.window_step, last)  # stays at the last column
             centers = scores.new_full((1, 1), center)
             return local_alignment(scores, centers, radius=radius, positions=self.columns)
-        weight = self.center_hidden.weight
-        vector = self.center_vector
-        centers = predicted_centers(state.hidden, weight, vector, last)
+        centers = predicted_centers(
+            state.hidden, self.center_hidden.weight, self.center_vector, last
+        )
         return predictive_alignment(scores, centers, radius=radius, positions=self.columns)
 
     def extra_repr(self) -> str:
@@ -181,11 +164,8 @@ class ColumnAttention(CaptionAttention):
 
 
 def _check_options(score: str, alignment: str, window_radius: float, window_step: float) -> None:
-    if score not in get_args(AttentionScore) or alignment not in get_args(Alignment):
-        raise ValueError(
-            f"score must be one of {', '.join(get_args(AttentionScore))} and alignment one of "
-            f"{', '.join(get_args(Alignment))}, got {score!r} and {alignment!r}"
-        )
+    check_choice("score", score, get_args(AttentionScore))
+    check_choice("alignment", alignment, get_args(Alignment))
     if window_radius < 1 or window_step < 0:
         raise ValueError(
             "window_radius must be at least 1 and window_step at least 0 columns, got "
@@ -202,13 +182,16 @@ class SequenceRecognizer(Captioner[AttendingDecoderState]):
     Args:
         words: The symbols, after `SPECIAL_TOKENS`.
         encoder: Maps images to a grid of features.
-        score: Score function of the attention; see `ColumnAttention`.
-        alignment: `global`, `monotonic` or `predictive`; see `ColumnAttention`.
+        score: Score function: `additive` (one-hidden-layer MLP), `concat` (the same without a
+            bias), `general` (bilinear), `dot`, or `location` (depends on the hidden state alone).
+        alignment: `global`; `monotonic`, a window that moves by `window_step` columns with each
+            symbol (local-m); or `predictive`, a window around a predicted column (local-p).
         embed_dim: Dimension of the symbol embeddings.
         hidden_size: Hidden size of the LSTM.
-        attention_dim: Dimension in which features and hidden state are compared.
+        attention_dim: Hidden dimension of `additive`, `concat` and the predicted column.
         window_radius: Columns of the grid to each side of the center of a window.
-        window_step: Columns between consecutive monotonic windows.
+        window_step: Columns between the centers of consecutive monotonic windows; the first window
+            is centered at column 0, the last ones stay at the last column.
         dropout: Dropout rate on embeddings and before the output layer.
         feature_proj_dim: Dimension to which features are projected, once per image; None for no
             projection. `dot` needs it to be `hidden_size`.

@@ -1,6 +1,7 @@
 """Show, Attend and Tell: captions with soft or hard attention."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
@@ -51,13 +52,7 @@ class HardAttention(SoftAttention):
     """Hard attention: the feature of one place, under the probabilities of soft attention.
 
     It has the parameters of `SoftAttention`, so that the weights of one fit the other. In training
-    the state brings a `PlaceSampler`.
-
-    Args:
-        feature_dim: Number of feature channels.
-        hidden_size: Hidden size of the LSTM.
-        attention_dim: Dimension in which features and hidden state are compared.
-        places: How the places are selected; see `select_places`.
+    the state brings a `PlaceSampler`; otherwise `select_places` selects.
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, section 4.1, with the gate of section 4.2.1.
@@ -75,10 +70,7 @@ class HardAttention(SoftAttention):
 
     def selection(self, state: AttendingDecoderState) -> SelectWeights:
         """Return the selection of the state, or the one of this module."""
-        return super().selection(state) or self._select
-
-    def _select(self, weights: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-        return select_places(weights, self.places)
+        return super().selection(state) or partial(select_places, places=self.places)
 
 
 class PlaceSampler:
@@ -167,7 +159,8 @@ class PlaceRollouts(NamedTuple):
 
     def pad(self, values: Float[Tensor, " p"], num_rollouts: int) -> Float[Tensor, "r m t"]:
         """Return packed values by caption, rollout and word, with 0 for padding."""
-        rows, steps = self.output.rows, self.output.steps
+        rows = self.output.rows
+        steps = self.output.steps
         padded = values.new_zeros(int(rows.max()) + 1, int(steps.max()) + 1)
         return padded.index_put((rows, steps), values).unflatten(0, (-1, num_rollouts))
 
@@ -230,9 +223,9 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
     ) -> None:
         super().__init__(words, encoder)
         check_choice("attention", attention, ("soft", "hard"))
-        kind = HardAttention if attention == "hard" else SoftAttention
+        module = HardAttention if attention == "hard" else SoftAttention
         self.attention = attention
-        self.decoder = AttendingDecoder(len(words), encoder.channels, kind, **options)
+        self.decoder = AttendingDecoder(len(words), encoder.channels, module, **options)
         self.places = places  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -265,12 +258,8 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
     ) -> PlaceRollouts:
         """Read whole captions with one place per word, as hard attention trains.
 
-        Args:
-            features: Encoder features of b images.
-            captions: Input tokens, as for `teacher_force`; repeat a caption for several rollouts.
-            lengths: Number of predicted tokens of each caption.
-            image_indices: Index of the image of each caption.
-            sampler: Chooses the places; a new one for each call.
+        The arguments are those of `teacher_force`, with a caption repeated for several rollouts,
+        and a sampler that chooses the places, a new one for each call.
         """
         output = self.decoder.teacher_force(
             features, captions, lengths, image_indices, selection=sampler

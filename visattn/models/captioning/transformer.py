@@ -53,7 +53,7 @@ class TransformerDecoderState:
     def select_images(self, index: Tensor | slice) -> Self:
         """Return the state of the images chosen by index, boolean mask or slice."""
         memory = tuple(
-            tuple(KeyValues(*(part[index] for part in level)) for level in layer)
+            tuple(KeyValues(level.keys[index], level.values[index]) for level in layer)
             for layer in self.memory
         )
         return replace(self, memory=memory, cache=_select(self.cache, index))
@@ -63,7 +63,8 @@ def _select(
     cache: Sequence[KeyValues | None], index: Tensor | slice | tuple[Tensor, Tensor]
 ) -> tuple[KeyValues | None, ...]:
     return tuple(
-        None if layer is None else KeyValues(*(part[index] for part in layer)) for layer in cache
+        None if layer is None else KeyValues(layer.keys[index], layer.values[index])
+        for layer in cache
     )
 
 
@@ -72,15 +73,7 @@ class TransformerDecoder(nn.Module):
 
     The logits are the products of the output, after a square linear layer, and the word embeddings.
 
-    Args:
-        num_words: Size of the vocabulary.
-        in_channels: Number of channels of the encoder's features.
-        grid_size: Rows and columns of the feature grid.
-        embed_dim: For this and the other options see `TransformerCaptioner`.
-
-    Raises:
-        ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
-            memory slots or meshed attention without encoder layers.
+    For the options see `TransformerCaptioner`.
 
     Example:
         >>> decoder = TransformerDecoder(11, 8, (3, 5), embed_dim=12, num_heads=3)
@@ -124,9 +117,11 @@ class TransformerDecoder(nn.Module):
             )
         self.embed_dim = embed_dim
         self.grid_size = grid_size
-        self.num_layers, self.num_heads = num_layers, num_heads
+        self.num_layers = num_layers
+        self.num_heads = num_heads
         self.maps = maps
-        self.meshed, self.max_length = meshed, max_length
+        self.meshed = meshed
+        self.max_length = max_length
         self.feature_proj = feature_projection(in_channels, embed_dim, feature_dropout)
         self.grid_positions = nn.Parameter(torch.empty(grid_size[0] * grid_size[1], embed_dim))
         self.grid_encoder = GridEncoder(
@@ -214,7 +209,8 @@ class TransformerDecoder(nn.Module):
         once per image and shared by all of its captions.
         """
         packing = pack_words(lengths, image_indices)
-        rows, steps = packing.rows, packing.steps
+        rows = packing.rows
+        steps = packing.steps
         words = PackedWords.from_packing(packing, len(features))
         positions = self._positions(len(packing.counts), captions.device)
         x = self._embed(captions[rows, steps], positions[steps])

@@ -68,12 +68,7 @@ class Glimpse:
 def stack_glimpses(
     glimpses: Sequence[Glimpse], logits: Float[Tensor, "r t k"], num_rollouts: int
 ) -> GlimpseRollout:
-    """Stack successive glimpses into tensors with an axis for the rollouts.
-
-    Args:
-        glimpses: Glimpses of all rollouts; rollouts of the same image are adjacent rows.
-        logits: Class logits after each glimpse.
-        num_rollouts: Number of rollouts per image.
+    """Stack successive glimpses, in which rollouts of the same image are adjacent rows.
 
     Example:
         >>> glimpse = Glimpse(torch.zeros(6, 2), torch.zeros(6, 5), torch.zeros(6, 5), None)
@@ -81,16 +76,14 @@ def stack_glimpses(
         >>> rollout.logits.shape, rollout.policy_means.shape
         (torch.Size([3, 2, 2, 3]), torch.Size([3, 2, 0, 2]))
     """
+    locations = torch.stack([glimpse.location for glimpse in glimpses], 1)
     chosen = [(glimpse.policy_state, *glimpse.action) for glimpse in glimpses if glimpse.action]
-    first = glimpses[0]
-    states, means, samples = (
-        (torch.stack(part, 1) for part in zip(*chosen, strict=True))
-        if chosen
-        else (part[:, None][:, :0] for part in (first.policy_state, first.location, first.location))
-    )
-    tensors = (
-        torch.stack([glimpse.location for glimpse in glimpses], 1), logits, states, means, samples,
-    )  # fmt: skip
+    if chosen:
+        actions = tuple(torch.stack(tensors, 1) for tensors in zip(*chosen, strict=True))
+    else:
+        no_states = glimpses[0].policy_state[:, None][:, :0]
+        actions = (no_states, locations[:, :0], locations[:, :0])
+    tensors = (locations, logits, *actions)
     return GlimpseRollout(*(tensor.unflatten(0, (-1, num_rollouts)) for tensor in tensors))
 
 
@@ -104,14 +97,7 @@ class LocationPolicy(nn.Module):
 
     The mean is a linear function of the hidden state without a squashing nonlinearity, so that its
     gradient never vanishes. A sample beyond the edge of the image is clamped; the clamping belongs
-    to the environment, not to the policy.
-
-    Args:
-        hidden_size: Hidden size of the recurrent core.
-        init_location: First location: uniformly `random`, the `center`, one `learned` location for
-            all images, or one chosen as all others, from a state that knows the `context`.
-        std: Standard deviation; the side of the image has length 2.
-        learn_std: Whether the standard deviation is trained.
+    to the environment, not to the policy. For the options see `GlimpseModel`.
 
     Example:
         >>> policy = LocationPolicy(5, "center", 0.1, learn_std=False)
@@ -140,11 +126,7 @@ class LocationPolicy(nn.Module):
     def initial_locations(self, noise: Float[Tensor, "r 2"]) -> tuple[Tensor, Action | None]:
         """Return the first locations, and the action if they are sampled from the policy.
 
-        Args:
-            noise: Standard normal noise; used only if the first location is learned.
-
-        Raises:
-            ValueError: If the learned location is not finite, in eval mode.
+        The noise is standard normal, and used only if the first location is learned.
         """
         if self.init_location == "learned":
             return self._sample(self.init_mean.expand_as(noise), noise)
@@ -155,11 +137,7 @@ class LocationPolicy(nn.Module):
     def forward(
         self, hidden_state: Float[Tensor, "r d"], noise: Float[Tensor, "r 2"]
     ) -> tuple[Tensor, Action]:
-        """Return the next locations and the action.
-
-        Args:
-            hidden_state: Hidden state of the recurrent core.
-            noise: Standard normal noise; zeros give the mean of the policy.
+        """Return the next locations and the action; noise of zeros gives the mean of the policy.
 
         Raises:
             ValueError: If a mean is not finite, in eval mode.
@@ -207,7 +185,8 @@ class GlimpseModel(ImageClassifier):
         mean: Mean of each color channel, in [0, 1].
         std: Standard deviation of each color channel, in [0, 1].
         glimpse_size: For this and the other options see `RecurrentAttentionModel`, which has these
-            defaults; `init_location` may also be `context`.
+            defaults; `init_location` may also be `context`: a location chosen as all others, from
+            a state that knows the image.
 
     Raises:
         ValueError: If an argument is out of range or an option is unknown.
@@ -339,13 +318,7 @@ class GlimpseModel(ImageClassifier):
     def next_state(
         self, glimpse: Float[Tensor, "r d"], state: GlimpseState, *, backprop_policy_to_core: bool
     ) -> GlimpseState:
-        """Return the state after a glimpse.
-
-        Args:
-            glimpse: Glimpse vectors.
-            state: State before the glimpse.
-            backprop_policy_to_core: Whether the gradient of the policy flows into the core.
-        """
+        """Return the state after a glimpse; the gradient of the policy may flow into the core."""
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the logits after the last glimpse of the greedy policy."""
@@ -398,13 +371,12 @@ class GlimpseModel(ImageClassifier):
         """Run the model on normalized images, for training; `scanpath` also checks its inputs.
 
         Args:
-            images: Normalized images.
-            num_rollouts: Number of rollouts per image.
-            sample: Whether to sample from the policy instead of using its mean.
+            images: Normalized images; for further arguments see `scanpath`.
+            num_rollouts: As in `scanpath`.
+            sample: As in `scanpath`.
             backprop_policy_to_core: Whether the gradient of the policy flows into the core.
-            init_locations: First location of each image or of each rollout; by default as
-                `init_location` says.
-            locations: All locations of each image; the policy is not used.
+            init_locations: As in `scanpath`, or one for each rollout.
+            locations: As in `scanpath`.
             noise: Standard normal noise of the action that leads to each glimpse; by default
                 sampled. The first entry is used only if the policy chooses the first location.
             samples: Samples that take the place of those of the policy, to train it by supervision.
@@ -424,12 +396,12 @@ class GlimpseModel(ImageClassifier):
         state = self.initial_state(images, indices)
         glimpses: list[Glimpse] = []
         for step in range(num_steps):
+            action = None
             if locations is not None:
-                location, action = locations[indices, step], None
+                location = locations[indices, step]
             elif not step and init_locations is not None:
                 per_image = init_locations.ndim == 2
                 location = init_locations[indices] if per_image else init_locations.flatten(0, 1)
-                action = None
             else:
                 location, action = self._choose_location(
                     step, state, step_noise[step], step_samples[step]

@@ -204,8 +204,10 @@ class DRAM(GlimpseModel):
             backend=backend,
             dropout=dropout,
         )
-        self.num_labels, self.end_class = num_labels, end_class
-        self.num_glimpses_per_object, self.context_size = num_glimpses_per_object, context_size
+        self.num_labels = num_labels
+        self.end_class = end_class
+        self.num_glimpses_per_object = num_glimpses_per_object
+        self.context_size = context_size
         self.upper_rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
         num_states = len(self.upper_rnn.initial_state(1, torch.zeros(1)))
         self.context_net = (
@@ -224,7 +226,7 @@ class DRAM(GlimpseModel):
         self, images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
     ) -> Float[Tensor, "b *s k"]:
         """Return the logits of each label, or of the only one; raises what `normalize` raises."""
-        return self.classify(self.normalize(images))
+        return super().forward(images)
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b *s k"]:
         """Return the logits of each label, or of the only one, with the greedy policy."""

@@ -29,11 +29,6 @@ def random_scanpaths(
 ) -> Float[Tensor, "b t 2"]:
     """Return scanpaths of uniformly distributed locations.
 
-    Args:
-        num_images: Number of scanpaths.
-        num_glimpses: Locations per scanpath.
-        generator: Random generator; the default one if None.
-
     Example:
         >>> random_scanpaths(3, 5, torch.Generator().manual_seed(0)).shape
         torch.Size([3, 5, 2])
@@ -88,9 +83,9 @@ def object_scanpaths(
         tensor([0.1000, 0.1000, 0.3000, 0.3000])
     """
     step = max(1, num_glimpses // (centers.shape[1] + has_end))
-    parts = torch.arange(num_glimpses, device=centers.device) // step
-    parts = parts.minimum(num_objects.unsqueeze(1) - 1)
-    return centers.gather(1, parts.unsqueeze(-1).expand(-1, -1, 2))
+    objects = torch.arange(num_glimpses, device=centers.device) // step
+    objects = objects.minimum(num_objects.unsqueeze(1) - 1)
+    return centers.gather(1, objects.unsqueeze(-1).expand(-1, -1, 2))
 
 
 Backend = Literal["crop", "bilinear"]
@@ -130,13 +125,15 @@ def glimpse_boxes(
         tensor([[26., 10., 34., 18.],
                 [22.,  6., 38., 22.]])
     """
-    wide = [glimpse_size * 2**scale for scale in range(num_scales)]
     middles = _pixel_centers(
         locations, locations.new_tensor([image_size[1] / 2, image_size[0] / 2])
     )
-    starts = [_top_left(middles, side) for side in wide]
-    ends = [start + side for start, side in zip(starts, wide, strict=True)]
-    return torch.stack([torch.cat(box, -1) for box in zip(starts, ends, strict=True)], -2)
+    boxes: list[Tensor] = []
+    for scale in range(num_scales):
+        side = glimpse_size * 2**scale
+        start = _top_left(middles, side)
+        boxes.append(torch.cat((start, start + side), -1))
+    return torch.stack(boxes, -2)
 
 
 def glimpse_pyramid(
@@ -234,19 +231,10 @@ def sample_glimpses(
     glimpse_size: int,
     image_indices: Int[Tensor, " r"] | None = None,
 ) -> Float[Tensor, "r s c g g"]:
-    """Extract glimpses with bilinear interpolation between pixels.
+    """Extract glimpses with bilinear interpolation between pixels, as `crop_glimpses` does without.
 
     The result interpolates the four nearest windows of `crop_glimpses`, equals it where a window
     begins at a whole pixel, and passes gradients to the locations.
-
-    Args:
-        pyramid: Pyramid of the images, from `glimpse_pyramid`.
-        locations: x and y of each glimpse, in [-1, 1].
-        glimpse_size: Cells along a side.
-        image_indices: Image of each glimpse; glimpse n belongs to image n if None.
-
-    Raises:
-        ValueError: If a glimpse has no cells, or locations and images do not match.
 
     Example:
         >>> image = torch.arange(12.0).view(1, 1, 3, 4)
@@ -346,11 +334,10 @@ class Retina(nn.Module):
     """Extracts multi-resolution glimpses: sharp in the center and coarser around it.
 
     Args:
-        glimpse_size: Side of a glimpse, in cells.
-        num_scales: Number of windows per glimpse, each twice as wide as the one before.
+        glimpse_size: For this and the other options see `RecurrentAttentionModel`.
+        num_scales: As there.
         pad_value: Value outside the image, one per channel, in the units of the images.
-        backend: `crop` snaps windows to pixels; `bilinear` interpolates, and is differentiable in
-            the locations.
+        backend: As there; `bilinear` is differentiable in the locations.
 
     Example:
         >>> retina = Retina(8, 2, torch.zeros(1))
@@ -384,13 +371,7 @@ class Retina(nn.Module):
         locations: Float[Tensor, "r 2"],
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> Float[Tensor, "r s c g g"]:
-        """Return the glimpses at some locations.
-
-        Args:
-            pyramid: Image pyramid.
-            locations: x and y of each glimpse, in [-1, 1].
-            image_indices: Index of the image of each glimpse; by default glimpse n is of image n.
-        """
+        """Return the glimpses at some locations; see `crop_glimpses`."""
         extract = crop_glimpses if self.backend == "crop" else sample_glimpses
         return extract(
             pyramid, locations, glimpse_size=self.glimpse_size, image_indices=image_indices
@@ -406,17 +387,9 @@ RNNState = tuple[Tensor, ...]
 class GlimpseNet(nn.Module):
     """Glimpse network: combines the content of a glimpse and its location into one vector.
 
-    Args:
-        in_channels: Number of image channels times number of scales.
-        glimpse_size: Side of a glimpse, in cells.
-        encoder_type: Encoder of the content: a `linear` layer, as in the paper, or a `conv` network
-            of two convolutions with all scales as channels.
-        fusion: How content and location are combined: their `sum`, as in RAM, or their `product`,
-            as in DRAM, where the location starts as a factor near 1.
-        what_dim: Dimension of the encoded content.
-        where_dim: Dimension of the encoded location.
-        out_dim: Dimension of the output.
-        dropout: Dropout rate on the encoded content.
+    They are combined by their `sum`, as in RAM, or by their `product`, as in DRAM, where the
+    location starts as a factor near 1. All scales of a glimpse are channels of its content. For the
+    other options see `RecurrentAttentionModel`.
 
     Example:
         >>> net = GlimpseNet(3, 8, out_dim=7)
@@ -460,17 +433,13 @@ class GlimpseNet(nn.Module):
         """Return one vector per glimpse; no gradient flows into the locations."""
         what = self.dropout(self.glimpse_encoder(glimpses.flatten(1, 2)).relu())
         where = self.location_encoder(locations.detach()).relu()
-        what, where = self.what_proj(what), self.where_proj(where)
+        what = self.what_proj(what)
+        where = self.where_proj(where)
         return (what * where if self.fusion == "product" else what + where).relu()
 
 
 class GlimpseRNN(nn.Module):
-    """Recurrent core: an RNN, LSTM or GRU cell with one interface.
-
-    Args:
-        rnn_type: `rnn` with ReLU, as in the paper, `lstm` or `gru`.
-        input_size: Dimension of the glimpse vector.
-        hidden_size: Hidden size.
+    """Recurrent core: an RNN with ReLU, an LSTM or a GRU cell with one interface.
 
     Example:
         >>> rnn = GlimpseRNN("lstm", 5, 7)
@@ -490,12 +459,7 @@ class GlimpseRNN(nn.Module):
         )
 
     def initial_state(self, batch_size: int, like: Tensor) -> RNNState:
-        """Return the zero state.
-
-        Args:
-            batch_size: Number of sequences.
-            like: Tensor with the dtype and device of the state.
-        """
+        """Return the zero state, with the dtype and device of a tensor."""
         hidden = like.new_zeros(batch_size, self.hidden_size)
         return (hidden, hidden) if isinstance(self.cell, nn.LSTMCell) else (hidden,)
 
@@ -521,11 +485,6 @@ def _relu_rnn_cell(input_size: int, hidden_size: int) -> nn.RNNCell:
 
 def conv_encoder(in_channels: int, size: int, out_dim: int) -> nn.Sequential:
     """Return a network of two convolutions and a linear layer for square images.
-
-    Args:
-        in_channels: Channels of the images.
-        size: Their side.
-        out_dim: Dimension of the output.
 
     Example:
         >>> conv_encoder(1, 7, 5)(torch.zeros(2, 1, 7, 7)).shape

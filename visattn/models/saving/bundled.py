@@ -5,7 +5,7 @@ from pathlib import Path
 
 from visattn.io.messages import did_you_mean
 
-_DIRECTORY = Path(__file__).resolve().parents[2] / "models" / "bundled"
+_DIRECTORY = Path(__file__).resolve().parents[1] / "bundled"
 
 
 def list_bundled_models() -> dict[str, str]:
@@ -15,18 +15,16 @@ def list_bundled_models() -> dict[str, str]:
         >>> list(list_bundled_models())
         ['scenes-captioner', 'scenes-glimpses']
     """
-    files = sorted(_DIRECTORY.glob("*.safetensors"))
-    return {file.stem: _summary(file.with_suffix(".md")) for file in files}
+    summaries: dict[str, str] = {}
+    for file in sorted(_DIRECTORY.glob("*.safetensors")):
+        card = file.with_suffix(".md").read_text(encoding="utf-8")
+        lines = card.split("\n# ", 1)[-1].splitlines()[1:]  # below the heading
+        summaries[file.stem] = next(filter(None, lines), "")
+    return summaries
 
 
 def find_bundled_model(name: str) -> Path:
     """Return the file of a model that comes with visattn; its card has the suffix `.md`.
-
-    Args:
-        name: Its name, as `list_bundled_models` gives it.
-
-    Raises:
-        FileNotFoundError: If there is none; the message lists close matches.
 
     Example:
         >>> find_bundled_model("scenes-captioner").name
@@ -51,9 +49,3 @@ def is_model_name(path: str | os.PathLike[str]) -> bool:
     """
     word = Path(path)
     return len(word.parts) == 1 and not word.suffix and not word.exists()
-
-
-def _summary(card: Path) -> str:
-    """Return the first line of text below the heading of a card."""
-    lines = card.read_text(encoding="utf-8").split("\n# ", 1)[-1].splitlines()[1:]
-    return next(filter(None, lines), "")

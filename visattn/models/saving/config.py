@@ -6,6 +6,7 @@ and only classes of models can be built from one.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -27,6 +28,10 @@ _OPERATIONS_PER_WEIGHT = 40
 _MAX_WEIGHTS = 10_000
 _FORWARD_OPERATIONS = 100_000
 _COMPARISONS: tuple[Any, ...] = (torch.ops.aten.equal.default, torch.ops.aten.allclose.default)
+# What constructors raise that get arguments of a wrong type, and passes that depend on values.
+_ARGUMENT_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+)  # fmt: skip
 
 
 def weight_shapes(build: Callable[[], nn.Module], *, num_weights: int, same: bool = True) -> Shapes:
@@ -80,12 +85,8 @@ def check_forward_memory(
     """
     with torch.device("meta"), torch.no_grad(), _MemoryGuard(_FORWARD_OPERATIONS, same=True):
         model = build().eval()
-        with _FusedAttention():
-            try:
-                run(model)
-            except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError,
-                    TypeError):  # fmt: skip
-                return
+        with _FusedAttention(), suppress(*_ARGUMENT_ERRORS):
+            run(model)
 
 
 class _FusedAttention(TorchFunctionMode):
@@ -94,11 +95,8 @@ class _FusedAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
-            query, values = (kwargs.get(name) for name in ("query", "value"))
-            query, values = (
-                args[0] if query is None else query,
-                args[2] if values is None else values,
-            )
+            query = kwargs["query"] if "query" in kwargs else args[0]
+            values = kwargs["value"] if "value" in kwargs else args[2]
             return query.new_empty((*query.shape[:-1], values.shape[-1]))
         return func(*args, **kwargs)
 
@@ -131,11 +129,6 @@ ModelConfig = dict[str, Any]
 
 MAX_NUMBER = 2**20  # of any argument: no dimension, depth or size needs more
 
-# Errors of constructors that get arguments of a wrong type.
-_ARGUMENT_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
-)  # fmt: skip
-
 
 def model_classes() -> dict[str, type[Configurable]]:
     """Return the classes of visattn that a config may name.
@@ -145,16 +138,13 @@ def model_classes() -> dict[str, type[Configurable]]:
         (True, False)
     """
     public = [getattr(visattn.models, name) for name in dir(visattn.models)]
-    return {each.__name__: each for each in public if _can_be_built(each)}
+    return {value.__name__: value for value in public if _can_be_built(value)}
 
 
 def model_class(name: object) -> type[Configurable] | None:
     """Return the class that a config names: one of visattn, or a subclass defined elsewhere.
 
     Nothing is imported but modules of visattn.
-
-    Args:
-        name: Name of the class.
 
     Example:
         >>> model_class("SmallEncoder")
@@ -167,9 +157,9 @@ def model_class(name: object) -> type[Configurable] | None:
     return next(filter(_can_be_built, (public, CLASSES.get(name))), None)
 
 
-def _can_be_built(kind: Any) -> bool:
-    of_models = isinstance(kind, type) and issubclass(kind, Configurable)
-    return of_models and not inspect.isabstract(kind)
+def _can_be_built(value: Any) -> bool:
+    of_models = isinstance(value, type) and issubclass(value, Configurable)
+    return of_models and not inspect.isabstract(value)
 
 
 def is_saved(model: nn.Module) -> bool:
@@ -215,24 +205,24 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     """
     name = config.get("class")
     arguments = config.get("arguments")
-    kind = model_class(name)
-    if kind is None or not isinstance(arguments, Mapping):
+    known_class = model_class(name)
+    if known_class is None or not isinstance(arguments, Mapping):
         raise ValueError(
             f"a config names one of {', '.join(model_classes())}, or a class of your own that is "
             f"imported before loading, and its arguments, got {name!r}"
         )
-    parameters = set(kind.argument_names())
-    known = parameters | {*kind.SETTINGS}
+    parameters = set(known_class.argument_names())
+    known = parameters | {*known_class.SETTINGS}
     if unknown := sorted(set(map(str, arguments)) - known):
         raise ValueError(f"{name} has no argument {', '.join(unknown)}; it has {sorted(known)}")
     if arguments.get("pretrained") or arguments.get("weights"):
         raise ValueError(
             "a config may not set pretrained or weights: its weights are stored beside it"
         )
-    _check_blocks(kind.__name__, arguments)
+    _check_blocks(known_class.__name__, arguments)
     built = {key: _from_plain(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
     try:
-        model = kind(**{key: value for key, value in built.items() if key in parameters})
+        model = known_class(**{key: value for key, value in built.items() if key in parameters})
     except _ARGUMENT_ERRORS as error:
         raise ValueError(f"{name} cannot be built with these arguments: {error}") from error
     for key in built.keys() - parameters:
@@ -242,11 +232,6 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
 
 def check_config_fits(config: Mapping[str, Any], shapes: Shapes, *, source: object) -> None:
     """Check that a config fits weights of these shapes, without allocating memory.
-
-    Args:
-        config: The config.
-        shapes: Shapes of all weights and buffers, by name.
-        source: Name of the file, for messages.
 
     Raises:
         ValueError: If the config is invalid, does not fit the weights, or needs more memory for
@@ -286,11 +271,6 @@ def restore_model(
 ) -> nn.Module:
     """Build a model from its config and load its weights, in evaluation mode.
 
-    Args:
-        config: The config.
-        weights: All weights and buffers, by name.
-        source: Name of the file, for messages.
-
     Raises:
         ValueError: If the config is invalid, or the weights do not fit.
 
@@ -306,9 +286,6 @@ def restore_model(
 
 def build_with_weights(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
     """Build a model and load weights that passed `check_config_fits`, in evaluation mode.
-
-    Raises:
-        ValueError: If they do not fit.
 
     Example:
         >>> from visattn.models import SmallEncoder
@@ -338,24 +315,22 @@ def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
 def _check_numbers(value: Any) -> None:
     """Refuse huge numbers at any depth of a config."""
     if isinstance(value, Mapping):
-        for part in cast("Mapping[str, Any]", value).values():
-            _check_numbers(part)
+        _check_numbers(list(cast("Mapping[str, Any]", value).values()))
     elif isinstance(value, list | tuple):
-        for part in cast("list[Any]", value):
-            _check_numbers(part)
+        for entry in cast("list[Any]", value):
+            _check_numbers(entry)
     elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
         raise ValueError(f"numbers in a config must be at most {MAX_NUMBER:,}, got {value!s:.20}")
 
 
 def _to_plain(value: object) -> Any:
     if isinstance(value, tuple | list | nn.ModuleList):
-        return [_to_plain(part) for part in cast("list[object]", value)]
+        return [_to_plain(entry) for entry in cast("list[object]", value)]
     if isinstance(value, nn.Module):
         return model_config(value)
     if isinstance(value, Mapping):
-        return {
-            str(key): _to_plain(part) for key, part in cast("Mapping[str, object]", value).items()
-        }
+        entries = cast("Mapping[str, object]", value).items()
+        return {str(key): _to_plain(entry) for key, entry in entries}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a config may hold plain values only, got {type(value).__name__}")

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from visattn.blocks.base import check_choice
 from visattn.images.resize import ResizeMode
 from visattn.io.atomic import atomic_replace
 from visattn.io.safe_text import parse_json
@@ -68,8 +69,7 @@ def export_graph(
     out = Path(path)
     if out.suffix not in GRAPH_SUFFIXES:
         raise ValueError(f"the file must end in {' or '.join(GRAPH_SUFFIXES)}, got {out}")
-    if resize_mode not in get_args(ResizeMode):
-        raise ValueError(f"resize_mode must be crop, squash or pad, got {resize_mode!r}")
+    check_choice("resize_mode", resize_mode, get_args(ResizeMode))
     missing = [name for name in _ONNX_PACKAGES if find_spec(name) is None]
     if out.suffix == ".onnx" and missing:
         raise ImportError(f"ONNX export needs {', '.join(missing)}: pip install 'visattn[onnx]'")
@@ -140,7 +140,11 @@ def _write(graph: ModelGraph, file: Path) -> None:
     shapes: Any = tuple({0: batch} for _ in graph.inputs)
     if "inputs" in inspect.signature(graph.module.forward).parameters:
         shapes = (shapes,)  # of `*inputs`, one argument that takes them all
-    other = {name: _other_batch(value) for name, value in graph.inputs.items()}
+    # Another number of other examples shows that the batch axis is free.
+    other = {
+        name: torch.cat((value, value[:1]))[:_CHECKED_BATCH].flip(0)
+        for name, value in graph.inputs.items()
+    }
     metadata = json.dumps(dict(graph.metadata))
     expected = graph.module(*other.values())
     with atomic_replace(file) as part, warnings.catch_warnings():
@@ -183,8 +187,3 @@ def _write_onnx(
     session = onnxruntime.InferenceSession(part, providers=["CPUExecutionProvider"])
     feed = {name: value.numpy() for name, value in inputs.items()}
     return session.run(list(graph.outputs), feed)
-
-
-def _other_batch(value: Tensor) -> Tensor:
-    """Return another number of other examples, to check that the batch axis is free."""
-    return torch.cat((value, value[:1]))[:_CHECKED_BATCH].flip(0)

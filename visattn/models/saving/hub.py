@@ -66,8 +66,10 @@ def parse_hub_name(text: str) -> HubName | None:
         >>> parse_hub_name("model.safetensors") is None
         True
     """
-    if not text.startswith(_SCHEME):
-        return None
+    return _parse(text) if text.startswith(_SCHEME) else None
+
+
+def _parse(text: str) -> HubName:
     match = _NAME.fullmatch(text)
     if match is None:
         raise ValueError(f"a model on the hub is named hf://USER/NAME[@REVISION], got {text!r}")
@@ -98,10 +100,7 @@ def download_file(name: HubName, file: str) -> Path:
 
 
 def cached_model(name: str) -> Path:
-    """Return the local copy of the model of a repository, as it was last downloaded.
-
-    Args:
-        name: `hf://USER/NAME[@REVISION]`.
+    """Return the local copy of the model `hf://USER/NAME[@REVISION]`, as last downloaded.
 
     Raises:
         FileNotFoundError: If it was not downloaded.
@@ -109,9 +108,7 @@ def cached_model(name: str) -> Path:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    parsed = parse_hub_name(name)
-    if parsed is None:
-        raise ValueError(f"a model on the hub is named hf://USER/NAME[@REVISION], got {name!r}")
+    parsed = _parse(name)
     path = try_to_load_from_cache(parsed.repo, MODEL_FILE, revision=parsed.revision)
     if not isinstance(path, str):
         raise FileNotFoundError(f"{name} is not in the cache")
@@ -178,6 +175,8 @@ def _check_content(path: Path, announced: str | None, start: str) -> None:
     The cache names the content by the hash and links to it. Where links are not supported, the hash
     is the one that the hub has announced; without network a model file has its own checksum.
     """
+    from huggingface_hub import constants
+
     linked = path.is_symlink()
     blob = Path(os.path.normpath(path.parent / path.readlink())) if linked else path
     expected = blob.name if linked else announced
@@ -187,7 +186,7 @@ def _check_content(path: Path, announced: str | None, start: str) -> None:
         raise ValueError(f"{start} is cached as {short_repr(expected)}, which is no hash: refused")
     if expected == _content_hash(blob, expected):
         return
-    cache = _cache_folder()
+    cache = Path(constants.HF_HUB_CACHE).resolve()
     for copy in (blob.resolve(), blob, path):  # a blob may link to a store for all repositories
         if copy.parent.resolve().is_relative_to(cache):
             copy.unlink(missing_ok=True)
@@ -197,21 +196,9 @@ def _check_content(path: Path, announced: str | None, start: str) -> None:
     )
 
 
-def _cache_folder() -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE).resolve()
-
-
 @contextmanager
 def plain_download_errors(model: str) -> Iterator[None]:
     """Turn a failed download of pretrained weights into one error that says what to do.
-
-    Args:
-        model: Name of the model, such as `timm:resnet18`.
-
-    Raises:
-        ConnectionError: If the weights cannot be downloaded.
 
     Example:
         >>> with plain_download_errors("timm:resnet18"):
@@ -244,13 +231,8 @@ def _quiet_retries() -> Iterator[None]:
 def upload_folder(name: HubName, folder: Path, *, message: str, private: bool = False) -> str:
     """Upload the files of a folder in one commit, and return the address of the commit.
 
-    The repository and a branch of the name `revision` are created if they do not exist.
-
-    Args:
-        name: The repository.
-        folder: The files.
-        message: Message of the commit.
-        private: Whether a new repository is private.
+    The repository, which is then `private` or not, and a branch of the name `revision` are created
+    if they do not exist.
 
     Raises:
         ConnectionError: If the hub cannot be reached.
@@ -259,20 +241,17 @@ def upload_folder(name: HubName, folder: Path, *, message: str, private: bool = 
         PermissionError: If there is no token, or it is invalid or may not write.
     """
     api = _api()
+    from huggingface_hub import CommitOperationAdd
+
     with _plain_errors(name, "place to write"):
         api.create_repo(name.repo, private=private, exist_ok=True)
         if name.revision:
             api.create_branch(name.repo, branch=name.revision, exist_ok=True)
+        additions = [CommitOperationAdd(file.name, file) for file in sorted(folder.iterdir())]
         commit = api.create_commit(
-            name.repo, _additions(folder), revision=name.revision, commit_message=message
+            name.repo, additions, revision=name.revision, commit_message=message
         )
     return commit.commit_url
-
-
-def _additions(folder: Path) -> "list[huggingface_hub.CommitOperationAdd]":
-    from huggingface_hub import CommitOperationAdd
-
-    return [CommitOperationAdd(file.name, file) for file in sorted(folder.iterdir())]
 
 
 def _api() -> "huggingface_hub.HfApi":
@@ -295,19 +274,14 @@ def _content_hash(file: Path, like: str) -> str:
     return digest.hexdigest()
 
 
-def _http_error() -> type[Exception]:
-    """Return the base class of the errors of the HTTP library that huggingface_hub uses."""
-    from huggingface_hub import errors
-
-    return errors.HTTPError  # type: ignore[reportPrivateImportUsage]
-
-
 @contextmanager
-def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
+def _plain_errors(name: HubName, missing: str) -> Iterator[None]:
     """Turn the exceptions of huggingface_hub into built-in ones with one line each."""
     from huggingface_hub import errors
 
     login = "set HF_TOKEN, or log in with `hf auth login`"
+    # The base class of the errors of the HTTP library that huggingface_hub uses.
+    http_error: type[Exception] = errors.HTTPError  # type: ignore[reportPrivateImportUsage]
     try:
         with _quiet_retries():
             yield
@@ -327,7 +301,7 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
         reason = f"{name.repo} has no branch, tag or commit {name.revision!r}"
         raise FileNotFoundError(reason) from error
     except errors.RemoteEntryNotFoundError as error:
-        reason = f"{name} has no {thing}: it does not hold a model that visattn.save uploaded"
+        reason = f"{name} has no {missing}: it does not hold a model that visattn.save uploaded"
         raise FileNotFoundError(reason) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         cause = error.__cause__
@@ -354,6 +328,6 @@ def _plain_errors(name: HubName, thing: str) -> Iterator[None]:
             reason = f"the hub refuses {name} (status {status}, {said})"
             raise PermissionError(f"{reason}: {login}, with a token that may do this") from error
         raise OSError(f"the hub failed at {name} (status {status}, {said}): try later") from error
-    except (_http_error(), RuntimeError) as error:  # no answer; an upload that broke off
+    except (http_error, RuntimeError) as error:  # no answer; an upload that broke off
         reason = f"the connection to the hub failed at {name} ({error.__cause__ or error})"
         raise ConnectionError(f"{reason}: check the network, then try again") from error

@@ -308,14 +308,10 @@ def load_model(
     is_known = name.startswith("hf://") or name in list_bundled_models()
     if name.endswith(".safetensors") or is_known or not isinstance(spec, str):
         model = load(name)
-        return LoadedModel(model, None, _class_names(model), name, _bundled_notes(name))
+        note = f"{name} knows drawn scenes alone: on photos its output has no meaning"
+        notes = (note,) if is_model_name(name) else ()
+        return LoadedModel(model, None, _class_names(model), name, notes)
     raise ValueError(_unknown_spec(name, kind if colon else ""))
-
-
-def _bundled_notes(name: str) -> tuple[str, ...]:
-    """Return what the user of a model that comes with visattn must know."""
-    note = f"{name} knows drawn scenes alone: on photos its output has no meaning"
-    return (note,) if is_model_name(name) else ()
 
 
 def _text_model(spec: Any, texts: Sequence[str], weights: Path | None) -> LoadedModel:

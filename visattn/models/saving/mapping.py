@@ -1,4 +1,4 @@
-"""Helpers for converting models between libraries: key renaming, heads, option checks."""
+"""Conversion of models between libraries: key renaming, heads, option checks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 def build_converted(
     model_class: type[ModelT], arguments: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> ModelT:
-    """Build a model and load a state dict; only the weights of its heads may be missing.
-
-    Raises:
-        ValueError: If the state dict does not fit.
-    """
+    """Build a model and load a state dict; only the weights of its heads may be missing."""
     model = model_class(**arguments)
     result = model.load_state_dict(state, strict=False)
     missing = [key for key in result.missing_keys if not key.startswith("head")]
@@ -33,11 +29,7 @@ def build_converted(
 
 
 def resolve_timm_model(model: nn.Module | str, *, pretrained: bool) -> nn.Module:
-    """Return a timm model; a name is built.
-
-    Raises:
-        ValueError: If the name is unknown.
-    """
+    """Return a timm model; a name is built."""
     if not isinstance(model, str):
         return model
     if not timm.is_model(model):
@@ -55,13 +47,7 @@ def match_head(
 ) -> tuple[tuple[str, ...], TensorDict]:
     """Return the class names, and the state dict without a head of another number of classes.
 
-    Args:
-        state: TensorDict dict.
-        class_names: Names of the classes; None for the class indices of the head.
-        num_classes: Number of classes of the head.
-
-    Raises:
-        ValueError: If there is neither a head nor class names.
+    Without names, classes are named by their index in the head.
     """
     if class_names is None:
         if num_classes < 2:
@@ -73,16 +59,7 @@ def match_head(
 
 
 def check_supported_options(model: nn.Module, other: str, **allowed: tuple[object, ...]) -> None:
-    """Check that another library supports the options of a model.
-
-    Args:
-        model: The model to convert.
-        other: Name of the other library's class, for the message.
-        **allowed: Values that the other class supports, by attribute of the model.
-
-    Raises:
-        ValueError: If it does not; all unsupported options are listed.
-    """
+    """Refuse a model with options that another class lacks; `allowed` are the values it has."""
     unsupported = [
         f"{name}={getattr(model, name)!r}"
         for name, values in allowed.items()

@@ -28,8 +28,9 @@ def find_run(folder: Path) -> Path:
         '7'
     """
     if not folder.exists():
-        siblings = _sibling_runs(folder)
-        raise FileNotFoundError(f"no run at {folder}: there is no such folder{siblings}")
+        siblings = _list_runs(folder.parent) if folder.parent.is_dir() else []
+        hint = f"; there is {_format_newest(siblings)}" if siblings else ""
+        raise FileNotFoundError(f"no run at {folder}: there is no such folder{hint}")
     if not folder.is_dir():
         raise ValueError(f"--run {folder} is a file; give the folder that visattn fit wrote")
     if _is_run(folder):
@@ -38,8 +39,9 @@ def find_run(folder: Path) -> Path:
         return folder.parent
     runs = _list_runs(folder)
     if len(runs) > 1:
-        names = ", ".join(str(path) for path in runs[-_MAX_LISTED:])
-        raise ValueError(f"{folder} holds {len(runs)} runs; choose one, the newest last: {names}")
+        raise ValueError(
+            f"{folder} holds {len(runs)} runs; choose one, the newest last: {_format_newest(runs)}"
+        )
     return runs[0] if runs else folder
 
 
@@ -117,9 +119,5 @@ def _list_runs(folder: Path) -> list[Path]:
     return sorted(runs, key=lambda path: (int(path.name) if path.name.isdecimal() else -1, path))
 
 
-def _sibling_runs(folder: Path) -> str:
-    """Return the end of an error message, with the runs in the parent of a missing folder."""
-    parent = folder.parent
-    runs = _list_runs(parent) if parent.is_dir() else []
-    names = ", ".join(str(path) for path in runs[-_MAX_LISTED:])
-    return f"; there is {names}" if names else ""
+def _format_newest(runs: list[Path]) -> str:
+    return ", ".join(map(str, runs[-_MAX_LISTED:]))

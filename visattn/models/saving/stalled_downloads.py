@@ -43,9 +43,6 @@ class DownloadWatch:
         """Return a function that asks a server, during which time counts.
 
         While another process holds the lock of a file, nothing is requested, and time stands still.
-
-        Args:
-            function: The function.
         """
 
         def run(*args: Any, **kwargs: Any) -> T:
@@ -58,18 +55,11 @@ class DownloadWatch:
         return run
 
     def watched(self, file: Any) -> Any:
-        """Return a file of which each write is progress.
-
-        Args:
-            file: An open file.
-        """
+        """Return an open file of which each write is progress."""
         return _WatchedFile(file, self._progress)
 
     def run(self, work: Callable[[], T]) -> T:
         """Return what a function returns that runs in a thread of its own.
-
-        Args:
-            work: The function.
 
         Raises:
             StalledDownload: If too little arrived; the connections are closed, so that it ends.

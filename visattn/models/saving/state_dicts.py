@@ -112,9 +112,6 @@ def _check_legacy(source: Path) -> None:
 def check_archive(source: Path) -> None:
     """Raise an error if an archive expands beyond its size or its pickle allocates memory.
 
-    Args:
-        source: A zip archive in the format of `torch.save`.
-
     Raises:
         ValueError: If the archive is compressed, expands to more than its own size, is larger
             than the memory, or has a pickle that is too long or allocates memory.
@@ -142,11 +139,7 @@ def _check_pickle(pickled: bytes | IO[bytes]) -> None:
 
 
 def check_tensors(contents: object, length: int) -> None:
-    """Raise an error if tensors exceed the size of their file or have an unsupported type.
-
-    Args:
-        contents: Contents of the file, such as nested dicts and lists.
-        length: Size of the file in bytes.
+    """Raise an error if tensors exceed the bytes of their file or have an unsupported type.
 
     Raises:
         ValueError: If a tensor is sparse, quantized or of a subclass, or the tensors would take

@@ -33,12 +33,8 @@ _URL = re.compile(r"\w[\w+.-]+:/")
 def require_local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
     """Return a path after checking that it is an existing local file.
 
-    Args:
-        path: Path from the user.
-        missing: Error message if the file does not exist.
-
     Raises:
-        FileNotFoundError: If the file does not exist.
+        FileNotFoundError: With the message `missing`, if the file does not exist.
         ValueError: If the path is the URL of a remote file.
 
     Example:
@@ -92,23 +88,12 @@ def open_safetensors(file: Path) -> Iterator[Any]:
 
 
 def tensor_shapes(opened: Any) -> Shapes:
-    """Return the shapes of the tensors in a safetensors file, without reading the tensors.
-
-    Args:
-        opened: Open safetensors file from `open_safetensors`.
-    """
+    """Return the shapes of the tensors in a file of `open_safetensors`, which are not read."""
     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
 def check_memory(count: int, source: object) -> None:
-    """Raise an error if weights are larger than the physical memory of this machine.
-
-    Args:
-        count: Size of the weights in bytes.
-        source: File or folder of the weights, for the error message.
-
-    Raises:
-        ValueError: If the size exceeds the memory.
+    """Raise an error if weights of so many bytes exceed the physical memory of this machine.
 
     Example:
         >>> check_memory(10**15, "model.ckpt")
@@ -127,14 +112,6 @@ def check_loaded_weights(model: nn.Module, source: object) -> None:
     """Raise an error if a model has nonfinite weights, or none but zeros.
 
     Parameters must be finite; buffers may contain infinity, as masks do, but no NaN.
-
-    Args:
-        model: Model with its weights loaded.
-        source: File of the weights, for the error message.
-
-    Raises:
-        ValueError: If a tensor contains NaN or infinity, of which the message lists the first few,
-            or if all parameters are 0.
 
     Example:
         >>> model = nn.Linear(1, 1)
@@ -297,14 +274,6 @@ def check_weight_types(
     Floating-point numbers of 16, 32 and 64 bits are cast to each other. Integers are quantized
     weights, complex numbers would lose a part, and numbers of 8 bits need their scale.
 
-    Args:
-        expected: Weights and buffers of the model.
-        weights: Those to be loaded.
-        source: Name of the file, for the message.
-
-    Raises:
-        ValueError: If the kinds differ.
-
     Example:
         >>> check_weight_types({"w": torch.ones(3)}, {"w": torch.ones(3, dtype=torch.int8)}, "a")
         Traceback (most recent call last):
@@ -314,7 +283,7 @@ def check_weight_types(
         own = expected.get(name)
         if own is None or _kind(own) == _kind(tensor):
             continue
-        types = [str(each.dtype).removeprefix("torch.") for each in (tensor, own)]
+        types = [str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, own.dtype)]
         raise ValueError(
             f"{source} holds {name} as {types[0]}, but the model has {types[1]} there: quantized "
             "weights need their scales; convert them to floating-point numbers first"
@@ -336,11 +305,11 @@ def check_weights_before_saving(
     *,
     agree: Callable[[list[str]], list[str]] = list,
 ) -> None:
-    """Refuse to save weights that are not finite.
+    """Refuse to save weights that are not finite; for state and parameters see `nonfinite_weights`.
 
     Args:
         state: Weights and buffers by name.
-        parameters: Names of the parameters; buffers, such as masks, may be infinite.
+        parameters: Names of the parameters.
         agree: Takes the names that are not finite to those of the process that has all weights.
 
     Raises:

@@ -112,16 +112,18 @@ class SwinTransformer(ImageClassifier):
         self.layers = nn.ModuleList()
         dim = self.embed_dim
         first_layer = 0
+        last_layer = max(1, sum(self.depths) - 1)
         for index, (depth, num_heads) in enumerate(zip(self.depths, self.num_heads, strict=True)):
             if index:
-                grid, dim = (-(-grid[0] // 2), -(-grid[1] // 2)), 2 * dim
+                grid = (-(-grid[0] // 2), -(-grid[1] // 2))
+                dim *= 2
             layers = range(first_layer, first_layer + depth)
             stage = SwinStage(
                 dim,
                 grid,
                 num_heads=num_heads,
                 window_size=self.window_size,
-                drop_path_rates=[self._drop_path_rate(layer) for layer in layers],
+                drop_path_rates=[self.drop_path_rate * layer / last_layer for layer in layers],
                 hidden_dim=round(dim * self.mlp_ratio),
                 merge_dim=dim // 2 if index else None,
                 qkv_bias=self.qkv_bias,
@@ -131,9 +133,6 @@ class SwinTransformer(ImageClassifier):
             first_layer += depth
         self.norm = nn.LayerNorm(dim, self.norm_eps)
         self._modules["head"] = nn.Linear(dim, len(self.class_names))  # `head` is a property
-
-    def _drop_path_rate(self, layer: int) -> float:
-        return self.drop_path_rate * layer / max(1, sum(self.depths) - 1)
 
     def _init_weights(self) -> None:
         """Initialize the weights as timm does."""

@@ -132,7 +132,8 @@ def _check_supported(model: nn.Module) -> None:
 
 def _unsupported_block_options(block: Any) -> dict[str, bool]:
     """Return for each unsupported option whether a layer uses it."""
-    attention, mlp = block.attn, block.mlp
+    attention = block.attn
+    mlp = block.mlp
     if type(attention) is not Attention:
         return {"attn_layer": True}
     swiglu = isinstance(mlp, GluMlp) and isinstance(mlp.act, nn.SiLU) and not mlp.gate_last
@@ -369,7 +370,8 @@ def vit_from_dinov2(
             f"{patch_size[0]} x {patch_size[1]} on images of {img_size[0]} x {img_size[1]}: set "
             "img_size"
         )
-    embed_dim, num_registers = weights["cls_token"].shape[-1], 0
+    embed_dim = weights["cls_token"].shape[-1]
+    num_registers = 0
     if "register_tokens" in weights:
         weights["reg_token"] = weights.pop("register_tokens")
         num_registers = weights["reg_token"].shape[1]

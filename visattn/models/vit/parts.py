@@ -48,7 +48,7 @@ def interpolate_pos_embed(
         pos_embed: Position embeddings of the prefix tokens, if they have any, and of the grid.
         source_grid: Height and width of the grid that they were learned on.
         grid: Height and width of the grid to interpolate to.
-        rule: Interpolation rule.
+        rule: As `pos_interpolation` of `VisionTransformer`.
 
     Example:
         >>> learned = torch.ones(1, 5, 3)
@@ -75,15 +75,6 @@ def rotary_embeddings(
 ) -> tuple[Float[Tensor, "1 1 n d"], Float[Tensor, "1 1 n d"]]:
     """Return cosines and sines of rotary position embeddings; prefix tokens are not rotated.
 
-    Args:
-        grid: Height and width of the grid.
-        head_dim: Dimension of an attention head.
-        num_prefix_tokens: Number of tokens before the grid.
-        device: Device of the result.
-
-    Raises:
-        ValueError: If `head_dim` is not a multiple of four.
-
     Example:
         >>> cosines, sines = rotary_embeddings((1, 2), 4, num_prefix_tokens=1)
         >>> cosines[0, 0, 0], sines[0, 0, :, 1]
@@ -98,16 +89,7 @@ def rotary_embeddings(
 def padded_size(
     height: int, width: int, *, patch_size: tuple[int, int], pad: bool
 ) -> tuple[int, int]:
-    """Return the image size after padding to a multiple of the patch size.
-
-    Args:
-        height: Height of the images.
-        width: Width of the images.
-        patch_size: Height and width of a patch.
-        pad: Whether padding is allowed.
-
-    Raises:
-        ValueError: If the size is not a multiple of the patch size and padding is not allowed.
+    """Return the image size after padding to a multiple of the patch size; without, check it.
 
     Example:
         >>> padded_size(30, 32, patch_size=(16, 16), pad=True)
@@ -135,11 +117,7 @@ def create_stem(
     patch_size: tuple[int, int],
     stem_kwargs: Mapping[str, Any] | None = None,
 ) -> StemLayer:
-    """Return the module that maps images to a grid of patch tokens.
-
-    Raises:
-        ValueError: If the stem is unknown or does not take the patch size or an argument.
-    """
+    """Return the module that maps images to a grid of patch tokens."""
     check_choice("stem", stem, get_args(Stem))
     if min(patch_size) < 1 or min(in_channels, embed_dim) < 1:
         raise ValueError(
@@ -154,11 +132,7 @@ def create_stem(
 
 
 def layer_attn_types(attn_type: str | Sequence[str], depth: int) -> tuple[str, ...]:
-    """Return the attention type of each layer; several types are cycled through.
-
-    Raises:
-        ValueError: If a type is unknown, or there are none or more than layers.
-    """
+    """Return the attention type of each layer; several types are cycled through."""
     types = (attn_type,) if isinstance(attn_type, str) else tuple(attn_type)
     for name in types:
         check_choice("attn_type", name, get_args(AttentionType))
@@ -171,41 +145,27 @@ def layer_attn_types(attn_type: str | Sequence[str], depth: int) -> tuple[str, .
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What all encoder layers of a model have in common; as in `VisionTransformer`.
-
-    Args:
-        embed_dim: Size of a token.
-        hidden_dim: Hidden size of the feed-forward network.
-        num_heads: Number of attention heads.
-        ffn_layer: Kind of feed-forward network.
-        window_size: Height and width of a window of patches.
-        relative: Whether layers learn relative position biases.
-        layer_scale: Initial scale of the residual branches; None for none.
-        drop_path_rate: Stochastic depth rate of the last layer.
-        norm_eps: Epsilon of the norms.
-        attention: Further options of `TokenAttention`.
-    """
+    """What all encoder layers of a model have in common; as in `VisionTransformer`."""
 
     embed_dim: int
     hidden_dim: int
+    """Hidden size of the feed-forward network."""
     num_heads: int
     ffn_layer: FFNLayer
     window_size: tuple[int, int]
     relative: bool
+    """Whether layers learn relative position biases."""
     layer_scale: float | None
     drop_path_rate: float
     norm_eps: float
     attention: Mapping[str, bool]
+    """Further options of `TokenAttention`."""
 
 
 def create_layers(
     attn_types: Sequence[str], grid_size: tuple[int, int], options: LayerOptions
 ) -> nn.ModuleList:
-    """Return the encoder layers; the stochastic depth rate rises linearly with depth.
-
-    Raises:
-        ValueError: If an option is unknown or does not fit the others.
-    """
+    """Return the encoder layers; the stochastic depth rate rises linearly with depth."""
     check_choice("ffn_layer", options.ffn_layer, get_args(FFNLayer))
     ffn_class = FeedForward if options.ffn_layer == "mlp" else SwiGLU
     layers = nn.ModuleList()
@@ -235,11 +195,7 @@ def create_layers(
 def create_pool(
     global_pool: GlobalPool, embed_dim: int, *, num_heads: int, hidden_dim: int, norm_eps: float
 ) -> AttentionPool | SequencePool | None:
-    """Return the pooling module, or None if pooling has no parameters.
-
-    Raises:
-        ValueError: If the pooling is unknown.
-    """
+    """Return the pooling module, or None if pooling has no parameters."""
     check_choice("global_pool", global_pool, get_args(GlobalPool))
     if global_pool == "attention":
         return AttentionPool(
@@ -251,11 +207,7 @@ def create_pool(
 def prefix_token_roles(
     global_pool: GlobalPool, class_token: bool | None, *, distilled: bool, num_registers: int
 ) -> tuple[str, ...]:
-    """Return the roles of the prefix tokens, in order.
-
-    Raises:
-        ValueError: If the pooling needs a token that is missing, or there are too many registers.
-    """
+    """Return the roles of the prefix tokens, in order."""
     has_class_token = global_pool == "class" if class_token is None else class_token
     if global_pool == "class" and not has_class_token:
         raise ValueError("global_pool='class' needs a class token: set class_token to None or True")
@@ -274,11 +226,7 @@ def prefix_token_roles(
 def check_pos_embed_type(
     pos_embed_type: PosEmbedType, attn_types: Sequence[str], patch_drop_rate: float
 ) -> None:
-    """Check the position embedding type, and that patch dropout suits all layers.
-
-    Raises:
-        ValueError: If the type is unknown, or patches are dropped where a layer needs all of them.
-    """
+    """Check the position embedding type, and that patch dropout suits all layers."""
     check_choice("pos_embed_type", pos_embed_type, get_args(PosEmbedType))
     local = sorted({"window", "shifted", "neighborhood"} & set(attn_types))
     if patch_drop_rate and (local or pos_embed_type == "relative"):
@@ -291,9 +239,6 @@ def check_pos_embed_type(
 
 def to_2tuple(size: int | Sequence[int], name: str) -> tuple[int, int]:
     """Return height and width; a single number stands for both.
-
-    Raises:
-        ValueError: If there are not two numbers, or one is below 1.
 
     Example:
         >>> to_2tuple(3, "patch_size"), to_2tuple([2, 4], "patch_size")

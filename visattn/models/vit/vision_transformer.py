@@ -151,7 +151,8 @@ class VisionTransformer(ImageClassifier):
         self.window_size = to_2tuple(window_size, "window_size")
         self.stem: Stem = stem
         self.stem_kwargs = dict(stem_kwargs or {})
-        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
         self.mlp_ratio = mlp_ratio
         self.ffn_layer: FFNLayer = ffn_layer
         self.pos_embed_prefix = pos_embed_prefix
@@ -159,10 +160,15 @@ class VisionTransformer(ImageClassifier):
         self.pos_interpolation: ResampleRule = pos_interpolation
         self.global_pool: GlobalPool = global_pool
         self.distilled = distilled
-        self.qkv_bias, self.qk_norm, self.lsa = qkv_bias, qk_norm, lsa
-        self.layer_scale, self.drop_path_rate = layer_scale, drop_path_rate
-        self.patch_drop_rate, self.dynamic_img_pad = patch_drop_rate, dynamic_img_pad
-        self.grad_checkpointing, self.norm_eps = grad_checkpointing, norm_eps
+        self.qkv_bias = qkv_bias
+        self.qk_norm = qk_norm
+        self.lsa = lsa
+        self.layer_scale = layer_scale
+        self.drop_path_rate = drop_path_rate
+        self.patch_drop_rate = patch_drop_rate
+        self.dynamic_img_pad = dynamic_img_pad
+        self.grad_checkpointing = grad_checkpointing
+        self.norm_eps = norm_eps
         self.use_fc_norm = global_pool == "mean" if use_fc_norm is None else use_fc_norm
         self.prefix_roles = prefix_token_roles(
             global_pool, class_token, distilled=distilled, num_registers=num_registers
@@ -478,9 +484,9 @@ VIT_PRESETS: Mapping[str, Mapping[str, Any]] = {
 the ViT and DeiT papers for images of 224 pixels; `cifar_DIM_DEPTH` have 4-pixel patches on images
 of 32 pixels; `cifar_192_9` is the ViT of the SL-ViT paper and `sl_vit` the same with shifted patch
 tokenization and locality self-attention; `vit_lite_DEPTH_PATCH` and `cct_DEPTH_KERNELxCONVOLUTIONS`
-are those of the compact transformers paper. `cct_6_3x1` has fixed positions: the authors use sines
-along the token sequence, we use two-dimensional ones; their residual branches start from the
-normalized tokens, ours from the tokens."""
+are those of the compact transformers paper. `cct_6_3x1` has fixed positions: sines of row and
+column, where the authors have sines along the token sequence; residual branches start from the
+tokens, where those of the authors start from the normalized tokens."""
 
 
 def create_vit(name: str, class_names: Sequence[str], **options: Any) -> VisionTransformer:

@@ -24,15 +24,7 @@ def pairwise_layer(
 
     Since the layer is linear, it is the sum of three small products, which are added for each pair.
 
-    Args:
-        objects: Objects, with their coordinates.
-        question: m questions about each set of objects.
-        weight: Weight of the layer; its columns belong to the first object, the second object and
-            the question.
-        bias: Bias of the layer.
-
-    Raises:
-        ValueError: If the weight does not have as many columns as two objects and a question.
+    The columns of the weight belong to the first object, the second object and the question.
 
     Example:
         >>> import torch
@@ -46,15 +38,7 @@ def pairwise_layer(
         Santoro et al. 2017, arXiv:1706.01427, equation 1.
     """
     width = objects.shape[-1]
-    expected = 2 * width + question.shape[-1]
-    if weight.shape[-1] != expected:
-        raise ValueError(
-            f"the weight must have {expected} columns, for two objects of {width} and a question "
-            f"of {question.shape[-1]}, got {weight.shape[-1]}"
-        )
-    first = weight[:, :width]
-    second = weight[:, width : 2 * width]
-    rest = weight[:, 2 * width :]
+    first, second, rest = weight.split((width, width, question.shape[-1]), 1)
     pairs = linear(objects, first, bias)[:, :, None] + linear(objects, second)[:, None]
     return pairs[:, None] + linear(question, rest)[:, :, None, None]
 

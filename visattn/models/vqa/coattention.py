@@ -223,10 +223,6 @@ class HierarchicalCoAttention(VQAModel):
 class QuestionHierarchy(nn.Module):
     """Words, phrases and their contexts: embeddings, n-gram convolutions and an LSTM.
 
-    Args:
-        num_words: Size of the vocabulary.
-        dim: Dimension of each.
-
     Example:
         >>> levels = QuestionHierarchy(11, 4)(torch.tensor([[4, 7, 0]]))
         >>> [level.shape for level in levels] == [(1, 3, 4)] * 3
@@ -257,11 +253,7 @@ class QuestionHierarchy(nn.Module):
 
 
 class ParallelLevel(nn.Module):
-    """One level of parallel co-attention; see `parallel_coattention`.
-
-    Args:
-        dim: Dimension of cells and words, and of the scores.
-    """
+    """One level of parallel co-attention; see `parallel_coattention`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -292,11 +284,7 @@ class ParallelLevel(nn.Module):
 
 
 class AlternatingLevel(nn.Module):
-    """One level of alternating co-attention: question, image, question; see `guided_attention`.
-
-    Args:
-        dim: Dimension of cells and words, and of the scores.
-    """
+    """One level of alternating co-attention: question, image, question; see `guided_attention`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -319,12 +307,7 @@ class AlternatingLevel(nn.Module):
 
 
 class GuidedStep(nn.Module):
-    """The weights of one step of alternating co-attention.
-
-    Args:
-        dim: Dimension of features, guidance and scores.
-        guided: Whether the step has guidance.
-    """
+    """The weights of one step of alternating co-attention, with or without guidance."""
 
     def __init__(self, dim: int, *, guided: bool = True) -> None:
         super().__init__()

@@ -118,9 +118,11 @@ class CrossAttentionVQA(VQAModel):
         groups = QuestionGroups.from_indices(image_indices, len(features))
         places = self.tokens(features)
         vector, words, mask = self.questions(questions)
-        tokens, words = vector[:, None], words + word_positions(words)
+        tokens = vector[:, None]
+        words = words + word_positions(words)
         if self.read_words:
-            tokens, words = torch.cat((tokens, words), 1), None
+            tokens = torch.cat((tokens, words), 1)
+            words = None
             mask = torch.cat((mask.new_ones(len(mask), 1), mask), 1)
         heads = list[Tensor]()
         word_maps = list[Tensor]()

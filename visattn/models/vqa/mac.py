@@ -121,9 +121,6 @@ class MAC(VQAModel):
 class ControlUnit(nn.Module):
     """Chooses what a step is about: attention to the words of the question.
 
-    Args:
-        dim: Dimension of the control.
-
     Source:
         Hudson and Manning 2018, arXiv:1803.03067, equations c1 to c2.3.
     """
@@ -162,9 +159,6 @@ class ReadUnit(nn.Module):
     It is linear in I', hence equal to (W₁ᵀ (w * c) * (W_m m + b_m)) · (W_k k + b_k) +
     W₂ᵀ (w * c) · k up to a number that is the same for all cells. Computed like this, no array has
     a vector per question and cell.
-
-    Args:
-        dim: Dimension of memory, control and cells.
 
     Source:
         Hudson and Manning 2018, arXiv:1803.03067, equations r1 to r3.2.
@@ -205,9 +199,6 @@ class ReadUnit(nn.Module):
 
 class WriteUnit(nn.Module):
     """Joins what was read with the memory.
-
-    Args:
-        dim: Dimension of the memory.
 
     Source:
         Hudson and Manning 2018, arXiv:1803.03067, equation w1.

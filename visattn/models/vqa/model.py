@@ -1,7 +1,7 @@
 """Base of models that answer questions: tokens of the grid, and several questions per image."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
-from visattn.models.base import (
-    DensePart,
-    ImageEncoder,
-    cell_coordinates,
-    encoder_decoder_parameters,
-    unregularized_parameters,
-)
+from visattn.models.base import ImageEncoder, ModelWithEncoder, cell_coordinates
 from visattn.models.configurable import Configurable, checked_words
 
 
@@ -160,7 +154,7 @@ class AnswerOutput(NamedTuple):
     their mean."""
 
 
-class VQAModel(Configurable, nn.Module, ABC):
+class VQAModel(Configurable, ModelWithEncoder, ABC):
     """Base class of models that answer questions about images.
 
     Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already.
@@ -195,11 +189,6 @@ class VQAModel(Configurable, nn.Module, ABC):
         self.encoder = encoder
 
     @property
-    def img_size(self) -> tuple[int, int]:
-        """Height and width of the input images, in pixels."""
-        return self.encoder.img_size
-
-    @property
     def grid_size(self) -> tuple[int, int]:
         """Rows and columns of the grid that the attention maps cover."""
         return self.encoder.grid_size
@@ -222,14 +211,12 @@ class VQAModel(Configurable, nn.Module, ABC):
             ValueError: If the images do not fit the encoder, or there are more or fewer images than
                 questions without `image_indices`.
         """
-        if image_indices is None:
-            if len(images) != len(questions):
-                raise ValueError(
-                    f"without image_indices there must be one question per image, got "
-                    f"{len(images)} images and {len(questions)} questions; pass the index of the "
-                    "image of each question"
-                )
-            image_indices = torch.arange(len(images), device=questions.device)
+        if image_indices is None and len(images) != len(questions):
+            raise ValueError(
+                f"without image_indices there must be one question per image, got {len(images)} "
+                f"images and {len(questions)} questions; pass the index of the image of each "
+                "question"
+            )
         return self.answer(self.encoder(images), questions, image_indices)
 
     def run_blank_image(self) -> None:
@@ -251,11 +238,3 @@ class VQAModel(Configurable, nn.Module, ABC):
             questions: Word indices, padded with 0 at the end.
             image_indices: Index of the image of each question; None if question i is about image i.
         """
-
-    def parameter_groups(self) -> Mapping[DensePart, list[nn.Parameter]]:
-        """Return the parameters of the encoder, and all others; each belongs to one group."""
-        return encoder_decoder_parameters(self, self.encoder)
-
-    def no_weight_decay_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that are excluded from weight decay, as in `ImageClassifier`."""
-        return unregularized_parameters(self)

@@ -148,10 +148,6 @@ class _Transformer(nn.Module):
 class QuestionEncoderLayer(nn.Module):
     """Pre-norm transformer layer among the words of a question; padding is masked.
 
-    Args:
-        dim: Dimension of the words.
-        num_heads: Number of heads; it divides `dim`.
-
     Source:
         Vaswani et al. 2017, arXiv:1706.03762; pre-norm: Xiong et al. 2020, arXiv:2002.04745.
     """
@@ -184,15 +180,12 @@ class _Ngrams(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "r t d"], mask: Bool[Tensor, "r t"]
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r t d"]]:
-        words = torch.cat([_ngrams(conv, embedded) for conv in self.convs], -1)
-        lowest = words.masked_fill(~mask[..., None], -torch.inf).amax(1)
-        return lowest.masked_fill(~mask.any(1, keepdim=True), 0.0), words
-
-
-def _ngrams(conv: nn.Conv1d, embedded: Float[Tensor, "r t d"]) -> Float[Tensor, "r t w"]:
-    """Return tanh of the n-grams that begin at each word; the words after the last are 0."""
-    padded = nn.functional.pad(embedded.mT, (0, conv.kernel_size[0] - 1))
-    return conv(padded).tanh().mT
+        # The n-grams that begin at each word; the words after the last are 0.
+        padded = (nn.functional.pad(embedded.mT, (0, length)) for length in range(len(self.convs)))
+        ngrams = [conv(x).tanh().mT for conv, x in zip(self.convs, padded, strict=True)]
+        words = torch.cat(ngrams, -1)
+        highest = words.masked_fill(~mask[..., None], -torch.inf).amax(1)
+        return highest.masked_fill(~mask.any(1, keepdim=True), 0.0), words
 
 
 def word_positions(words: Float[Tensor, "r t d"]) -> Float[Tensor, "t d"]:

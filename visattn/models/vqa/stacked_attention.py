@@ -107,11 +107,6 @@ class StackedAttentionNetwork(VQAModel):
 class AttentionHop(nn.Module):
     """One hop of stacked attention: a question attends to the cells of its image.
 
-    Args:
-        dim: Dimension of cells and questions.
-        attention_dim: Dimension of the scores.
-        bounded: Whether the scores are those of `bounded_additive_scores`.
-
     Example:
         >>> hop = AttentionHop(4, 8)
         >>> hop.tap.grid = (2, 3)

@@ -19,11 +19,7 @@ from visattn.training.task import Task
 
 
 def check_monitor(task: Task) -> None:
-    """Refuse a monitored metric that validation does not log, before the first step.
-
-    Raises:
-        ValueError: If the task lists its metrics and the monitored one is not among them.
-    """
+    """Refuse a monitored metric that validation does not log, if the task lists its metrics."""
     metric = task.monitor[0]
     logged = task.val_scores
     if logged and metric not in logged:
@@ -38,9 +34,6 @@ class MonitorFallback(Callback):
 
     This happens with user-defined tasks, which do not list their metrics. Otherwise Lightning would
     end the run at the first validation, before a checkpoint is written.
-
-    Args:
-        checkpoint: Callback of the best checkpoint; its `save_top_k` becomes 0.
     """
 
     def __init__(self, checkpoint: ModelCheckpoint) -> None:
@@ -65,11 +58,6 @@ class BestCheckpoint(ModelCheckpoint):
     When a run is resumed, the best score so far is read from the `best.ckpt` in its folder.
     Lightning's `ModelCheckpoint` takes it from an absolute path in the resumed checkpoint, and
     loses it if the folder was moved or copied.
-
-    Args:
-        folder: Directory of `best.ckpt`.
-        monitor: Name of the metric.
-        mode: Whether the maximum (`max`) or the minimum (`min`) is best.
     """
 
     def __init__(self, folder: Path, *, monitor: str, mode: str) -> None:
@@ -130,10 +118,6 @@ def relocate_checkpoint_paths(state: dict[str, Any], folder: str) -> None:
 
     The state stays as it is if a file is missing in the folder: a new run may start from a
     checkpoint of another one.
-
-    Args:
-        state: Saved state of the callback.
-        folder: Current directory of its files.
 
     Example:
         >>> folder = getfixture("tmp_path")

@@ -83,12 +83,7 @@ class AveragedWeights(AveragedModel):
     All weights of a dtype are averaged by one operation. The number of updates is in host memory
     and the copy on the device of the model, so that no step waits for a GPU. Weights that were
     frozen all the time are left out, and so are buffers that hold infinities, such as attention
-    masks.
-
-    Args:
-        model: The model that is trained.
-        decay: Largest decay per step.
-        use_warmup: Whether the decay is at most `(1 + n) / (10 + n)` after n steps.
+    masks. For the options see `EMA`.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -139,18 +134,14 @@ class AveragedWeights(AveragedModel):
 
 def _tensors(modules: list[nn.Module]) -> list[Tensor]:
     """Return parameters and buffers, each once; to walk through the modules takes much longer."""
-    parameters = {id(part): part for each in modules for part in each._parameters.values()}  # noqa: SLF001
-    buffers = {id(part): part for each in modules for part in each._buffers.values()}  # noqa: SLF001
-    tensors = (*parameters.values(), *buffers.values())
-    return [tensor for tensor in tensors if tensor is not None]
+    parameters = [weight for module in modules for weight in module._parameters.values()]  # noqa: SLF001
+    buffers = [buffer for module in modules for buffer in module._buffers.values()]  # noqa: SLF001
+    tensors = {id(tensor): tensor for tensor in (*parameters, *buffers)}
+    return [tensor for tensor in tensors.values() if tensor is not None]
 
 
 def ema_decay(updates: int, decay: float) -> float:
     """Return the decay of a step in warmup: at most `(1 + updates) / (10 + updates)`.
-
-    Args:
-        updates: Number of earlier steps.
-        decay: Largest decay.
 
     Example:
         >>> ema_decay(2, 0.75), ema_decay(10**6, 0.75)
@@ -160,11 +151,9 @@ def ema_decay(updates: int, decay: float) -> float:
 
 
 def ema_update(pairs: Iterable[tuple[Tensor, Tensor]], decay: float) -> None:
-    """Update moving averages in place, with one operation per dtype.
+    """Update averages in place with the values that they follow, by one operation per dtype.
 
-    Args:
-        pairs: Each average with the value that it follows. Integers are copied.
-        decay: Factor of the averages; 0 copies all values.
+    Integers are copied, and so are all values if the decay is 0.
 
     Example:
         >>> average = torch.tensor(0.0)

@@ -24,9 +24,6 @@ _MESSAGE = b"\nvisattn: stopping after this step; send the signal again to stop 
 class GracefulExit(SystemExit):
     """Exit after a signal, with the code 128 plus the number of the signal.
 
-    Args:
-        number: Number of the signal.
-
     Example:
         >>> GracefulExit(signal.SIGTERM).code
         143
@@ -272,7 +269,11 @@ class EvenForwards(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Repeat the forward pass, before any metric is shared."""
-        self._repeat(pl_module)
+        model: Any = pl_module.model
+        for _ in range(self.missing):
+            # One image will do: what matters is that the layers are gathered as often as elsewhere.
+            model(self.batch.images[:1])
+        self.batch = None
 
     on_test_epoch_end = on_validation_epoch_end
 
@@ -281,10 +282,3 @@ class EvenForwards(Callback):
         if own == _ENDLESS:
             raise ValueError("fsdp2 needs data of known size to evaluate, got a stream; use ddp")
         self.missing = all_reduce_max(own, device) - own
-
-    def _repeat(self, pl_module: LightningModule) -> None:
-        model: Any = pl_module.model
-        for _ in range(self.missing):
-            # One image will do: what matters is that the layers are gathered as often as elsewhere.
-            model(self.batch.images[:1])
-        self.batch = None

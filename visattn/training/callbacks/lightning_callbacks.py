@@ -47,12 +47,7 @@ def prepare_callbacks(callbacks: Sequence[Callback], task: Task, folder: Path) -
 
     `EarlyStopping` and `ModelCheckpoint` are set to act right after a validation, not at the end of
     the epoch: `last.ckpt` is written between the two, and a run that resumes from there has no
-    scores.
-
-    Args:
-        callbacks: Callbacks of the config.
-        task: The task, which lists the metrics of its validation.
-        folder: Folder of the checkpoints of the run.
+    scores. `folder` has the checkpoints of the run.
 
     Raises:
         ValueError: If a callback cannot work here, monitors a metric that is not logged, or writes
@@ -65,9 +60,9 @@ def prepare_callbacks(callbacks: Sequence[Callback], task: Task, folder: Path) -
     """
     keys: set[str] = set()
     for callback in callbacks:
-        for kind, reason in REFUSED.items():
-            if isinstance(callback, kind):
-                name = kind.__name__
+        for refused, reason in REFUSED.items():
+            if isinstance(callback, refused):
+                name = refused.__name__
                 raise ValueError(f"trainer.callbacks must not have {name}: {reason}")  # noqa: TRY004
         if isinstance(callback, EarlyStopping | ModelCheckpoint):
             _check_metric(callback, task)
@@ -132,9 +127,6 @@ class TrainingMetricCheck(Callback):
     """Refuse metrics of the training that are not logged, after the first batch.
 
     Lightning would do it after the first epoch.
-
-    Args:
-        callbacks: Callbacks of the config.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
@@ -144,11 +136,7 @@ class TrainingMetricCheck(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look up the metrics once.
-
-        Raises:
-            ValueError: If one is not logged.
-        """
+        """Look up the metrics once."""
         logged = trainer.callback_metrics
         metrics = self.metrics
         self.metrics = []

@@ -161,8 +161,9 @@ class AttentionLogger(Callback):
         force: bool = False,
         strict: bool = False,
     ) -> None:
-        history, step = self.history, trainer.global_step
-        if history is None or any(record.step == step for record in history.records[-1:]):
+        history = self.history
+        step = trainer.global_step
+        if history is None or (history.records and history.records[-1].step == step):
             return
         try:
             panels = history.log(self._network(pl_module), step, force=force)
@@ -179,32 +180,39 @@ def _default_network(pl_module: LightningModule) -> nn.Module:
     """Return the LightningModule, or its one part with parameters if it has no `forward`."""
     if type(pl_module).forward is not LightningModule.forward:
         return pl_module
-    parts = {
-        name: part
-        for name, part in pl_module.named_children()
-        if next(part.parameters(), None) is not None
+    children = {
+        name: child
+        for name, child in pl_module.named_children()
+        if next(child.parameters(), None) is not None
     }
-    if len(parts) == 1:
-        return next(iter(parts.values()))
-    kind = type(pl_module).__name__
+    if len(children) == 1:
+        return next(iter(children.values()))
+    owner = type(pl_module).__name__
     raise ValueError(
-        f"{kind} has no forward: name its network, as in AttentionLogger(..., module='net'); "
-        f"parts of {kind} with parameters are {', '.join(parts) or 'none'}"
+        f"{owner} has no forward: name its network, as in AttentionLogger(..., module='net'); "
+        f"parts of {owner} with parameters are {', '.join(children) or 'none'}"
     )
+
+
+def _takes_images(logger: Any) -> bool:
+    """Return whether a logger is TensorBoard, Weights & Biases, Comet or alike."""
+    return isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image")
 
 
 def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
     """Send an image to the loggers that take images."""
-    for logger in trainer.loggers:
+    for logger in filter(_takes_images, trainer.loggers):
         if isinstance(logger, TensorBoardLogger):
             image = torch.from_numpy(panel)
             logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
-        elif log_image := getattr(logger, "log_image", None):  # Weights & Biases, Comet and alike
-            log_image(name, [panel], step=trainer.global_step)
+        else:
+            logger.log_image(name, [panel], step=trainer.global_step)  # type: ignore[attr-defined]
 
 
 class ImageLogger(Callback, ABC):
-    """Base class: log images before the first validation batch, on rank 0, to TensorBoard.
+    """Base class: log images before the first validation batch, on rank 0.
+
+    They go to all loggers that take images, such as TensorBoard and Weights & Biases.
 
     With `EMA`, the images show the averaged weights, whatever the order of the callbacks: they are
     swapped in from the start of a validation to its end.
@@ -229,28 +237,16 @@ class ImageLogger(Callback, ABC):
         """Log the panels before the first batch."""
         is_first = trainer.is_global_zero and not batch_idx and not dataloader_idx
         data = trainer.datamodule  # type: ignore[attr-defined]
-        loggers = [log for log in trainer.loggers if isinstance(log, TensorBoardLogger)]
-        if not (is_first and loggers):
+        if not (is_first and any(map(_takes_images, trainer.loggers))):
             return
         if not (isinstance(pl_module, Task) and isinstance(data, DataModule)):
             return
         for name, panel in self.panels(pl_module.model, data):
-            for logger in loggers:
-                logger.experiment.add_image(
-                    name, torch.from_numpy(panel), trainer.global_step, dataformats="HWC"
-                )
+            _send(trainer, name, panel)
 
 
 def require_whole_model(trainer: Trainer, name: str) -> None:
-    """Refuse strategies that split the weights of a model over processes.
-
-    Args:
-        trainer: Trainer with its strategy.
-        name: Name of the callback that runs the model on rank 0 alone.
-
-    Raises:
-        ValueError: If the strategy splits the weights.
-    """
+    """Refuse strategies that split a model, for a callback that runs it on rank 0 alone."""
     whole = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
     if not whole:
         raise ValueError(
@@ -322,10 +318,8 @@ class SegmentationPanels(ImageLogger):
 def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) -> np.ndarray:
     """Return a panel of images, each with the crop of the first Spatial Transformer of a model.
 
-    Args:
-        model: Model in the desired mode (train or eval).
-        images: RGB images (uint8), count × height × width × 3, of the input size of the model.
-        height: Height of an image on the panel in pixels.
+    The images are RGB (uint8), count × height × width × 3, of the input size of the model; `height`
+    is that of an image on the panel, in pixels.
 
     Raises:
         ValueError: If the model has no Spatial Transformer.

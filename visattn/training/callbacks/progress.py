@@ -164,8 +164,12 @@ class ProgressReport(ProgressBar):
         self._saved_step = trainer.global_step
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset the count of validation batches."""
-        self._start_evaluation()
+        """Reset the count of batches."""
+        self._evaluated = 0
+        self._evaluation_started = time.monotonic()
+        self._evaluation_due = self._evaluation_started + self.seconds
+
+    on_test_start = on_validation_start
 
     def on_validation_batch_end(
         self,
@@ -189,10 +193,6 @@ class ProgressReport(ProgressBar):
         after = f"validation after step {trainer.global_step:,}"
         self._print(f"{after}: {', '.join(scores) or 'no scores'}")
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset the count of test batches."""
-        self._start_evaluation()
-
     def on_test_batch_end(
         self,
         trainer: Trainer,
@@ -204,11 +204,6 @@ class ProgressReport(ProgressBar):
     ) -> None:
         """Print the progress of a test at the interval."""
         self._report_batch("test", batch_idx, dataloader_idx, trainer.num_test_batches)
-
-    def _start_evaluation(self) -> None:
-        self._evaluated = 0
-        self._evaluation_started = time.monotonic()
-        self._evaluation_due = self._evaluation_started + self.seconds
 
     def _report_batch(self, name: str, batch: int, loader: int, counts: list[int | float]) -> None:
         self._evaluated += 1
@@ -255,14 +250,10 @@ def _texts(
     metrics: Mapping[str, Any], *, prefix: str = "", without: tuple[str, ...] = ()
 ) -> list[str]:
     """Return names and values of metrics, without the split."""
-    selected = {
-        name: float(value)
-        for name, value in metrics.items()
-        if name.startswith(prefix) and not name.startswith(without or ("\0",))
-    }
     return [
-        f"{name.removeprefix('val/').removeprefix('train/')} {value:.4g}"
-        for name, value in selected.items()
+        f"{name.removeprefix('val/').removeprefix('train/')} {float(value):.4g}"
+        for name, value in metrics.items()
+        if name.startswith(prefix) and not name.startswith(without)
     ]
 
 
@@ -275,10 +266,8 @@ def progress_callback(
 ) -> ProgressBar | None:
     """Return a progress bar if stdout is a terminal, and progress lines otherwise.
 
-    Args:
-        trainer_options: Trainer section of a config. With `enable_progress_bar: false`, or with a
-            progress bar among its `callbacks`, the result is None.
-        seconds: Interval between progress lines.
+    It is None if the trainer section of a config has `enable_progress_bar: false`, or a progress
+    bar among its `callbacks`.
     """
     callbacks = trainer_options.callbacks or []
     if trainer_options.enable_progress_bar is False:

@@ -289,7 +289,7 @@ class CaptionDataModule(CaptionedImagesDataModule):
         super().__init__(vocabulary, **options)
         if self.feature_cache_dir:
             check_unique_ids(self.splits)
-        self.entries = {split: part.entries for split, part in self.splits.items()}
+        self.entries = {name: split.entries for name, split in self.splits.items()}
 
     def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedPhotos:
         """Return the photos of a split, resized to the input of the encoder."""
@@ -298,12 +298,12 @@ class CaptionDataModule(CaptionedImagesDataModule):
     def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
         """Return the ids and the photos of all splits, each photo once."""
         ids: dict[str, None] = {}
-        parts: list[CaptionedPhotos] = []
+        photos: list[CaptionedPhotos] = []
         for entries, folder in self.splits.values():
             new = [entry for entry in entries if entry.id not in ids]
             ids |= dict.fromkeys(entry.id for entry in new)
-            parts += [CaptionedPhotos(new, folder, resize)] if new else []
-        return list(ids), ConcatDataset(parts)
+            photos += [CaptionedPhotos(new, folder, resize)] if new else []
+        return list(ids), ConcatDataset(photos)
 
     def unknown_word_fraction(self) -> float:
         """Return the fraction of validation words that are not in the vocabulary."""
@@ -437,10 +437,7 @@ def open_shards(
 ) -> dict[Split, ShardSamples]:
     """Return the samples of each split of shards; without a test split, validation replaces it.
 
-    Args:
-        folder: Folder that `visattn data shards` wrote.
-        kind: Annotation that the images must have.
-        training: Open the training split too.
+    The images must have annotations of this kind. Without `training`, that split is not opened.
 
     Raises:
         FileNotFoundError: If there are no shards, they are incomplete, or one is missing.
@@ -449,10 +446,8 @@ def open_shards(
     """
     info = ShardInfo.read(folder)
     if info.kind != kind:
-        other = {"captions": "ShardCaptionDataModule", "classes": "ShardClassificationDataModule"}[
-            info.kind
-        ]
-        raise ValueError(f"{folder} holds images with {info.kind}; use {other}")
+        others = {"captions": "ShardCaptionDataModule", "classes": "ShardClassificationDataModule"}
+        raise ValueError(f"{folder} holds images with {info.kind}; use {others[info.kind]}")
     samples: dict[Split, ShardSamples] = {"validation": ShardSamples(folder, "validation")}
     if training:
         samples["train"] = ShardSamples(folder, "train")
@@ -462,11 +457,7 @@ def open_shards(
 
 
 def read_word_counts(folder: str) -> dict[str, dict[str, int]]:
-    """Return how often each word occurs in the captions of the training and validation split.
-
-    Raises:
-        ValueError: If the file is missing or damaged.
-    """
+    """Return how often each word occurs in the captions of the training and validation split."""
     path = Path(folder, WORD_COUNTS)
     try:
         counts = read_json_object(path, MAX_INFO_BYTES)

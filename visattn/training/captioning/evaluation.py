@@ -99,10 +99,7 @@ def reference_captions(
 ) -> list[CaptionWithMaps]:
     """Return the captions of a batch, with the attention maps of teacher forcing.
 
-    Args:
-        model: The captioner.
-        batch: The captions.
-        output: The result of `teacher_force_batch`, if it was computed before.
+    `output` is the result of `teacher_force_batch`, if it was computed before.
     """
     output = output or teacher_force_batch(model, batch)
     order = output.rows.argsort(stable=True)  # the words of each caption, in their order
@@ -194,15 +191,18 @@ class CaptionEvalTask(Task):
         annotations: Sequence[str] | None = None,
         monitor: str | None = None,
     ) -> None:
-        kinds = annotations or ()
-        default = next((_DEFAULT_MONITOR[kind] for kind in _METRICS if kind in kinds), "val/loss")
+        scored = [name for name in _METRICS if name in (annotations or ())]
+        default = _DEFAULT_MONITOR[scored[0]] if scored else "val/loss"
         super().__init__(model, optim, monitor or default)
         self.beam_size = beam_size
         self.length_penalty = length_penalty
-        names = [name for kind in annotations or _METRICS for name in _METRICS[kind]]
+        # In a tuple: a module would become a part of the task, and of its checkpoints.
+        self._untrained: tuple[Captioner, ...] = ()
+        names = chain.from_iterable(_METRICS[name] for name in annotations or _METRICS)
+        metrics = ("loss", *names)
         self.evaluations.update(
             {
-                split: CaptionEvaluation(model, split, ("loss", *names))
+                split: CaptionEvaluation(model, split, metrics)
                 for split in (*GENERATED, *TEACHER_FORCED)
             }
         )
@@ -238,9 +238,15 @@ class CaptionEvalTask(Task):
             self._update("shuffled", generated, batch)
             references = _paired(reference_captions(self.model, swapped), batch)
             self._update("shuffled_teacher_forced", references, batch)
-        untrained = self._untrained_model()
+        if not self._untrained:
+            self._untrained = (self._build_untrained(),)
+        (untrained,) = self._untrained
         self._update("untrained", self._generate(untrained, batch), batch)
         self._update("untrained_teacher_forced", reference_captions(untrained, batch), batch)
+
+    def on_test_end(self) -> None:
+        """Free the model of the control, whose device may be another one in the next test."""
+        self._untrained = ()
 
     def _update(self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch) -> None:
         self.evaluation(split).update(
@@ -252,9 +258,8 @@ class CaptionEvalTask(Task):
             model, batch, beam_size=self.beam_size, length_penalty=self.length_penalty
         )
 
-    def _untrained_model(self) -> Captioner:
+    def _build_untrained(self) -> Captioner:
         """Return a model with the same architecture and random weights, always the same ones."""
-        # An attribute would become a part of the task, and of its checkpoints.
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = cast("Captioner", build_model(model_config(self.model)))
@@ -264,10 +269,8 @@ class CaptionEvalTask(Task):
 class CaptionEvaluation(Evaluation):
     """Metrics of the captions of a split, against whatever annotations its images have.
 
-    Args:
-        model: The captioner.
-        split: One of `GENERATED` or `TEACHER_FORCED`.
-        names: The metrics that validation logs, if the images have these annotations.
+    A split is one of `GENERATED` or `TEACHER_FORCED`; `names` are the metrics that validation logs
+    if the images have these annotations.
     """
 
     def __init__(self, model: Captioner, split: str, names: Sequence[str]) -> None:
@@ -297,11 +300,8 @@ class CaptionEvaluation(Evaluation):
     ) -> None:
         """Update each metric for which the batch has annotations.
 
-        Args:
-            captions: Captions of the batch with their maps.
-            batch: The batch with its annotations.
-            boxes_to_cells: Of the encoder, which knows where its cells lie.
-            complete: Whether phrases and single heads are scored too.
+        The encoder's `boxes_to_cells` says where cells lie; if `complete`, phrases and single heads
+        are scored too.
         """
         if all(sample.world for sample in batch.samples):
             self._update_scenes(captions, batch, boxes_to_cells, complete=complete)
@@ -349,27 +349,28 @@ class CaptionEvaluation(Evaluation):
         self.updated.add("phrases")
 
     def _scores_with_maps(
-        self, kind: str, captions: Sequence[CaptionWithMaps], *, heads: bool
+        self, annotation: str, captions: Sequence[CaptionWithMaps], *, heads: bool
     ) -> Iterator[tuple[nn.Module, list[Tensor]]]:
         """Yield the scores with the maps of the captions, then those of each head."""
-        scores = self.scenes if kind == "scenes" else self.phrases
+        scores = self.scenes if annotation == "scenes" else self.phrases
         yield scores, [caption.maps for caption in captions]
-        if heads and kind in self.heads:
-            head_scores = cast("_HeadScores", self.heads[kind])
-            yield from head_scores.with_maps([cast("Tensor", each.heads) for each in captions])
+        if heads and annotation in self.heads:
+            head_scores = cast("_HeadScores", self.heads[annotation])
+            maps = [cast("Tensor", caption.heads) for caption in captions]
+            yield from head_scores.with_maps(maps)
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics that any process updated."""
-        kinds = all_gather_union(self.updated)
-        values = {"loss": self.loss.compute()} if "loss" in kinds else {}
-        if "scenes" in kinds:
+        updated = all_gather_union(self.updated)
+        values = {"loss": self.loss.compute()} if "loss" in updated else {}
+        if "scenes" in updated:
             # torchmetrics warns of metrics without an update
             self.scenes.update([], [], [], [], size=1)
             values |= {name: self.scenes[name].compute() for name in _scene_metrics(self.split)}
-        if "phrases" in kinds:
+        if "phrases" in updated:
             self.phrases.update([], [])
             values |= {name: self.phrases[name].compute() for name in PHRASE_METRICS}
-        if "references" in kinds:
+        if "references" in updated:
             captions, scores = self.references.compute()
             self.result = CaptionResult(captions, scores.signature)
             values |= {name.lower(): torch.tensor(v) for name, v in scores.corpus.items()}
@@ -379,13 +380,13 @@ class CaptionEvaluation(Evaluation):
 
     def notes(self, split: str) -> dict[str, Any]:
         """Return the captions, and the scores of each head."""
-        kinds = all_gather_union(self.updated)
+        updated = all_gather_union(self.updated)
         notes: dict[str, Any] = {
             f"{split}_heads": cast("_HeadScores", scores).rows()
-            for kind, scores in self.heads.items()
-            if kind in kinds
+            for annotation, scores in self.heads.items()
+            if annotation in updated
         }
-        if "references" in kinds:
+        if "references" in updated:
             captions, signature = self.result
             notes[f"{split}_captions"] = [
                 {"image_id": image_id, "caption": caption} for image_id, caption in captions.items()
@@ -408,13 +409,7 @@ class CaptionResult(NamedTuple):
 
 
 class _HeadScores(nn.Module):
-    """Scores of the maps of each layer and head.
-
-    Args:
-        new_scores: Builds the scores of one head.
-        num_layers: Number of layers.
-        num_heads: Number of heads of a layer.
-    """
+    """Scores of the maps of each layer and head."""
 
     def __init__(
         self, new_scores: Callable[[], SceneScores | PhraseScores], num_layers: int, num_heads: int
@@ -443,14 +438,14 @@ class _HeadScores(nn.Module):
 
 
 def _head_scores(model: Captioner, split: str) -> dict[str, _HeadScores]:
-    """Return the scores of heads by kind; none if the model gives no heads, and for controls."""
+    """Return the scores of heads by annotation; none without heads, and for controls."""
     if (heads := model.head_attention()) is None:
         return {}
     if split not in ("val", "test", "val_teacher_forced", "teacher_forced"):
         return {}
     return {
-        kind: _HeadScores(new_scores, *heads)
-        for kind, new_scores in (("phrases", PhraseScores), ("scenes", SceneScores))
+        annotation: _HeadScores(new_scores, *heads)
+        for annotation, new_scores in (("phrases", PhraseScores), ("scenes", SceneScores))
     }
 
 

@@ -63,9 +63,6 @@ def multi_sample_bound(log_probs: Float[Tensor, "*b m"]) -> Float[Tensor, "*b"]:
 
     Its expectation rises with m and tends to log p(y).
 
-    Args:
-        log_probs: Log-probability of the outcome under each sampled path.
-
     Example:
         >>> multi_sample_bound(torch.tensor([0.5, 0.25]).log()).exp()
         tensor(0.3750)
@@ -85,11 +82,7 @@ def place_rewards(
 ) -> Float[Tensor, "r m t"]:
     """Return the reward of the place chosen before each word.
 
-    Args:
-        word_log_probs: Log-probability of each word; 0 for padding.
-        lengths: Words per caption.
-        reward: Log-probability of this word and all later ones (`to_go`), of the whole caption
-            (`total`, the paper), or its `mean` over the words (the authors' code).
+    The log-probabilities of padding are 0. For the rewards see `HardAttentionTask`.
 
     Example:
         >>> words = torch.tensor([[[-1.0, -2.0, -4.0]]])
@@ -377,7 +370,8 @@ class HardAttentionTask(CaptioningTask):
 
     def losses(self, rollouts: PlaceRollouts, batch: CaptionBatch) -> HardAttentionLosses:
         """Return the losses of rollouts, and update the moving average of the reward."""
-        count, output = self.num_rollouts, rollouts.output
+        count = self.num_rollouts
+        output = rollouts.output
         targets = batch.captions[output.rows, output.steps + 1]
         smoothing = self.label_smoothing
         word_losses = cross_entropy(

@@ -16,6 +16,7 @@ from visattn.data.scenes.language import is_visual_word, score_caption
 from visattn.data.scenes.world import World
 from visattn.metrics.captions import CaptionScores, caption_scores
 from visattn.results.captions import Phrase
+from visattn.training.distributed.reduce import world_size
 from visattn.training.metrics import WeightedMean
 
 REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
@@ -42,14 +43,16 @@ class ReferenceScores:
 
     def gather(self) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
         """Return the captions and references of all processes by image id, sorted by id."""
-        parts: list[Any] = [(self.captions, self.references)]
-        if distributed.is_available() and distributed.is_initialized():
-            parts = [None] * distributed.get_world_size()
-            distributed.all_gather_object(parts, (self.captions, self.references))
-        captions = {image_id: text for part, _ in parts for image_id, text in part.items()}
-        references = {image_id: texts for _, part in parts for image_id, texts in part.items()}
-        ids = sorted(captions)
-        return {key: captions[key] for key in ids}, {key: references[key] for key in ids}
+        gathered: list[Any] = [(self.captions, self.references)]
+        if world_size() > 1:
+            gathered = [None] * world_size()
+            distributed.all_gather_object(gathered, (self.captions, self.references))
+        captions: dict[str, str] = {}
+        references: dict[str, tuple[str, ...]] = {}
+        for own_captions, own_references in gathered:
+            captions |= own_captions
+            references |= own_references
+        return dict(sorted(captions.items())), dict(sorted(references.items()))
 
     def compute(self) -> tuple[dict[str, str], CaptionScores]:
         """Return the captions by image id, and their scores."""
@@ -107,9 +110,9 @@ class SceneScores(nn.Module):
 
         Boxes are compared with the maps where the cells of the model's encoder lie.
         """
-        triples = zip(captions, maps, worlds, strict=True)
         scores = [
-            score_caption(*triple, size=size, boxes_to_cells=boxes_to_cells) for triple in triples
+            score_caption(caption, words, world, size=size, boxes_to_cells=boxes_to_cells)
+            for caption, words, world in zip(captions, maps, worlds, strict=True)
         ]
         count = len(scores)
         num_visual = sum(score.num_visual_words for score in scores)

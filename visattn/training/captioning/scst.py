@@ -18,7 +18,6 @@ from visattn.functional.reinforce import (
 )
 from visattn.metrics.ngrams import (
     IdfTable,
-    NgramCounts,
     WeightedNgrams,
     idf_table,
     ngram_counts,
@@ -87,13 +86,15 @@ class SCSTTask(CaptioningTask):
                 "SCSTTask needs photos with reference captions: use CaptionDataModule, got "
                 f"{type(self.data).__name__}"
             )
-        ngrams = {
-            name: [_ngrams_with_end(split_words(caption)) for caption in captions]
+        end = SPECIAL_TOKENS[END]
+        counts = {
+            name: [ngram_counts([*split_words(caption), end]) for caption in captions]
             for name, captions in references.items()
         }
-        self.idf_table = idf = idf_table(list(ngrams.values()))
+        self.idf_table = idf = idf_table(list(counts.values()))
         self.references = {
-            name: [weighted_ngrams(each, idf) for each in image] for name, image in ngrams.items()
+            name: [weighted_ngrams(ngrams, idf) for ngrams in captions]
+            for name, captions in counts.items()
         }
 
     def on_train_start(self) -> None:
@@ -149,8 +150,8 @@ class SCSTTask(CaptioningTask):
         ):
             references = self.references[sample.id]
             rows = (tokens[:length] for tokens, length in zip(captions, lengths, strict=True))
-            ngrams = [ngram_counts([self.model.words[token] for token in row]) for row in rows]
-            weighted = (weighted_ngrams(each, self.idf_table) for each in ngrams)
+            counts = (ngram_counts([self.model.words[token] for token in row]) for row in rows)
+            weighted = (weighted_ngrams(ngrams, self.idf_table) for ngrams in counts)
             scores.append([weighted_cider_d(caption, references) for caption in weighted])
         return torch.tensor(scores, device=samples.tokens.device)
 
@@ -183,7 +184,3 @@ class SCSTTask(CaptioningTask):
         logits = output.logits.index_fill(-1, banned, -torch.inf)
         words = tokens[output.rows, output.steps]
         return categorical_log_prob(logits, words) + place_log_probs, order[output.rows]
-
-
-def _ngrams_with_end(words: list[str]) -> NgramCounts:
-    return ngram_counts([*words, SPECIAL_TOKENS[END]])

@@ -135,11 +135,7 @@ class CaptioningTask(CaptionEvalTask):
             )
 
     def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
-        """Refuse captions that are longer than the positions of the model.
-
-        Raises:
-            ValueError: If a caption has more words.
-        """
+        """Refuse captions that are longer than the positions of the model."""
         limit = getattr(self.model, "max_length", None)
         # A caption of n words takes n + 1 positions, the first for the start token. One that is cut
         # has no end, so that its last word is predicted but never read: it takes `max_words`.
@@ -183,7 +179,9 @@ class CaptioningTask(CaptionEvalTask):
             label_smoothing=self.label_smoothing,
         )
         self.log("train/loss", loss.detach(), prog_bar=True)
-        self.log("train/attention_entropy", _attention_entropy(output.attention.weights.detach()))
+        # In nats; uniform attention over n places has log n.
+        entropy = torch.special.entr(output.attention.weights.detach()).sum(-1).mean()
+        self.log("train/attention_entropy", entropy)
         count = len(targets) if self.reduction == "mean" else num_captions
         loss = loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
         return self.weigh_batch(loss, count)
@@ -223,7 +221,7 @@ class CaptioningTask(CaptionEvalTask):
     ) -> Float[Tensor, ""]:
         """Return the supervision loss of the attention on the boxes of the phrases."""
         encoder = self.model.encoder
-        captions = [phrases_to_cells(each, encoder.boxes_to_cells) for each in batch.phrases()]
+        captions = [phrases_to_cells(own, encoder.boxes_to_cells) for own in batch.phrases()]
         words = supervised_words(captions, encoder.grid_size, words=self.supervised_words)
         device = output.attention.weights.device
         targets, supervised = pack_targets(
@@ -243,8 +241,3 @@ class CaptioningTask(CaptionEvalTask):
             )
         self.log("train/gate", gate.detach().mean())
         return gate.mean() * ddp_loss_scale(len(gate), gate.device)
-
-
-def _attention_entropy(weights: Float[Tensor, "p n"]) -> Float[Tensor, ""]:
-    """Return the mean entropy of the attention, in nats; uniform attention has log n."""
-    return torch.special.entr(weights).sum(-1).mean()

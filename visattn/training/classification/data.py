@@ -110,11 +110,7 @@ class ClassificationDataModule(DataModule):
     ) -> ImageFiles:
         """Return photos resized to the input of the network, with augmentation of training photos.
 
-        Args:
-            photos: Photos of any size.
-            labels: Class of each photo.
-            split: Their split.
-            file_name: Returns the file of a photo, for warnings.
+        `file_name` returns the file of a photo, for warnings.
         """
         return ImageFiles(
             photos,

@@ -19,9 +19,7 @@ class ClassificationScores(Metric):
     The state consists of sums only, so the result is exact for any batch size and any number of
     processes.
 
-    Args:
-        num_classes: Number of classes.
-        num_bins: Number of equal-width bins of the confidence.
+    The bins of the confidence have equal widths.
 
     Example:
         >>> scores = ClassificationScores(2)

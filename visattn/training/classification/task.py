@@ -86,11 +86,7 @@ class ClassificationTask(Task):
 
 
 class ClassificationEvaluation(Evaluation):
-    """Accuracy, calibration and loss of a split.
-
-    Args:
-        class_names: Names of the classes.
-    """
+    """Accuracy, calibration and loss of a split."""
 
     names = (*CLASSIFICATION_METRICS, "loss")
 

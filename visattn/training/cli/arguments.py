@@ -40,9 +40,6 @@ def list_configs() -> dict[str, str]:
 def find_config(name: str) -> Path:
     """Return the file of a config that comes with visattn.
 
-    Args:
-        name: Its name without `.yaml`, as `list_configs` gives it.
-
     Raises:
         FileNotFoundError: If there is none; the message lists close matches.
 
@@ -64,11 +61,7 @@ _OPTION_OF_SUFFIX = {".yaml": "--config", ".yml": "--config", ".ckpt": "--ckpt_p
 
 
 def option_values(arguments: Sequence[str], *names: str) -> list[str]:
-    """Return all values of an option, in order.
-
-    Args:
-        arguments: Command-line arguments.
-        names: Spellings of the option.
+    """Return all values of an option, which has several spellings, in order.
 
     Example:
         >>> option_values(["--config", "a.yaml", "--run=here", "-c", "b.yaml"], "--config", "-c")
@@ -84,10 +77,6 @@ def option_values(arguments: Sequence[str], *names: str) -> list[str]:
 
 def validate_args(command: str, arguments: Sequence[str]) -> str:
     """Return a usage error that is visible without loading Lightning, or an empty string.
-
-    Args:
-        command: `fit`, `validate` or `test`.
-        arguments: Those after the command.
 
     Example:
         >>> print(validate_args("fit", ["scenes.yaml"]))
@@ -121,9 +110,6 @@ def resolve_configs(arguments: Sequence[str]) -> list[str]:
 
     Files take precedence: a name is looked up only if it has no suffix and no directory, and there
     is no such file in the working directory. Unknown names stay as they are.
-
-    Args:
-        arguments: Command-line arguments.
 
     Example:
         >>> option, file = resolve_configs(["--config", "scenes_demo"])
@@ -161,10 +147,6 @@ def complete_args(command: str, arguments: Sequence[str]) -> list[str]:
 
     The config comes first, so that command-line arguments override it. The run and its checkpoint
     come last, because the config holds those of training.
-
-    Args:
-        command: `fit`, `validate` or `test`.
-        arguments: Those after the command.
 
     Raises:
         FileNotFoundError: If the run lacks its config or a checkpoint, and none is given.
@@ -257,7 +239,7 @@ def expand_env_vars(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"\$\{(\w+)\}", _env_var, value)
     if isinstance(value, dict):
-        return {key: expand_env_vars(part) for key, part in value.items()}
+        return {key: expand_env_vars(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(expand_env_vars, value))
     return value

@@ -17,10 +17,10 @@ def score_table(
     """Return a table with a row for each score and a column for each split.
 
     The validation or test split comes first, its controls follow. Columns that exceed the width
-    continue in a table below.
+    continue in a table below. Scores without a split get a column of their own.
 
     Args:
-        scores: Values by `SPLIT/NAME`; scores without a split get a column of their own.
+        scores: Values by `SPLIT/NAME`.
         notes: Notes of the task; `SPLIT/NAME_verdict` is printed after the value.
         width: Characters per line; by default those of the terminal.
 
@@ -67,14 +67,7 @@ _SHORT_PRECISIONS = {"None", "32", "16", "bf16"}  # as Lightning abbreviates the
 
 
 def check_trainer(options: Any, *, fitting: bool) -> None:
-    """Refuse invalid trainer options, with the accepted values in the message.
-
-    Args:
-        options: Section `trainer` of a config.
-        fitting: Whether the command is `fit`; scoring ignores some options.
-
-    Raises:
-        ValueError: If an option is invalid; the message names the first one.
+    """Refuse invalid trainer options, with the accepted values; scoring ignores some of them.
 
     Example:
         >>> from types import SimpleNamespace
@@ -128,7 +121,7 @@ def _check_devices(devices: str, accelerator: str) -> None:
 def _check_strategy(strategy: Any, precision: str) -> None:
     """Refuse strategies that shard the weights of a model, other than `fsdp2`."""
     name = str(getattr(strategy, "class_path", strategy))
-    if _is_fsdp2(name):
+    if name.rpartition(".")[2] in {"fsdp2", "FSDP2Strategy"}:
         if precision in ("16-mixed", "16"):
             raise ValueError(
                 f"trainer.precision must be 32-true or bf16-mixed with fsdp2, got {precision}: the "
@@ -141,8 +134,3 @@ def _check_strategy(strategy: Any, precision: str) -> None:
             f"trainer.strategy must be ddp, or fsdp2 to shard the weights, got {name}: its "
             "checkpoints, averages and gradients are not those of one process"
         )
-
-
-def _is_fsdp2(name: str) -> bool:
-    """Return whether a strategy is that of visattn, by its name or its class."""
-    return name.rpartition(".")[2] in {"fsdp2", "FSDP2Strategy"}

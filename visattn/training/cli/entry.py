@@ -60,14 +60,7 @@ _CHECKPOINTS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print help and usage errors; pass everything else to the training command line.
-
-    Args:
-        argv: `fit`, `validate` or `test`, and its arguments.
-
-    Raises:
-        FileNotFoundError: If the run lacks its config or its checkpoint.
-        ValueError: If `--run` names a folder with several runs.
+    """Print help and usage errors of `fit`, `validate` and `test`; pass on everything else.
 
     Example:
         >>> main(["fit", "--help"])  # doctest: +ELLIPSIS
@@ -101,10 +94,10 @@ def help_text(command: str) -> str:
         >>> "beside its controls" in help_text("test")
         True
     """
-    kind = "fit" if command == "fit" else "score"
+    purpose = "fit" if command == "fit" else "score"
     return _HELP.format(
         usage=(_FIT if command == "fit" else _SCORE).format(command=command),
         purpose=_PURPOSES[command],
-        run=_RUNS[kind],
-        checkpoint=_CHECKPOINTS[kind],
+        run=_RUNS[purpose],
+        checkpoint=_CHECKPOINTS[purpose],
     )

@@ -87,15 +87,13 @@ def main(
 ) -> int:
     """Train, validate or test as the command line and its YAML files say.
 
-    Args:
-        argv: `fit`, `validate` or `test`, and its arguments.
-        cli_class: Class of the command line; `TrainingCLI` by default.
-        dry_run: Whether to process one batch of each split and write nothing.
+    A dry run processes one batch of each split and writes nothing.
     """
     configure_jsonargparse()
     silence_lightning()
     # LightningCLI warns if it gets arguments; child processes are started with those of sys.argv.
-    previous, sys.argv = sys.argv, [sys.argv[0], *argv]
+    previous = sys.argv
+    sys.argv = [sys.argv[0], *argv]
     try:
         with report_lost_peers(), report_user_errors():
             (cli_class or TrainingCLI)(
@@ -138,9 +136,6 @@ class TrainingCLI(LightningCLI):
     """LightningCLI with one folder per run: checkpoints are resumed exactly, never overwritten.
 
     Settings come from the config and the command line only, not from the checkpoint.
-
-    Args:
-        dry_run: Whether to process one batch of each split and write nothing.
     """
 
     run_dir: Path
@@ -164,8 +159,8 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add `OPTIONS`, and pass the facts of the data module to the task."""
-        for name, (kind, default, text) in OPTIONS.items():
-            parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+        for name, (value_type, default, text) in OPTIONS.items():
+            parser.add_argument(f"--{name}", type=value_type, default=default, help=text)
         parser.link_arguments("data.data_info", "model.init_args.data_info", apply_on="instantiate")
 
     def _parse_ckpt_path(self) -> None:
@@ -348,8 +343,7 @@ class TrainingCLI(LightningCLI):
             torch.set_float32_matmul_precision(config.float32_matmul_precision)
         if isinstance(trainer.strategy, FSDP2Strategy):
             compiled = config.compile != "no"
-            ordered = config.channels_last
-            check_shardable(self.model, compiled=compiled, channels_last=ordered)
+            check_shardable(self.model, compiled=compiled, channels_last=config.channels_last)
         configure_strategy(
             trainer.strategy,
             timeout=config.timeout,
@@ -366,7 +360,8 @@ class TrainingCLI(LightningCLI):
 
     def _checkpoints(self) -> list[Callback]:
         check_monitor(self.model)
-        config, (monitor, mode) = self.config_init["fit"], self.model.monitor
+        config = self.config_init["fit"]
+        monitor, mode = self.model.monitor
         folder = self.run_dir / "checkpoints"
         best = BestCheckpoint(folder, monitor=monitor, mode=mode)
         last = LastCheckpoint(folder, steps=config.save_steps, minutes=config.save_minutes)
@@ -381,7 +376,7 @@ class TrainingCLI(LightningCLI):
             return
         print_text(f"run: {self.run_dir}")
         callbacks = self.trainer.checkpoint_callbacks
-        best = next((each for each in callbacks if isinstance(each, BestCheckpoint)), None)
+        best = next((own for own in callbacks if isinstance(own, BestCheckpoint)), None)
         if best is not None and best.best_model_path:
             score = f"{best.monitor} {float(best.best_model_score or 0):.4f}"
             print_text(f"best checkpoint ({score}): {best.best_model_path}")

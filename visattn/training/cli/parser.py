@@ -54,9 +54,6 @@ def configure_jsonargparse() -> None:
     Configs import only from `TRUSTED_MODULES` and the modules in `VISATTN_TRUST_MODULES`; they are
     local files that pass `check_yaml`; where any value is accepted, a class path stays a text.
 
-    Raises:
-        ValueError: If the environment variable holds something that is not a module name.
-
     Example:
         >>> getfixture("monkeypatch").setenv("VISATTN_TRUST_MODULES", "my_blocks, my_tasks")
         >>> configure_jsonargparse()
@@ -74,11 +71,9 @@ def configure_jsonargparse() -> None:
     )
     set_loader("yaml", _load_yaml, (yaml.YAMLError,))
     # Defaults of Lightning that are members of an enumeration, such as the interval of Timer.
-    yaml.SafeDumper.add_multi_representer(Enum, _represent_text)
-
-
-def _represent_text(dumper: yaml.SafeDumper, member: Enum) -> yaml.Node:
-    return dumper.represent_str(str(member.value))
+    yaml.SafeDumper.add_multi_representer(
+        Enum, lambda dumper, member: dumper.represent_str(str(member.value))
+    )
 
 
 def _load_yaml(text: str, *, own_task: bool = True) -> Any:
@@ -132,8 +127,8 @@ class Parser(LightningArgumentParser):
 
 def _has_config_key(config: Any) -> bool:
     """Return whether a config names another one, whose content errors would show."""
-    parts = [config, *config.values()] if isinstance(config, dict) else []
-    return any(isinstance(part, dict) and "config" in part for part in parts)
+    sections = [config, *config.values()] if isinstance(config, dict) else []
+    return any(isinstance(section, dict) and "config" in section for section in sections)
 
 
 @contextmanager
@@ -173,11 +168,8 @@ def report_user_errors() -> Iterator[None]:
 def format_error(message: str, *, options: Sequence[str] = ()) -> str:
     """Return a parser error in one line for an unknown name, with the closest known name.
 
-    Of a value that fits none of several types, the types that were tried are left out.
-
-    Args:
-        message: Message of the parser.
-        options: Options of the command line.
+    Of a value that fits none of several types, the types that were tried are left out. `options`
+    are those of the command line.
 
     Example:
         >>> format_error('Parser key "encoder": Expected a dot import path string: SmalEncoder')
@@ -227,8 +219,9 @@ def _options(known: type[Any]) -> Iterator[str]:
     """Yield the options of a class, with those that it passes on to its bases."""
     for base in known.__mro__[:-1]:
         if "__init__" in vars(base):
-            parameters = list(inspect.signature(base.__init__).parameters.values())
-            yield from (each.name for each in parameters[1:] if each.kind != each.VAR_KEYWORD)
+            _, *parameters = inspect.signature(base.__init__).parameters.values()
+            named = (own for own in parameters if own.kind != inspect.Parameter.VAR_KEYWORD)
+            yield from (parameter.name for parameter in named)
 
 
 def _config_classes() -> list[type[Any]]:

@@ -24,11 +24,9 @@ _ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)})(?=[.=]|
 
 
 def rename_config(config: Any, *, own_task: bool = True) -> Any:
-    """Return a config with today's names of options and classes.
+    """Return the content of a YAML file with today's names of options and classes.
 
-    Args:
-        config: Content of a YAML file, or a part of it.
-        own_task: Whether a model without a class, which another config names, is one of visattn.
+    `own_task` says whether a model without a class, which another config names, is one of visattn.
 
     Example:
         >>> rename_config({"class_path": "CaptioningTask", "init_args": {"warmup_steps": 3}})
@@ -76,11 +74,7 @@ def _nest(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[str]:
-    """Return command-line arguments with today's names of the options of a task.
-
-    Args:
-        arguments: Command-line arguments.
-        configs: Contents of the configs, of which the last one with a task counts.
+    """Return command-line arguments with today's names of the options of a task of visattn.
 
     Example:
         >>> rename_arguments(["--model.optimizer.lr=0.1", "--model.warmup_steps", "3"], [])
@@ -88,15 +82,16 @@ def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[s
     """
     if not is_own_task(arguments, configs):
         return list(arguments)
-    return [_ARGUMENT.sub(lambda match: f"--model.{OPTIONS[match[1]]}", each) for each in arguments]
+    return [
+        _ARGUMENT.sub(lambda match: f"--model.{OPTIONS[match[1]]}", argument)
+        for argument in arguments
+    ]
 
 
 def is_own_task(arguments: Sequence[str], configs: Sequence[Any]) -> bool:
     """Return whether a command line trains a task of visattn; also if it names none.
 
-    Args:
-        arguments: Command-line arguments.
-        configs: Contents of the configs, of which the last one with a task counts.
+    Of the contents of the configs, the last one with a task counts.
 
     Example:
         >>> is_own_task(["--model=mine.MyTask"], [{"model": {"class_path": "CaptioningTask"}}])

@@ -22,11 +22,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_config(path: Path) -> str:
-    """Return the text of a config file after checking it.
-
-    Raises:
-        ValueError: If the file is not UTF-8, or as `check_yaml` says.
-    """
+    """Return the text of a config file after checking it."""
     with path.open("rb") as file:
         content = file.read(MAX_LENGTH + 1)
     try:
@@ -39,13 +35,6 @@ def read_config(path: Path) -> str:
 
 def check_yaml(text: str, *, source: str) -> None:
     r"""Refuse YAML that is too large or deep, repeats a key, or holds a tag that is not plain.
-
-    Args:
-        text: One YAML document.
-        source: Name of the document in error messages.
-
-    Raises:
-        ValueError: With the line of the first fault.
 
     Example:
         >>> check_yaml("data:\n  seed: 3\n  seed: 5\n", source="twice.yaml")

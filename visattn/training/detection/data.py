@@ -6,6 +6,7 @@ from typing import Any
 
 from visattn.data.augment.images import AugmentationSpec
 from visattn.data.augment.joint import JointTransforms
+from visattn.data.loading.loader import OnError
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.detection import (
     AnnotatedObjects,
@@ -92,6 +93,8 @@ class CocoDetectionDataModule(DetectionDataModule):
         test_images: Folder of the test photos.
         resize_mode: How a photo is resized to the input of the network: `pad` adds margins,
             `squash` ignores the aspect ratio, `crop` takes the center crop.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
         batch_size: Photos per training batch and process.
         options: Options of `DetectionDataModule`.
     """
@@ -106,6 +109,7 @@ class CocoDetectionDataModule(DetectionDataModule):
         val_images: str | None = None,
         test_images: str | None = None,
         resize_mode: ResizeMode = "pad",
+        on_error: OnError = "raise",
         batch_size: int = 16,
         **options: Any,
     ) -> None:
@@ -116,6 +120,7 @@ class CocoDetectionDataModule(DetectionDataModule):
             "test": (test, test_images) if test else (val, val_images),
         }
         self.resize_mode = resize_mode
+        self.on_error = on_error
         self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
         names = {name for image in self._read("train") for name in image.categories}
         self.class_names = tuple(sorted(names))
@@ -148,12 +153,14 @@ class CocoDetectionDataModule(DetectionDataModule):
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
         """Return the photos of a split, resized to the input of the network."""
+        images = self._read(split)
         return AnnotatedObjects(
-            self._read(split),
+            images,
             self.class_names,
             self.resize,
             transforms=self.transforms_of(split),
             seed=self.seed,
+            fallback=self.read_fallback(split, len(images), lambda index: images[index].path),
         )
 
     def _read(self, split: Split) -> list[AnnotatedImage]:

@@ -15,7 +15,8 @@ from visattn.models.detr import BoxPrediction, ClassProbability, DetrOutput
 from visattn.results.kinds import NO_OBJECT
 from visattn.training.distributed.reduce import all_reduce_mean
 
-_ALPHA, _GAMMA = 0.25, 2.0  # of the focal loss
+_ALPHA = 0.25  # of the focal loss
+_GAMMA = 2.0
 
 
 class Matches(NamedTuple):
@@ -34,12 +35,7 @@ class SetCriterion:
     The same weights apply to the terms of the matching cost and of the loss. The sums are divided
     by the number of objects in the batch, over all processes, and added over the decoder layers.
 
-    Args:
-        class_probability: `sigmoid` for the focal loss, `softmax` for cross-entropy.
-        class_weight: Weight of classification.
-        l1_weight: Weight of the L1 distance of center and size.
-        giou_weight: Weight of one minus the generalized IoU.
-        no_object_weight: Weight of "no object" in the cross-entropy.
+    `sigmoid` has the focal loss, `softmax` cross-entropy. For the weights see `DetectionTask`.
 
     Example:
         >>> criterion = SetCriterion("sigmoid")
@@ -65,19 +61,17 @@ class SetCriterion:
     ) -> dict[str, Float[Tensor, ""]]:
         """Return the weighted losses of all predictions: `class`, `l1` and `giou`.
 
-        Args:
-            output: Predictions of all layers.
-            labels: True classes; `NO_OBJECT` for padding.
-            boxes: True boxes: center x, center y, width, height, relative to the image.
+        Padding has the label `NO_OBJECT`. Boxes are center x, center y, width and height, relative
+        to the image.
         """
-        parts = [self.matched_losses(output.layers, labels, boxes)]
+        terms = [self.matched_losses(output.layers, labels, boxes)]
         if output.proposals is not None:
-            proposals = BoxPrediction(*(part[None] for part in output.proposals))
-            parts.append(self.matched_losses(proposals, labels, boxes))
+            proposals = BoxPrediction(output.proposals.logits[None], output.proposals.boxes[None])
+            terms.append(self.matched_losses(proposals, labels, boxes))
         if output.denoising is not None:
             prediction, known, true = denoising_pairs(output.denoising, labels, boxes)
-            parts.append(self.matched_losses(prediction, known, true, identity=True))
-        return {name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]}
+            terms.append(self.matched_losses(prediction, known, true, identity=True))
+        return {name: torch.stack([term[name] for term in terms]).sum() for name in terms[0]}
 
     @torch.no_grad()
     def match(
@@ -138,13 +132,9 @@ class SetCriterion:
         *,
         identity: bool = False,
     ) -> dict[str, Float[Tensor, ""]]:
-        """Return the weighted losses of some predictions, added over the layers.
+        """Return the weighted losses of predictions, added over the layers, their first axis.
 
-        Args:
-            layers: Predictions; the first axis is the layer.
-            labels: True classes; `NO_OBJECT` for padding.
-            boxes: True boxes.
-            identity: Whether query i belongs to object i; otherwise they are matched.
+        With `identity`, query i belongs to object i; otherwise they are matched.
         """
         matches = identity_matches(layers) if identity else self.match(layers, labels, boxes)
         at = (matches.layer, matches.image, matches.query)
@@ -153,9 +143,10 @@ class SetCriterion:
         classes = torch.full(layers.logits.shape[:3], NO_OBJECT, device=labels.device)
         classes[at] = labels[matches.image, matches.object]
         giou = generalized_box_iou(center_to_corners(predicted), center_to_corners(true))
-        count = (labels != NO_OBJECT).sum().clamp(min=1)
+        num_objects = (labels != NO_OBJECT).sum()
+        count = num_objects.clamp(min=1)
         # DDP averages gradients, so the sums are divided by the mean number of objects per process.
-        total = all_reduce_mean((labels != NO_OBJECT).sum().float()).clamp(min=1)
+        total = all_reduce_mean(num_objects.float()).clamp(min=1)
         class_loss = self._class_loss(layers.logits.float(), classes, count)
         return {
             "class": self.class_weight * class_loss / total,
@@ -197,13 +188,7 @@ def identity_matches(layers: BoxPrediction) -> Matches:
 def denoising_pairs(
     denoising: BoxPrediction, labels: Int[Tensor, "b m"], boxes: Float[Tensor, "b m 4"]
 ) -> tuple[BoxPrediction, Int[Tensor, "1 p"], Float[Tensor, "1 p 4"]]:
-    """Return the predictions of denoising queries without padding, and the object of each.
-
-    Args:
-        denoising: Predictions of all groups.
-        labels: True classes; `NO_OBJECT` for padding.
-        boxes: True boxes.
-    """
+    """Return the predictions of denoising queries without padding, and the object of each."""
     groups = denoising.logits.shape[2] // labels.shape[1]
     # Indexing by a mask joins all images to a single one, in which query i belongs to object i and
     # no padding is left.
@@ -211,5 +196,6 @@ def denoising_pairs(
     prediction = BoxPrediction(
         denoising.logits[:, real].unsqueeze(1), denoising.boxes[:, real].unsqueeze(1)
     )
-    repeated = labels.repeat(1, groups)[real], boxes.repeat(1, groups, 1)[real]
-    return prediction, repeated[0][None], repeated[1][None]
+    known = labels.repeat(1, groups)[real]
+    true = boxes.repeat(1, groups, 1)[real]
+    return prediction, known[None], true[None]

@@ -14,7 +14,8 @@ from visattn.models.detr import PredictedObjects
 
 DETECTION_METRICS = ("AP", "AP50", "AP75", "AR100", "loss")
 """Metrics that validation logs; the test adds those by area, and of query maps."""
-_DETECTED, _TRUE = 7, 8  # columns of the tables
+_DETECTED = 7  # columns of the tables
+_TRUE = 8
 
 
 class DetectionScores(Metric):
@@ -47,7 +48,8 @@ class DetectionScores(Metric):
     def update(self, detections: PredictedObjects, samples: Sequence[DetectionSample]) -> None:
         """Add the detections in images, and what is annotated there."""
         for index, sample in enumerate(samples):
-            image = _image_number(sample.id)
+            # The same on all processes, and 52 bits: float64 holds all integers up to 2^53.
+            image = int.from_bytes(sha256(sample.id.encode()).digest()[:8], "big") >> 12
             boxes = sample.region.geometry.boxes_to_image(detections.boxes[index].cpu().double())
             predicted = (detections.labels[index], detections.scores[index])
             self.detected.append(_table(image, *predicted, *boxes.unbind(1)))
@@ -74,15 +76,9 @@ class DetectionScores(Metric):
         return average_precision(detected, true)
 
 
-def _image_number(name: str) -> int:
-    """Return a number that float64 holds exactly, the same on all processes."""
-    # 52 of 64 bits: float64 holds all integers up to 2^53.
-    return int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 12
-
-
 def _table(image: int, *columns: Tensor) -> Float[Tensor, "n c"]:
-    parts = [column.detach().cpu().double() for column in columns]
-    return torch.stack([torch.full_like(parts[0], image), *parts], 1)
+    values = [column.detach().cpu().double() for column in columns]
+    return torch.stack([torch.full_like(values[0], image), *values], 1)
 
 
 def _rows(tables: list[Tensor] | Tensor, width: int) -> Float[Tensor, "n {width}"]:

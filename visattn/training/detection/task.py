@@ -121,7 +121,8 @@ class DetectionTask(Task):
     def _update_map_scores(self, batch: DetectionBatch, evaluation: "DetectionEvaluation") -> None:
         """Score the map of each object's query on the object, and on the next object."""
         attention = detector_attention(self.model, batch.images)
-        layers = BoxPrediction(*(part[None] for part in attention.prediction))
+        prediction = attention.prediction
+        layers = BoxPrediction(prediction.logits[None], prediction.boxes[None])
         matches = self.criterion.match(layers, batch.labels, batch.boxes)
         for index, sample in enumerate(batch.samples):
             own = matches.image == index
@@ -134,11 +135,7 @@ class DetectionTask(Task):
 
 
 class DetectionEvaluation(Evaluation):
-    """Average precision and loss of a split, and the scores of the maps of queries.
-
-    Args:
-        class_names: Names of the classes.
-    """
+    """Average precision and loss of a split, and the scores of the maps of queries."""
 
     names = DETECTION_METRICS
     complete = False

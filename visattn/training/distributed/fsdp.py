@@ -31,10 +31,6 @@ class FSDP2Strategy(ModelParallelStrategy):
     Lightning's `ModelParallelStrategy` also splits single layers (tensor parallelism) and leaves
     checkpoints to pickle. Here a checkpoint is a file that any number of processes resumes from,
     and that `visattn overlay` and `visattn export` read.
-
-    Args:
-        process_group_backend: Backend of `torch.distributed`; None for that of the device.
-        timeout: How long processes wait for each other.
     """
 
     def __init__(
@@ -95,14 +91,6 @@ StrategyRegistry.register("fsdp2", FSDP2Strategy, description="FSDP2 over all pr
 def check_shardable(task: Any, *, compiled: bool = False, channels_last: bool = False) -> None:
     """Refuse a task that cannot be trained with FSDP2.
 
-    Args:
-        task: The task.
-        compiled: Whether its forward pass is compiled.
-        channels_last: Whether its weights are in channels-last order.
-
-    Raises:
-        ValueError: With what cannot be sharded.
-
     Example:
         >>> check_shardable(nn.ReLU())
         Traceback (most recent call last):
@@ -152,18 +140,16 @@ def _is_layer(module: nn.Module) -> bool:
     if isinstance(module, _CONTAINERS) or not list(module.children()):
         return False
     # Where stages hold blocks in a list, the blocks are the layers, and not the stages.
-    inner = (part for part in module.modules() if isinstance(part, _CONTAINERS))
-    nested = any(_is_layer(child) for part in inner for child in part.children())
+    containers = (inner for inner in module.modules() if isinstance(inner, _CONTAINERS))
+    nested = any(_is_layer(child) for container in containers for child in container.children())
     return not nested and any(True for _ in module.parameters())
 
 
 def shard_model(model: nn.Module, mesh: DeviceMesh, forward: str) -> None:
     """Shard the layers of a network, and the rest of it, in place.
 
-    Args:
-        model: The network; it is moved to the device of the mesh, layer by layer.
-        mesh: Mesh of all processes, of one dimension.
-        forward: Method of the network that training calls beside `forward`.
+    It is moved to the device of the mesh, layer by layer. `forward` is the method that training
+    calls beside the one of this name.
     """
     for layer in repeated_layers(model):
         fully_shard(layer, mesh=mesh)
@@ -204,11 +190,7 @@ def all_shards_finite(tensors: list[Tensor]) -> bool:
 def gather_state(state: Any, *, keep: bool) -> Any:
     """Return nested mappings and lists with whole tensors, on the CPU where they were sharded.
 
-    All processes call this alike.
-
-    Args:
-        state: A state dict.
-        keep: Whether this process needs the result; the others get an empty one.
+    All processes call this alike; those that do not `keep` the result get an empty one.
 
     Example:
         >>> gather_state({"weights": [torch.ones(1)], "step": 7}, keep=True)
@@ -219,11 +201,11 @@ def gather_state(state: Any, *, keep: bool) -> Any:
         whole = cast("DTensor", state.detach()).full_tensor()
         return whole.cpu() if keep else None
     if isinstance(state, Mapping):
-        items = [(name, gather_state(part, keep=keep)) for name, part in state.items()]
+        items = [(name, gather_state(value, keep=keep)) for name, value in state.items()]
         return dict(items) if keep else {}
     if isinstance(state, list | tuple):
-        parts = [gather_state(part, keep=keep) for part in state]
-        return type(state)(parts) if keep else []
+        values = [gather_state(value, keep=keep) for value in state]
+        return type(state)(values) if keep else []
     return state
 
 

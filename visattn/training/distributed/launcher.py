@@ -48,9 +48,6 @@ def report_lost_peers() -> Iterator[None]:
 
     After any error the processes started here are ended.
 
-    Raises:
-        ConnectionError: If a process was lost.
-
     Example:
         >>> with report_lost_peers():
         ...     pass
@@ -131,15 +128,9 @@ _children: list[subprocess.Popen[bytes]] = []
 def configure_strategy(
     strategy: Strategy, *, timeout: float = TIMEOUT, find_unused_parameters: bool = False
 ) -> None:
-    """Set the time-out and the launcher of DDP and FSDP2; other strategies stay as they are.
+    """Set the time-out, in seconds, and the launcher of DDP and FSDP2, but not of others.
 
-    Args:
-        strategy: Strategy of a trainer that has not started; a time-out of its own is kept.
-        timeout: Seconds that processes wait for each other: at least 1, less than 10 million.
-        find_unused_parameters: Whether some steps leave out some parameters, as DDP has to know.
-
-    Raises:
-        ValueError: If the time-out is out of range.
+    A time-out of their own is kept. DDP has to know whether steps leave out parameters.
 
     Example:
         >>> strategy = DDPStrategy()
@@ -197,11 +188,7 @@ def failed_child() -> str:
 
 
 def terminate_children(seconds: float = 10.0) -> None:
-    """Wait for the processes started here to end, and kill those that do not.
-
-    Args:
-        seconds: Time to end by themselves.
-    """
+    """Wait for the processes started here to end, and kill those that do not."""
     deadline = time.monotonic() + seconds
     while _children:
         child = _children.pop()

@@ -18,11 +18,7 @@ _SAMPLE_STREAM = 2**32  # in place of the rank, so that these numbers differ fro
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
     """Seed PyTorch on the CPU and on a device, so that a resumed run draws the same numbers.
 
-    Args:
-        seed: Seed of the run.
-        step: Index of the training batch in the run.
-        rank: Rank of the process; each draws different numbers.
-        device: Device of the model.
+    The step is the index of the training batch in the run; each rank draws different numbers.
 
     Example:
         >>> seed_step(3, 7, 0, torch.device("cpu"))
@@ -42,13 +38,6 @@ class StepGenerator:
 
     Each process draws for the samples of all processes and keeps its own: of w processes, process
     r has samples r, r + w, r + 2w, ... of a single process.
-
-    Args:
-        seed: Seed of the run.
-        step: Index of the training batch in the run.
-        device: Device of the model.
-        rank: Rank of this process.
-        world_size: Number of processes.
 
     Example:
         >>> single = StepGenerator(0, 7, torch.device("cpu")).rand(4)
@@ -108,10 +97,6 @@ def ddp_loss_scale(count: int | Tensor, device: torch.device) -> float | Float[T
 
     DDP averages gradients over processes with equal weights, although their losses are means over
     different numbers of words or samples. The factor is `count * world_size / total count`.
-
-    Args:
-        count: Number of values in the mean of this process.
-        device: Device for communication.
 
     Example:
         >>> ddp_loss_scale(3, torch.device("cpu"))
@@ -213,10 +198,8 @@ class GradientAccumulation:
     def weigh(self, loss: Float[Tensor, ""], count: int, num_batches: int) -> Float[Tensor, ""]:
         """Return the loss of a batch, weighted by its size; unchanged without accumulation.
 
-        Args:
-            loss: Mean loss of the batch, over all processes if DDP averages its gradient.
-            count: Number of values in the mean of this process.
-            num_batches: Batches per optimizer step, by which Lightning divides each loss.
+        The loss is the mean over all processes, the count that of this one. Lightning divides each
+        loss by the number of batches per optimizer step.
         """
         if num_batches == 1:
             return loss
@@ -233,11 +216,7 @@ class GradientAccumulation:
 
     @torch.no_grad()
     def normalize(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the weights of the batches since the last step.
-
-        Args:
-            optimizer: Its parameters have the accumulated gradients.
-        """
+        """Divide the gradients by the weights of the batches since the last step."""
         if not self._counts:
             return
         factor = self._num_batches * self._counts[0] / sum(self._counts)

@@ -36,14 +36,8 @@ def supervised_rollout(
     """Return rollouts whose glimpses lie around the centers of the objects, and these centers.
 
     The core gets no gradient from the policy, since the locations of objects would outweigh what
-    it learns about their classes.
-
-    Args:
-        model: The model.
-        images: Normalized images.
-        batch: The batch that they come from.
-        noise: Noise of each location of m rollouts per image, in units of the standard deviation
-            of the policy.
+    it learns about their classes. The noise of the locations is in units of the standard deviation
+    of the policy.
 
     Raises:
         TypeError: If the batch does not know the centers of the objects.
@@ -63,10 +57,7 @@ def supervised_policy_loss(
 ) -> Float[Tensor, ""]:
     """Return the negative log-density of known locations under the policy, in nats per rollout.
 
-    Args:
-        rollout: Rollouts whose samples lie near the locations.
-        locations: Where each glimpse should lie; the last ones belong to the actions.
-        policy_std: Standard deviation of the policy, a constant here.
+    The last locations belong to the actions. The standard deviation is a constant here.
     """
     num_actions = rollout.policy_means.shape[2]
     targets = locations[:, None, locations.shape[1] - num_actions :]
@@ -78,9 +69,6 @@ def supervised_policy_loss(
 
 class ErrorPerGlimpse(Metric):
     """The error rate after each glimpse, of the label that the glimpse is to read.
-
-    Args:
-        num_glimpses: Glimpses per image.
 
     Example:
         >>> errors = ErrorPerGlimpse(2)
@@ -180,21 +168,12 @@ class GlimpseEvaluator:
             )
 
     def location_sources(self, *, centered: bool = False) -> tuple[str, ...]:
-        """Return the sources of locations, the greedy policy first.
-
-        Args:
-            centered: Whether the centers of the objects are known, so that the policy can start
-                there.
-        """
+        """Return the sources of locations; `centered` needs known centers of the objects."""
         sampled = ("sampled", "averaged") if self.num_samples else ()
         return ("greedy", "random", "raster", *(["centered"] if centered else []), *sampled)
 
     def error_name(self, source: str, num_glimpses: int = 0) -> str:
         """Return the metric name of the error with a source of locations.
-
-        Args:
-            source: One of `location_sources`.
-            num_glimpses: Glimpses per image.
 
         Example:
             >>> GlimpseEvaluator().error_name("greedy")
@@ -215,16 +194,9 @@ class GlimpseEvaluator:
     ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
         """Yield each source of locations with the logits after each glimpse.
 
-        Args:
-            model: The model.
-            images: Images as uint8.
-            indices: Indices of the images in the whole split.
-            centers: Centers of the objects, x and y in [-1, 1], for the source `centered`: the
-                first location of the greedy policy, or all locations. Without them the source is
-                left out.
-
-        Raises:
-            ValueError: If the images do not fit the model, or a location is not finite.
+        `indices` are those of the images in the whole split; `centers`, x and y in [-1, 1], the
+        first location of the greedy policy, or all locations, of the source `centered`, which is
+        left out without them.
         """
         inputs = model.normalize(images)
         num_glimpses = model.num_glimpses
@@ -247,7 +219,7 @@ class GlimpseEvaluator:
             name = "init_locations" if centers.ndim == 2 else "locations"
             yield "centered", _logits(model, inputs, **{name: centers.to(inputs)})
         if self.num_samples:
-            logits = torch.stack([_sampled_logits(model, inputs, part) for part in uniforms[2:]])
+            logits = torch.stack([_sampled_logits(model, inputs, own) for own in uniforms[2:]])
             yield "sampled", logits[0]
             yield "averaged", logits.softmax(-1).mean(0)
 
@@ -255,9 +227,7 @@ class GlimpseEvaluator:
 class GlimpseEvaluation(Evaluation):
     """Errors of a split for each source of locations, after each glimpse and at the end.
 
-    Args:
-        model: The model.
-        evaluators: Those of `fit`, `validate` and `test`.
+    There is an evaluator for each of `fit`, `validate` and `test`.
     """
 
     def __init__(self, model: GlimpseModel, evaluators: Mapping[str, GlimpseEvaluator]) -> None:

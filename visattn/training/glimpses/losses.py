@@ -40,13 +40,6 @@ def label_sequences(labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b s"]:
 def label_per_glimpse(labels: Int[Tensor, "b ..."], num_glimpses: int) -> Int[Tensor, "b t"]:
     """Return the label that each glimpse is to read; all labels take equally many glimpses.
 
-    Args:
-        labels: True class of each image, or its sequence of true classes.
-        num_glimpses: Number of glimpses.
-
-    Raises:
-        ValueError: If the number of glimpses is not a multiple of the number of labels.
-
     Example:
         >>> label_per_glimpse(torch.tensor([[7, 2]]), 4)
         tensor([[7, 7, 2, 2]])
@@ -66,12 +59,7 @@ def true_class_log_prob(
     """Return the log-probability of the true class before all glimpses and after each, in nats.
 
     Before the first glimpse all classes are equally probable. Of a sequence, the true class is that
-    of the label that the glimpse is to read.
-
-    Args:
-        logits: Class logits after each glimpse.
-        labels: True classes, or sequences of them padded with `IGNORE_LABEL`, for which the result
-            is 0.
+    of the label that the glimpse is to read; the result of padding (`IGNORE_LABEL`) is 0.
 
     Example:
         >>> true_class_log_prob(torch.zeros(1, 1, 2, 4), torch.tensor([3])).exp()
@@ -113,13 +101,8 @@ def rewarded_actions(
     """Return which actions can still earn a reward.
 
     These are the actions that lead to glimpses at an existing label with no earlier label misread.
-    All others must have no gradient. Whether an action counts is decided before it is taken.
-
-    Args:
-        logits: Class logits after each glimpse; a label is read after the last of its glimpses.
-        labels: True classes, or sequences of them padded with `IGNORE_LABEL`.
-        num_actions: As for `classification_rewards`.
-        stop_at_error: Whether a misread label ends the rewards.
+    All others must have no gradient. Whether an action counts is decided before it is taken. For
+    the arguments see `classification_rewards`.
 
     Example:
         >>> logits = torch.tensor([[[[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [9.0, 0.0]]]])
@@ -234,15 +217,8 @@ class GlimpseLosses:
 class GlimpseLossOptions:
     """How rewards become losses, and what each loss counts.
 
-    Args:
-        leave_one_out_baseline: Also subtract the mean over the other rollouts of the image.
-        reward: As in `visattn.training.glimpses.losses.classification_rewards`.
-        normalize_advantages: Divide the advantages by their standard deviation over all processes.
-        policy_loss_weight: Weight of the policy loss.
-        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
-            the last glimpse of each label.
-        label_smoothing: Label smoothing of the cross-entropy.
-        entropy_weight: Weight of the policy's entropy, if there are actions.
+    With `leave_one_out_baseline` the mean over the other rollouts of the image is subtracted too.
+    For the other options see `GlimpseTask`.
     """
 
     leave_one_out_baseline: bool = False
@@ -268,13 +244,8 @@ def compute_glimpse_losses(
     misread label, whose reward is 0 whatever they are, have no gradient, unless the reward is the
     log-probability.
 
-    Args:
-        rollout: The rollouts, with samples of the policy.
-        labels: True classes, or sequences of them padded with -100.
-        options: Options of the losses; their defaults if None.
-        policy_std: Standard deviation of the policy.
-        baseline: Expected reward: a constant, a learned baseline, or none. It must not depend on
-            the action or on anything after it.
+    The baseline, the expected reward, is a constant, learned, or none. It must not depend on the
+    action or on anything after it.
 
     Raises:
         ValueError: If `leave_one_out_baseline` is set and there is a single rollout per image.
@@ -321,28 +292,20 @@ def compute_glimpse_losses(
 def total_cross_entropy(
     logits: Float[Tensor, "b t k"], labels: Int[Tensor, "b ..."]
 ) -> tuple[Float[Tensor, ""], int]:
-    """Return the summed cross-entropy of all labels after the last of their glimpses.
+    """Return the summed cross-entropy, in nats, of all labels after their last glimpse, and count.
 
-    Args:
-        logits: Class logits after each glimpse.
-        labels: True classes, or sequences of them padded with -100.
-
-    Returns:
-        The sum in nats, and the number of labels.
+    Padding is left out of both.
     """
-    targets = label_sequences(labels)
-    step = logits.shape[1] // targets.shape[1]
-    read, targets = logits[:, step - 1 :: step].flatten(0, 1), targets.flatten()
+    sequences = label_sequences(labels)
+    step = logits.shape[1] // sequences.shape[1]
+    read = logits[:, step - 1 :: step].flatten(0, 1)
+    targets = sequences.flatten()
     total = cross_entropy(read, targets, reduction="sum", ignore_index=IGNORE_LABEL)
     return total, int((targets != IGNORE_LABEL).sum())
 
 
 def label_targets(model: GlimpseModel, labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b ..."]:
     """Return the labels that a model is to read: with its end class after each sequence.
-
-    Args:
-        model: The model.
-        labels: True classes, or sequences of them padded with -100.
 
     Raises:
         ValueError: If sequences have different lengths and the model has no end class.
@@ -361,15 +324,7 @@ def label_targets(model: GlimpseModel, labels: Int[Tensor, "b ..."]) -> Int[Tens
 
 
 def check_num_labels(model: GlimpseModel, max_length: int) -> None:
-    """Check that a model reads as many labels as the data have.
-
-    Args:
-        model: The model.
-        max_length: Largest number of labels per image.
-
-    Raises:
-        ValueError: If it reads another number of labels.
-    """
+    """Refuse a model that reads another number of labels per image than the data have."""
     num_labels = model.num_labels - (model.end_class is not None)
     if num_labels != max_length:
         raise ValueError(

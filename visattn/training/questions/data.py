@@ -85,21 +85,6 @@ class QuestionDataModule(DataModule):
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
         """Return the images of a split with their questions."""
 
-    def erasures(
-        self, batch: QuestionBatch, erased: Erased
-    ) -> tuple[list[int], QuestionBatch | None]:
-        """Return questions about images without one of their objects, as a control.
-
-        Args:
-            batch: Questions about test images.
-            erased: Which object is left out; see `erase_objects`.
-
-        Returns:
-            The rows of the questions in the batch, and the batch of these questions, or None if the
-            objects of these data cannot be left out.
-        """
-        return [], None
-
     def collate_fn(self, split: Split) -> "partial[QuestionBatch]":
         """Return the function that makes a batch of samples."""
         return partial(
@@ -248,7 +233,7 @@ class SceneQuestionsDataModule(DrawnScenesDataModule, QuestionDataModule):
     def erasures(
         self, batch: QuestionBatch, erased: Erased
     ) -> tuple[list[int], QuestionBatch | None]:
-        """Return questions about scenes without one of their objects, as a control."""
+        """Return questions about scenes without one of their objects; see `erase_objects`."""
         if self.blank_images:
             return [], None
         # The rows of a batch are the questions of its images in turn: the first of image i is

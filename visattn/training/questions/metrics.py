@@ -83,13 +83,7 @@ class QuestionScores(Metric):
         available: Float[Tensor, "r k"],
         types: Int[Tensor, " r"],
     ) -> None:
-        """Add answers.
-
-        Args:
-            predictions: Index of the answer of the model.
-            available: Accuracy of each possible answer; see `answer_scores`.
-            types: Index of the type of each question.
-        """
+        """Add answers, given as their index, the accuracy of each answer, and the types."""
         available = available.double()
         self.correct.index_add_(0, types, available.gather(1, predictions[:, None])[:, 0])
         self.count.index_add_(0, types, torch.ones_like(types, dtype=torch.float64))
@@ -118,19 +112,21 @@ class QuestionScores(Metric):
         return {name: value.float() for name, value in values.items()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return accuracy and majority of each type that has questions."""
-        pairs = zip(self.types.items(), self.count.tolist(), strict=True)
-        best = self.available.amax(1).tolist()
+        """Return accuracy and majority of each type that has questions, over all processes."""
+        with self.sync_context():
+            count = self.count.tolist()
+            correct = self.correct.tolist()
+            best = self.available.amax(1).tolist()
         return [
             {
                 "type": name,
                 "group": group,
-                "num_questions": int(count),
-                "accuracy": float(self.correct[index]) / count,
-                "majority": best[index] / count,
+                "num_questions": int(count[index]),
+                "accuracy": correct[index] / count[index],
+                "majority": best[index] / count[index],
             }
-            for index, ((name, group), count) in enumerate(pairs)
-            if count
+            for index, (name, group) in enumerate(self.types.items())
+            if count[index]
         ]
 
     def _of_group(self, amounts: Float[Tensor, " types"], group: str) -> Float[Tensor, ""]:
@@ -209,13 +205,7 @@ class ReferentScores(Metric):
         boxes: Float[Tensor, "r s o 4"],
         types: Int[Tensor, " r"],
     ) -> None:
-        """Add the maps of questions.
-
-        Args:
-            attention: Map of each hop; sums to one.
-            boxes: Boxes of the objects of each step as fractions of the image; zeros for others.
-            types: Index of the type of each question.
-        """
+        """Add the map of each hop, which sums to one, and what `referent_boxes` returns."""
         grid = (attention.shape[-2], attention.shape[-1])
         maps = attention.double()
         for step, step_boxes in enumerate(boxes.double().unbind(1)):
@@ -239,22 +229,22 @@ class ReferentScores(Metric):
         return dict(zip(self.names, values.unbind(), strict=True))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of each type, step and hop that has questions."""
+        """Return the metrics of each type, step and hop that has questions, over all processes."""
+        with self.sync_context():
+            count = self.count.cpu()
+            means = (self.sums / self.count[:, :, None]).cpu()
         return [
             {
                 "type": name,
                 "step": step + 1,
                 "hop": hop + 1,
-                "num_questions": int(self.count[index, step]),
-                **{
-                    metric: float(self.sums[m, index, step, hop] / self.count[index, step])
-                    for m, metric in enumerate(REFERENT_METRICS)
-                },
+                "num_questions": int(count[index, step]),
+                **dict(zip(REFERENT_METRICS, means[:, index, step, hop].tolist(), strict=True)),
             }
             for index, name in enumerate(self.types)
             for step in range(self.num_steps)
             for hop in range(self.num_hops)
-            if self.count[index, step]
+            if count[index, step]
         ]
 
 
@@ -266,11 +256,7 @@ def referent_boxes(
 ) -> Float[Tensor, "r s o 4"]:
     """Return the boxes of the objects of each step as fractions of the image; zeros for others.
 
-    Args:
-        boxes: Boxes of the objects of each image in pixels.
-        referents: Objects of each step of each question.
-        image_indices: Image of each question.
-        size: Height and width of the images in pixels.
+    `boxes` and `size` (height and width) are in pixels.
 
     Example:
         >>> boxes, chosen = torch.tensor([[[2.0, 0.0, 4.0, 4.0]]]), torch.ones(1, 1, 1) > 0

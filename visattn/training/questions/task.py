@@ -19,6 +19,7 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale
 from visattn.training.data_module import InputSpec
+from visattn.training.distributed.reduce import all_gather_union, all_reduce_max, ddp_loss_scale
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.questions.metrics import (
@@ -34,15 +35,11 @@ from visattn.viz.marks import draw_frame
 
 def answer_loss(
     logits: Float[Tensor, "r k"], batch: QuestionBatch, *, label_smoothing: float = 0.0
-) -> Float[Tensor, ""]:
-    """Return the cross-entropy of answers; against soft labels if several people answered.
+) -> tuple[Float[Tensor, ""], int]:
+    """Return the mean cross-entropy of answers, and the number of answers in the mean.
 
-    Questions without an answer that the model knows are left out.
-
-    Args:
-        logits: Logits of the answers.
-        batch: The questions with their answers.
-        label_smoothing: Label smoothing.
+    It is that against soft labels if several people answered. Questions without an answer that the
+    model knows are left out; 0 and 0 if none is left.
     """
     if batch.soft_scores is None:
         targets: Tensor = batch.answers
@@ -53,8 +50,9 @@ def answer_loss(
         known = (totals[:, 0] > 0).nonzero()[:, 0]
     if not len(known):
         # 0 with a graph: DDP waits for the gradients of all processes.
-        return logits.sum() * 0
-    return cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
+        return logits.sum() * 0, 0
+    loss = cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
+    return loss, len(known)
 
 
 def hop_targets(
@@ -68,16 +66,10 @@ def hop_targets(
     Hop k should look at the objects of step k, and hops beyond the last step at those of the last
     step. A cell counts by the object that covers most of it.
 
-    Args:
-        batch: Questions with boxes and referents.
-        grid: Rows and columns of cells.
-        num_hops: Number of hops.
-        boxes_to_cells: Of the model's encoder, which knows where its cells lie.
-
-    Returns:
-        Zeros for questions without referents.
+    The encoder of the model knows where its cells lie. Questions without referents have zeros.
     """
-    boxes, referents = batch.boxes, batch.referents
+    boxes = batch.boxes
+    referents = batch.referents
     if boxes is None or referents is None:
         return torch.zeros(len(batch.answers), num_hops, grid[0] * grid[1])
     height, width = batch.images.shape[2:]
@@ -93,7 +85,11 @@ def hop_targets(
 
 
 CONTROLS = ("other_image", "blank_image")
-ERASURES = ("erased_referent_changed", "erased_distractor_unchanged")
+ERASURES: dict[Erased, str] = {
+    "referent": "erased_referent_changed",
+    "distractor": "erased_distractor_unchanged",
+}
+"""What is erased, and the metric of the images without it."""
 _NUM_ERASED = 128  # images per split in which objects are erased
 _OPTIM = OptimConfig(warmup_steps=100, decay_start=0.5)
 
@@ -192,12 +188,11 @@ class QuestionTask(Task):
         if self.global_step < self.first_steps:
             batch = batch.of_types(self.first_types)
         output = self._answer(batch)
-        loss = answer_loss(output.logits, batch, label_smoothing=self.label_smoothing)
+        loss, count = answer_loss(output.logits, batch, label_smoothing=self.label_smoothing)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(batch.answers))
+        loss = loss * ddp_loss_scale(count, loss.device)
         if self.hop_loss_weight and output.attention is not None and batch.boxes is not None:
-            hop_loss = self._hop_loss(output.attention, batch)
-            self.log("train/hop_loss", hop_loss.detach(), batch_size=len(batch.answers))
-            loss = loss + self.hop_loss_weight * hop_loss
+            loss = loss + self.hop_loss_weight * self._hop_loss(output.attention, batch)
         return loss
 
     def evaluate(self, batch: QuestionBatch, split: str) -> None:
@@ -232,17 +227,16 @@ class QuestionTask(Task):
         """Return the mean loss of the maps of all hops against the objects of their steps."""
         encoder = self.model.encoder
         targets = hop_targets(batch, encoder.grid_size, attention.shape[1], encoder.boxes_to_cells)
-        supervised = targets.sum(-1) > 0
-        return attention_mass_loss(
-            attention.flatten(0, 1), targets.flatten(0, 1), supervised.flatten()
-        )
+        supervised = (targets.sum(-1) > 0).flatten()
+        loss = attention_mass_loss(attention.flatten(0, 1), targets.flatten(0, 1), supervised)
+        self.log("train/hop_loss", loss.detach(), batch_size=len(batch.answers))
+        return loss * ddp_loss_scale(supervised.sum(), loss.device)
 
     def _evaluate(self, batch: QuestionBatch, split: str) -> AnswerOutput:
         evaluation: QuestionEvaluation = self.evaluation(split)
         output = self._answer(batch)
         controls = not self.fitting
-        loss = answer_loss(output.logits, batch)
-        count = len(batch.answers)
+        loss, count = answer_loss(output.logits, batch)
         evaluation.loss.update(loss * count, count)
         types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
         available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
@@ -275,7 +269,7 @@ class QuestionTask(Task):
         if data is None or evaluation.num_erased >= _NUM_ERASED:
             return
         evaluation.num_erased += len(batch.samples)
-        for erased, metric in evaluation.erasures():
+        for erased in ERASURES:
             rows, other = data.erasures(batch, erased)
             if other is None:
                 continue
@@ -285,18 +279,11 @@ class QuestionTask(Task):
             # As it should be: another answer without the referent, the same one without a
             # distractor.
             same = (answers == before) == (erased == "distractor")
-            metric.update((same & correct).sum(), correct.sum())
+            evaluation.erasure(erased).update((same & correct).sum(), correct.sum())
 
 
 class QuestionEvaluation(Evaluation):
-    """Metrics of a split: answers, the loss, referents, and the controls.
-
-    Args:
-        types: Types of questions, with the group of each.
-        num_answers: Number of possible answers.
-        num_steps: Largest number of steps of reasoning.
-        num_hops: Number of maps of the model.
-    """
+    """Metrics of a split: answers, the loss, referents, and the controls."""
 
     def __init__(
         self, types: dict[str, str], num_answers: int, num_steps: int, num_hops: int
@@ -309,8 +296,7 @@ class QuestionEvaluation(Evaluation):
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
         self.heads: ReferentScores | None = None
-        self.erased_referent = WeightedMean()
-        self.erased_distractor = WeightedMean()
+        self.erasures = nn.ModuleDict({name: WeightedMean() for name in ERASURES.values()})
         self.num_erased = 0
         self.names = (*self.scores.names, "loss", *self.referents.names)
 
@@ -318,32 +304,37 @@ class QuestionEvaluation(Evaluation):
         """Return the scores of a control."""
         return cast("QuestionScores", self.controls[name])
 
-    def erasures(self) -> tuple[tuple[Erased, WeightedMean], ...]:
-        """Return the metrics of images without an object."""
-        return ("referent", self.erased_referent), ("distractor", self.erased_distractor)
+    def erasure(self, erased: Erased) -> WeightedMean:
+        """Return the metric of images without an object."""
+        return cast("WeightedMean", self.erasures[ERASURES[erased]])
 
     def compute(self) -> dict[str, Tensor]:
-        """Return all metrics by name; controls if they were updated."""
+        """Return all metrics by name; controls if any process updated them."""
         values = {**self.scores.compute(), "loss": self.loss.compute()}
-        if self.referents.update_called:
+        updated = self._updated()
+        if "referents" in updated:
             values |= self.referents.compute()
-        for name in CONTROLS:
-            if self.control(name).update_called:
-                results = self.control(name).compute()
-                values |= {f"{name}_{key}": results[key] for key in self._control_names}
-        for (_, metric), name in zip(self.erasures(), ERASURES, strict=True):
-            if metric.update_called:
-                values[name] = metric.compute()
+        for name in (name for name in CONTROLS if name in updated):
+            results = self.control(name).compute()
+            values |= {f"{name}_{key}": results[key] for key in self._control_names}
+        for erased, name in ERASURES.items():
+            if name in updated:
+                values[name] = self.erasure(erased).compute()
         return values
 
     def notes(self, split: str) -> dict[str, Any]:
         """Return the metrics of each type, of each step of reasoning and of each head."""
         notes: dict[str, Any] = {f"{split}_types": self.type_rows()}
-        if self.referents.update_called:
+        if "referents" in self._updated():
             notes[f"{split}_referents"] = self.referents.rows()
         if heads := self.head_rows():
             notes[f"{split}_heads"] = heads
         return notes
+
+    def _updated(self) -> list[str]:
+        """Return the names of the optional metrics that any process updated."""
+        metrics = {"referents": self.referents, **self.controls, **self.erasures}
+        return all_gather_union(name for name, value in metrics.items() if value.update_called)
 
     def type_rows(self) -> list[dict[str, Any]]:
         """Return accuracy, majority and controls of each type."""
@@ -361,25 +352,30 @@ class QuestionEvaluation(Evaluation):
         types: Int[Tensor, " r"],
     ) -> None:
         """Add the maps of the single heads of questions; see `ReferentScores.update`."""
-        if self.heads is None:
-            names = self.referents.types
-            steps = self.referents.num_steps
-            self.heads = ReferentScores(
-                names, num_steps=steps, num_hops=heads.shape[1] * heads.shape[2]
-            ).to(heads.device)
-        self.heads.update(heads.flatten(1, 2), boxes, types)
+        self._head_scores(heads.shape[1] * heads.shape[2]).update(heads.flatten(1, 2), boxes, types)
 
     def head_rows(self) -> list[dict[str, Any]]:
         """Return the metrics of each type, step, hop and head; none without heads."""
-        if self.heads is None:
+        own = 0 if self.heads is None else self.heads.num_hops
+        # A process without a question about known objects takes part with sums of 0.
+        num_maps = all_reduce_max(own, self.referents.device)
+        if not num_maps:
             return []
         # Heads of hop 0, then those of hop 1: they were flattened to one axis.
-        num_heads = self.heads.num_hops // self.referents.num_hops
+        num_heads = num_maps // self.referents.num_hops
         return [
             {**row, "hop": hop // num_heads + 1, "head": hop % num_heads + 1}
-            for row in self.heads.rows()
+            for row in self._head_scores(num_maps).rows()
             for hop in [row["hop"] - 1]
         ]
+
+    def _head_scores(self, num_maps: int) -> ReferentScores:
+        if self.heads is None:
+            types = self.referents.types
+            steps = self.referents.num_steps
+            scores = ReferentScores(types, num_steps=steps, num_hops=num_maps)
+            self.heads = scores.to(self.referents.device)
+        return self.heads
 
     @property
     def _control_names(self) -> tuple[str, ...]:
@@ -404,12 +400,6 @@ def question_panels(
 
     White frames are the objects of the first step of reasoning, if they are known. All hops of a
     question share one scale, from 0 to their common maximum.
-
-    Args:
-        model: The model.
-        batch: Questions about images of the input size.
-        output: Output of the model for the batch.
-        rows: Rows of the questions that are drawn.
     """
     questions = batch.rows()
     probabilities = output.logits.detach().float().softmax(1).cpu()
@@ -422,11 +412,12 @@ def question_panels(
         pixels = _framed(image, question, sample.boxes)
         maps = None if output.attention is None else output.attention[row].detach().float().cpu()
         hops = _hop_maps(model, maps, pixels)
+        top = max(float(hop.values.max()) for hop in hops) or 1.0
         panels.append(
             comparison_figure(
                 pixels,
                 hops,
-                scales=_shared_scale(hops),
+                scales=[MapScale("global", 0.0, top)] * len(hops),
                 title=question.text,
                 subtitle=_answer_line(model.answers, probabilities[row], question.answer),
                 width=_WIDTH,
@@ -473,11 +464,6 @@ def _hop_maps(
         AttentionMap(values.view(model.grid_size), name, "tokens", drawn, placement=placement)
         for name, values in zip(model.hop_names, maps, strict=True)
     ]
-
-
-def _shared_scale(hops: Sequence[AttentionMap]) -> list[MapScale]:
-    top = max(float(hop.values.max()) for hop in hops) or 1.0
-    return [MapScale("global", 0.0, top)] * len(hops)
 
 
 def _framed(

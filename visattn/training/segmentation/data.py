@@ -1,7 +1,6 @@
 """Data modules of segmentation: rendered scenes, folders of masks, COCO instances."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +160,14 @@ class MaskFolderDataModule(SegmentationDataModule):
 
         Raises:
             ImageError: If a mask cannot be read, unless training tolerates it.
-            ValueError: If a mask has another size than its photo or unknown numbers, or only the
-                first class has pixels.
+            ValueError: If a mask has another size than its photo or unknown numbers.
         """
         dataset = self.datasets[split]
         pixels = dataset.count_pixels()
         classes = dict(zip(self.class_names, pixels.classes, strict=False))
         ignored = pixels.classes[IGNORE_CLASS]
         total = sum(pixels.classes)
-        numbers = _listed(pixels.numbers)
+        numbers = ", ".join(map(str, pixels.numbers[:8])) + ", ..." * (len(pixels.numbers) > 8)
         cure = f"correct class_names or class_map; the masks have the numbers {numbers}"
         if set(pixels.numbers) <= {0, IGNORE_CLASS} and self.class_map is None:
             cure = (
@@ -239,7 +237,10 @@ class CocoSegmentationDataModule(SegmentationDataModule):
 
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the photos of a split."""
-        images = self._images(split)
+        name = "train" if split == "train" else "val"
+        folder = None if self.images is None else self.images.replace("{split}", name)
+        file = self.annotations.replace("{split}", name)
+        images = read_coco_images(file, folder, keep_empty=True)
         return CocoSegmentation(
             images,
             self.class_names[1:],
@@ -262,21 +263,20 @@ class CocoSegmentationDataModule(SegmentationDataModule):
         crowds = bare = others = 0
         filled: list[int] = []
         for index, image in enumerate(images):
-            for each in image.objects:
-                known = each.category in classes
-                others += not known
-                crowds += known and each.crowd
-                bare += known and not each.crowd and each.segmentation is None
-                if known and not each.crowd and each.segmentation is not None:
-                    classes[each.category] += 1
+            for annotated in image.objects:
+                if annotated.category not in classes:
+                    others += 1
+                elif annotated.crowd:
+                    crowds += 1
+                elif annotated.segmentation is None:
+                    bare += 1
+                else:
+                    classes[annotated.category] += 1
                     filled.append(index)
         reasons = (
             (others, "objects of other categories are background: name them in categories"),
             (crowds, "crowds (iscrowd), whose pixels are ignored"),
-            (
-                bare,
-                "objects without a mask, whose boxes are ignored: add segmentation",
-            ),
+            (bare, "objects without a mask, whose boxes are ignored: add segmentation"),
         )
         self.check_samples(split, list(dict.fromkeys(filled))[:_NUM_EXAMPLES])
         return TargetCounts(
@@ -287,13 +287,3 @@ class CocoSegmentationDataModule(SegmentationDataModule):
             remarks=[f"{count:,} {reason}" for count, reason in reasons if count],
             cure="name categories that have masks, or add their segmentation",
         )
-
-    def _images(self, split: Split) -> list[AnnotatedImage]:
-        name = "train" if split == "train" else "val"
-        folder = None if self.images is None else self.images.replace("{split}", name)
-        file = self.annotations.replace("{split}", name)
-        return read_coco_images(file, folder, keep_empty=True)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return f"{', '.join(map(str, numbers[:8]))}{', ...' if len(numbers) > 8 else ''}"

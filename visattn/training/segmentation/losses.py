@@ -22,15 +22,8 @@ def dice_loss(
     Intersection and sum of a class run over all pixels of the batch, in float32. A class without
     pixels in the batch costs nothing if it gets no probability.
 
-    Args:
-        logits: Logits of each pixel.
-        labels: Class of each pixel.
-        ignore_index: Class of pixels that are left out.
-        background: Whether class 0 counts as a class of its own.
-        smooth: Added to numerator and denominator, in pixels.
-
-    Raises:
-        ValueError: If `smooth` is not above 0, or there is no class besides the background.
+    Pixels of the class `ignore_index` are left out. With `background`, class 0 counts as a class of
+    its own. `smooth`, in pixels, is added to numerator and denominator.
 
     Example:
         >>> labels = torch.tensor([[[0, 1, 255]]])
@@ -43,13 +36,12 @@ def dice_loss(
         of Attention U-Net adds the constant in the numerator twice, so that an absent class scores
         2.
     """
-    if smooth <= 0 or logits.shape[1] <= (not background):
-        raise ValueError(
-            "smooth must be above 0, and there must be a class besides the background; got "
-            f"smooth={smooth} and {logits.shape[1]} classes"
-        )
     with without_autocast(logits.device):
-        probabilities, targets = _masked_distributions(logits, labels, ignore_index)
+        # Predicted and true distributions over classes; zeros for ignored pixels.
+        counted = labels != ignore_index
+        classes = one_hot(labels.long().masked_fill(~counted, 0), logits.shape[1])
+        targets = (classes.permute(0, 3, 1, 2) * counted[:, None]).float()
+        probabilities = logits.float().softmax(1) * counted[:, None]
         first = 0 if background else 1
         intersection = (probabilities * targets).sum((0, 2, 3))[first:]
         total = (probabilities + targets).sum((0, 2, 3))[first:]
@@ -65,15 +57,6 @@ def focal_loss(
 ) -> Float[Tensor, ""]:
     """Return the focal loss per pixel: cross-entropy weighted by (1 - p)^gamma.
 
-    Args:
-        logits: Logits of each pixel.
-        labels: Class of each pixel.
-        gamma: Exponent; 0 gives the cross-entropy.
-        ignore_index: Class of pixels that are left out.
-
-    Raises:
-        ValueError: If gamma is below 0.
-
     Example:
         >>> logits = torch.zeros(1, 2, 1, 1)
         >>> focal_loss(logits, torch.zeros(1, 1, 1, dtype=torch.long))
@@ -82,8 +65,6 @@ def focal_loss(
     Source:
         Lin et al. 2017, arXiv:1708.02002, equation 4, over a softmax instead of sigmoids.
     """
-    if gamma < 0:
-        raise ValueError(f"gamma must be at least 0, got {gamma}")
     with without_autocast(logits.device):
         losses = pixel_cross_entropy(logits, labels, ignore_index=ignore_index, reduction="none")
         count = (labels != ignore_index).sum().clamp(min=1)
@@ -100,11 +81,7 @@ def pixel_cross_entropy(
 ) -> Float[Tensor, "*b"]:
     """Return the cross-entropy of pixels in float32; 0 if all pixels are left out.
 
-    Args:
-        logits: Logits of each pixel.
-        labels: Class of each pixel.
-        ignore_index: Class of pixels that are left out.
-        reduction: `mean` over the pixels that count, `sum`, or `none`.
+    `mean` is that over the pixels that count.
 
     Example:
         >>> pixel_cross_entropy(torch.zeros(1, 2, 1, 1), torch.full((1, 1, 1), 255))
@@ -126,12 +103,8 @@ def gate_supervision_loss(
 ) -> Float[Tensor, ""]:
     """Return the binary cross-entropy of a spatial gate against the share of objects in its cells.
 
-    Cells count by the share of their pixels that are not ignored.
-
-    Args:
-        gates: Gate of each cell, in (0, 1).
-        labels: Class of each pixel; 0 is the background, every other class an object.
-        ignore_index: Class of pixels that are left out.
+    Cells count by the share of their pixels that are not ignored. Class 0 is the background, every
+    other class an object.
 
     Example:
         >>> labels = torch.tensor([[[0, 0, 1, 1]]])
@@ -147,13 +120,3 @@ def gate_supervision_loss(
         share = adaptive_avg_pool2d(objects.float(), size).squeeze(1) / weight.clamp(min=1e-6)
         losses = binary_cross_entropy(gates.float(), share.clamp(max=1), reduction="none")
         return (losses * weight).sum() / weight.sum().clamp(min=1e-6)
-
-
-def _masked_distributions(
-    logits: Float[Tensor, "b k y x"], labels: Labels, ignore_index: int
-) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b k y x"]]:
-    """Return predicted and true distributions over classes; zeros for ignored pixels."""
-    counted = labels != ignore_index
-    classes = one_hot(labels.long().masked_fill(~counted, 0), logits.shape[1])
-    targets = classes.permute(0, 3, 1, 2) * counted[:, None]
-    return logits.float().softmax(1) * counted[:, None], targets.float()

@@ -14,7 +14,8 @@ SEGMENTATION_METRICS = ("miou", "dice", "boundary_iou", "pixel_accuracy")
 FOREGROUND_METRIC = "miou_foreground"
 """mIoU without the background, of models that have one."""
 _BOUNDARY_WIDTH = 0.02  # of the diagonal
-_BINS, _MAX_LOGIT = 4096, 16.0
+_BINS = 4096
+_MAX_LOGIT = 16.0
 
 
 class SegmentationScores(Metric):
@@ -81,7 +82,7 @@ class SegmentationScores(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; NaN without pixels."""
         first = int(self.background)
-        iou = self.per_class_iou()
+        iou = self._iou()
         several = bool(iou.isfinite().sum() > 1)
         metrics = {
             "miou": iou.nanmean() if several else torch.full_like(iou[0], torch.nan),
@@ -92,7 +93,11 @@ class SegmentationScores(Metric):
         return metrics | ({FOREGROUND_METRIC: iou[1:].nanmean()} if self.background else {})
 
     def per_class_iou(self) -> Float[Tensor, " k"]:
-        """Return the intersection over union of each class; NaN for a class without pixels."""
+        """Return the IoU of each class over all processes; NaN for a class without pixels."""
+        with self.sync_context():
+            return self._iou()
+
+    def _iou(self) -> Float[Tensor, " k"]:
         intersection = self.confusion.diag()
         return intersection / (self.confusion.sum(0) + self.confusion.sum(1) - intersection)
 

@@ -165,13 +165,7 @@ class SegmentationTask(Task):
 
 
 class SegmentationEvaluation(Evaluation):
-    """Metrics of a split: those of pixels, the loss, and those of each gate.
-
-    Args:
-        class_names: Names of the classes.
-        background: Whether class 0 is the background.
-        num_gates: Number of gates that are scored.
-    """
+    """Metrics of a split: those of pixels, the loss, and those of each gate that is scored."""
 
     def __init__(self, class_names: Sequence[str], background: bool, num_gates: int) -> None:
         super().__init__()
@@ -218,14 +212,7 @@ class SegmentationEvaluation(Evaluation):
 def batch_panels(
     model: UNet, batch: SegmentationBatch, output: UNetOutput, count: int
 ) -> list[UInt8[np.ndarray, "height width 3"]]:
-    """Return a figure of each of the first images of a batch, with truth, errors and gates.
-
-    Args:
-        model: The model.
-        batch: Images at the input size with their label maps.
-        output: Its output for them.
-        count: Number of figures.
-    """
+    """Return a figure of each of the first images of a batch, with truth, errors and gates."""
     geometry = Geometry.identity(model.img_size)
     count = min(count, len(batch.images))
     results = place_segmentations(output, model.class_names, [geometry] * count)

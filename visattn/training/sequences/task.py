@@ -143,7 +143,8 @@ class SequenceRecognitionTask(Task):
         output, targets, order = self._teacher_force(features, batch)
         loss = cross_entropy(output.logits, targets, reduction="sum")
         scores["loss"].update(loss, len(targets))
-        predicted = self._search(features)
+        best = self.model.search(features, beam_size=self.beam_size, max_length=self.max_length)
+        predicted = [self._text(tokens) for tokens in best.tokens[:, 0]]
         true = [self._text(tokens) for tokens in self._tokens(batch)]
         scores.update(predicted, true)
         if not self.fitting and torch.equal(batch.lengths, batch.num_digits):  # not for sums
@@ -189,11 +190,6 @@ class SequenceRecognitionTask(Task):
         """Return the vocabulary indices of the labels; those of padding are `PAD`."""
         padding = batch.labels == IGNORE_LABEL
         return (batch.labels + len(SPECIAL_TOKENS)).masked_fill(padding, PAD)
-
-    def _search(self, features: Float[Tensor, "b c y x"]) -> list[str]:
-        """Return the sequence of each image that beam search finds."""
-        output = self.model.search(features, beam_size=self.beam_size, max_length=self.max_length)
-        return [self._text(tokens) for tokens in output.tokens[:, 0]]
 
     def _text(self, tokens: Int[Tensor, " t"]) -> str:
         return "".join(self.model.words[token] for token in tokens.tolist() if token > UNKNOWN)
