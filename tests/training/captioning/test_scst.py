@@ -13,12 +13,12 @@ from torch import nn
 
 from visattn.data.captions.batch import CaptionSample, collate_captions, split_words
 from visattn.functional.captions import SampledCaptions
-from visattn.metrics.ngrams import idf_table, weighted_ngrams
+from visattn.metrics.ngrams import idf_table, ngram_counts, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
 from visattn.results.kinds import END, START
 from visattn.training.captioning.data import CaptionDataModule
-from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask, _ngrams_with_end
+from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.optim import OptimConfig
 
@@ -51,7 +51,7 @@ def build_task(**settings: Any) -> SCSTTask:
     torch.manual_seed(0)
     task = SCSTTask(build, {"words": words}, **settings)
     ngrams = {
-        name: [_ngrams_with_end(split_words(text)) for text in texts]
+        name: [ngram_counts([*split_words(text), "<end>"]) for text in texts]
         for name, texts in REFERENCES.items()
     }
     task.idf_table = idf = idf_table(list(ngrams.values()))

@@ -126,9 +126,6 @@ def load_huggingface_model(directory: Path) -> LoadedModel:
     used. Nothing is downloaded, and no code of the directory is executed. A model without class
     logits, such as a backbone, can be recorded, but has no class to explain.
 
-    Args:
-        directory: Directory as written by `save_pretrained`.
-
     Raises:
         FileNotFoundError: If the directory or its config.json does not exist.
         ImportError: If transformers is not installed.
@@ -160,14 +157,8 @@ def read_huggingface_model(
 ) -> tuple[Any, dict[str, Any], nn.Module]:
     """Return transformers, the content of config.json and the model of a directory.
 
-    Args:
-        directory: Directory as written by `save_pretrained`.
-        loading: Options of `from_pretrained`, such as `dtype` and `device_map`.
-
-    Raises:
-        FileNotFoundError: If the directory or its config.json does not exist.
-        ImportError: If transformers is not installed, or accelerate for a `device_map`.
-        ValueError: If transformers lacks the class, or weights are missing or would execute code.
+    It is loaded with options of `from_pretrained`, such as `dtype` and `device_map`, and refused as
+    `load_huggingface_model` says.
     """
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(
@@ -284,12 +275,7 @@ def huggingface_preprocessing(
 ) -> Any:
     """Return the preprocessing of the directory; None, with a note, if it has none.
 
-    Args:
-        library: The module transformers.
-        directory: Directory as written by `save_pretrained`.
-        model: The model of the directory.
-        notes: Receives a sentence if the default is assumed, or if it is not supported; images are
-            then refused without a transform.
+    There is a note, too, if it is not supported; images are then refused without a transform.
     """
     try:
         config = _processor_config(library, directory)
@@ -365,9 +351,6 @@ def processor_transform(processor: Any) -> v2.Compose:
 
     It is compared with the processor on two photos.
 
-    Args:
-        processor: An image processor, or a processor that has one.
-
     Raises:
         ValueError: If it takes steps that have no counterpart, or the transform gives something
             else.
@@ -438,14 +421,8 @@ def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
     """Return the torchvision transform that equals a transformers image processor.
 
     The steps are those of the fast processors, which work on tensors. If the config names the class
-    of the processor, they are compared with it.
-
-    Args:
-        config: Content of preprocessor_config.json.
-
-    Raises:
-        ValueError: If it contains other steps than resizing, center crop, rescaling, normalization
-            and the exchange of red and blue, or the processor gives something else.
+    of the processor, they are compared with it. Other steps than resizing, center crop, rescaling,
+    normalization and the exchange of red and blue are refused.
 
     Example:
         >>> steps = huggingface_transform({"size": {"shortest_edge": 8}, "crop_size": 5,

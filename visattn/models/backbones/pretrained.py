@@ -57,20 +57,11 @@ def load_timm_model(
     pretrained: bool = False,
     timm_kwargs: Mapping[str, Any] | None = None,
 ) -> LoadedModel:
-    """Load a timm model.
+    """Load a timm model; see `load_model`.
 
-    Args:
-        name: Name of the timm model.
-        weights: File or folder with its weights, classifier included, as in `read_state_dict`; keys
-            of the repository that first published them are converted.
-        pretrained: Whether to download timm's pretrained weights.
-        timm_kwargs: Further arguments of `timm.create_model`; and `mean` and `std`, one number or
-            one per channel, if the weights need another normalization than timm's.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the name or an argument is unknown, both `weights` and `pretrained` are
-            given, or the file does not fit.
+    Keys of weights are converted from the repository that first published them. `timm_kwargs` may
+    have `mean` and `std`, one number or one per channel, if the weights need another normalization
+    than timm's.
 
     Example:
         >>> loaded = load_timm_model("test_resnet", timm_kwargs={"mean": 0.5, "num_classes": 5})
@@ -100,18 +91,7 @@ def load_torchvision_model(
     """Load a torchvision model, with the preprocessing and class names of its default weights.
 
     It is a classifier of images or clips, or a segmentation or detection model. Preprocessing of
-    clips is that of a frame.
-
-    Args:
-        name: Name of the torchvision model.
-        weights: File or folder with its weights, as in `read_state_dict`.
-        pretrained: Whether to download torchvision's default weights.
-        model_kwargs: Further arguments of the model.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the name or an argument is unknown, both `weights` and `pretrained` are
-            given, or the file does not fit.
+    clips is that of a frame. For the arguments see `load_model`.
 
     Example:
         >>> loaded = load_torchvision_model("squeezenet1_1")
@@ -148,9 +128,6 @@ def load_torchvision_model(
 
 def names_video_model(spec: str) -> bool:
     """Whether a spec of `load_model` names a model of clips, without loading it.
-
-    Args:
-        spec: Such as `torchvision:NAME` or `hf:DIRECTORY`.
 
     Example:
         >>> names_video_model("torchvision:r3d_18"), names_video_model("torchvision:resnet18")

@@ -128,10 +128,6 @@ class TextPromptClassifier(NormalizedInput):
 def check_texts(texts: Sequence[str]) -> None:
     """Check that texts can be compared with an image.
 
-    Raises:
-        ValueError: If there is none, or one is empty or repeated.
-        TypeError: If they are a single string, or not strings.
-
     Example:
         >>> check_texts(["a dog", " "])
         Traceback (most recent call last):
@@ -161,11 +157,8 @@ _NO_TEXT = (
 def load_text_model(spec: str, texts: Sequence[str], *, weights: Path | None = None) -> LoadedModel:
     """Load an image-text model as a classifier of texts.
 
-    Args:
-        spec: `hf:DIRECTORY`, as `save_pretrained` of model and processor writes it; or
-            `open_clip:NAME`, an architecture of open_clip.
-        texts: Texts to compare images with.
-        weights: For open_clip, file of the weights.
+    The spec is `hf:DIRECTORY`, as `save_pretrained` of model and processor writes it, or
+    `open_clip:NAME`, an architecture of open_clip, whose weights are in a file.
 
     Raises:
         FileNotFoundError: If the directory or file does not exist.

@@ -65,20 +65,8 @@ def load_timm_weights(
 ) -> tuple[str, ...]:
     """Load weights into a timm model, converting keys of the original repository if needed.
 
-    If the model has no classifier, that of the file is ignored.
-
-    Args:
-        model: Model to load the weights into.
-        name: Name of the timm model.
-        file: File or folder, as in `read_state_dict`.
-        arguments: Arguments with which the model was created.
-
-    Returns:
-        What was removed or converted, in sentences.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it holds no weights, or they do not fit.
+    If the model has no classifier, that of the file is ignored. The arguments are those with which
+    the model was created. For the result see `load_weights`.
     """
     ignored_prefixes = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
     convert = partial(_convert_with_timm, name, arguments)

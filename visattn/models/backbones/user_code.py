@@ -66,7 +66,7 @@ def load_user_model(
     Args:
         spec: `FILE.py:NAME` or `package.module:NAME`, where NAME is a subclass of `nn.Module`, a
             function that returns a model, or a model.
-        weights: File or folder with its weights, as in `read_state_dict`.
+        weights: As in `load_model`.
         model_kwargs: Arguments of the class or function.
 
     Raises:

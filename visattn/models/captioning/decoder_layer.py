@@ -25,11 +25,6 @@ class MemoryAttention(nn.Module):
     Without slots it equals `TokenAttention` with the same weights. It passes no weights to
     recorders: attention to a slot has no place in the image.
 
-    Args:
-        dim: Dimension of the places.
-        num_heads: Number of heads; it divides `dim`.
-        memory_slots: Number of slots.
-
     Example:
         >>> MemoryAttention(12, num_heads=3, memory_slots=5)(torch.zeros(1, 6, 12)).shape
         torch.Size([1, 6, 12])
@@ -65,12 +60,7 @@ class MemoryAttention(nn.Module):
 class GridEncoder(nn.Module):
     """Pre-norm transformer encoder on the places of a feature grid; returns every layer.
 
-    Args:
-        dim: Dimension of the places.
-        num_heads: Number of heads; it divides `dim`.
-        num_layers: Number of layers; without any, the places are returned unchanged.
-        mlp_ratio: Hidden size of the feed-forward layers, as a multiple of `dim`.
-        memory_slots: Learned keys and values beside those of the places, in each layer.
+    For the options see `TransformerCaptioner`.
 
     Example:
         >>> encoder = GridEncoder(12, num_heads=3, num_layers=2, memory_slots=5)
@@ -234,12 +224,6 @@ class GridAttention(nn.Module):
     sigmoid gate of both. With several `levels`, the words attend to the output of each layer of an
     image encoder, with the same projections; the attended vectors are scaled by a gate per level
     and channel and summed (meshed attention).
-
-    Args:
-        dim: Dimension of words and places.
-        num_heads: Number of heads; it divides `dim`.
-        levels: Number of layers of the image encoder that are attended to.
-        attention_on_attention: Whether the attended vector is gated by the query.
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3; attention on attention: Huang et al.

@@ -35,10 +35,9 @@ class EnsembleState:
 
 
 class EnsembleEncoder(ImageEncoder):
-    """The features of several encoders, concatenated; their modules belong to the captioners.
+    """The features of encoders with the same input and grid, concatenated.
 
-    Args:
-        encoders: Encoders with the same input and the same grid.
+    Their modules belong to the captioners.
     """
 
     def __init__(self, encoders: Sequence[ImageEncoder]) -> None:

@@ -50,11 +50,7 @@ class _CaptionStep(nn.Module):
 def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
     """Return the graph up to the state before the first word, and that of one decoding step.
 
-    Args:
-        model: Captioner with a `RecurrentState`, in which fields that are no tensors do not matter.
-
-    Raises:
-        ValueError: If the model samples places.
+    The captioner has a `RecurrentState`, in which fields that are no tensors do not matter.
 
     Example:
         >>> from visattn.models import ShowAttendTell, SmallEncoder

@@ -161,15 +161,12 @@ _MAX_GLIMPSES = 4096  # the state and the patches of each glimpse stay in memory
 
 
 class GlimpseState(NamedTuple):
-    """Recurrent state of a glimpse model.
-
-    Args:
-        core: State whose hidden part is classified.
-        policy: State whose hidden part chooses the next location.
-    """
+    """Recurrent state of a glimpse model."""
 
     core: RNNState
+    """Its hidden part is classified."""
     policy: RNNState
+    """Its hidden part chooses the next location."""
 
 
 class GlimpseModel(ImageClassifier):
@@ -440,10 +437,6 @@ class GlimpseModel(ImageClassifier):
         Args:
             images: uint8, or normalized floats.
             locations: x and y of each glimpse of each image, in [-1, 1].
-
-        Raises:
-            TypeError: If the images are neither uint8 nor floats.
-            ValueError: If images or locations are invalid.
         """
         _check_rollout_inputs(images, 1, None, locations)
         pyramid = self.retina.build_pyramid(self.normalize(images))

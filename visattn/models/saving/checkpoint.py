@@ -46,10 +46,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_progress(path: str | os.PathLike[str]) -> Progress:
     """Return how far training had come when a checkpoint was written; its weights are not read.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        PermissionError: If this user may not read it.
-        ValueError: If the file is damaged, or does not say it.
+    Raises what `read_checkpoint` raises.
     """
     source = _source(path)
     with _damage_reported(source):
@@ -67,14 +64,7 @@ def read_progress(path: str | os.PathLike[str]) -> Progress:
 def read_recorded_score(path: str | os.PathLike[str], key: str) -> float | None:
     """Return the score that a checkpoint says it was kept for, or None if it does not say one.
 
-    Args:
-        path: The file.
-        key: Under which the callback that kept it saves its state.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        PermissionError: If this user may not read it.
-        ValueError: If the file is damaged.
+    The callback that kept it saves its state under `key`. Raises what `read_checkpoint` raises.
     """
     source = _source(path)
     with _damage_reported(source):
@@ -89,10 +79,7 @@ def read_recorded_score(path: str | os.PathLike[str], key: str) -> float | None:
 def read_model(path: str | os.PathLike[str]) -> nn.Module:
     """Return the trained model of a checkpoint, in evaluation mode.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, is no checkpoint of visattn's, or holds weights that
-            are not finite.
+    Raises what `read_checkpoint` raises.
     """
     checkpoint = read_checkpoint(path)
     prefix = "model."

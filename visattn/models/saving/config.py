@@ -69,13 +69,6 @@ def check_forward_memory(
     pass runs on the meta device and allocates no memory. A pass that depends on tensor values
     cannot run there; the constructors of such models limit their arguments.
 
-    Args:
-        build: Builds the model.
-        run: Runs the model on one image.
-
-    Raises:
-        ValueError: If it needs a larger tensor or too many operations.
-
     Example:
         >>> run = lambda model: model(torch.zeros(1, 1, 8, 8))
         >>> check_forward_memory(lambda: nn.ReplicationPad2d(10), run)

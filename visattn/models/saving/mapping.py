@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import timm
 from torch import Tensor, nn
+from torchvision.models import get_model, list_models
 
 TensorDict = dict[str, Tensor]
 ConvertedModel = tuple[dict[str, Any], TensorDict]
@@ -35,6 +36,32 @@ def resolve_timm_model(model: nn.Module | str, *, pretrained: bool) -> nn.Module
     if not timm.is_model(model):
         raise ValueError(f"unknown timm model {model!r}")
     return timm.create_model(model, pretrained=pretrained)
+
+
+def resolve_torchvision_model(
+    model: nn.Module | str, model_class: type[nn.Module], *, include: str, weights: Any
+) -> nn.Module:
+    """Return a torchvision model; a name, one of those that `include` selects, is built."""
+    if isinstance(model, str):
+        names = list_models(include=include)
+        if model not in names:
+            raise ValueError(f"model must be one of {names}, got {model!r}")
+        model = get_model(model, weights=weights)
+    if type(model) is not model_class:
+        raise ValueError(
+            f"only torchvision's {model_class.__name__} can be converted, got "
+            f"{type(model).__name__}"
+        )
+    return model
+
+
+def refuse_unsupported(unsupported: Mapping[str, bool], title: str, hint: str = "") -> None:
+    """Refuse to convert a model of another library that uses options which visattn's lacks."""
+    if options := [option for option, is_used in unsupported.items() if is_used]:
+        raise ValueError(
+            f"this {title} cannot be converted: visattn's does not support its "
+            f"{', '.join(options)}{hint}"
+        )
 
 
 def copy_state_dict(model: nn.Module) -> TensorDict:

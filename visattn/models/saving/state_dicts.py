@@ -30,10 +30,8 @@ _SAFE_GLOBALS: list[Any] = [argparse.Namespace]
 def read_archive(source: Path) -> Any:
     """Return the plain values and tensors in a `torch.save` file, without executing its code.
 
-    Tensors of a zip archive are memory-mapped: unused tensors take no memory.
-
-    Args:
-        source: A .pth, .pt, .ckpt or .bin file, including the format before torch 1.6.
+    Tensors of a zip archive are memory-mapped: unused tensors take no memory. The format before
+    torch 1.6 is read too.
 
     Raises:
         ValueError: If the file is damaged, declares more data than it contains, or its pickle
@@ -110,11 +108,9 @@ def _check_legacy(source: Path) -> None:
 
 
 def check_archive(source: Path) -> None:
-    """Raise an error if an archive expands beyond its size or its pickle allocates memory.
+    """Refuse an archive that expands beyond its size, or whose pickle is long or allocates memory.
 
-    Raises:
-        ValueError: If the archive is compressed, expands to more than its own size, is larger
-            than the memory, or has a pickle that is too long or allocates memory.
+    It may not be compressed, nor larger than the memory.
     """
     length = source.stat().st_size
     check_memory(length, "it")
@@ -139,11 +135,9 @@ def _check_pickle(pickled: bytes | IO[bytes]) -> None:
 
 
 def check_tensors(contents: object, length: int) -> None:
-    """Raise an error if tensors exceed the bytes of their file or have an unsupported type.
+    """Refuse tensors that take far more bytes than their file, and those of unsupported types.
 
-    Raises:
-        ValueError: If a tensor is sparse, quantized or of a subclass, or the tensors would take
-            far more memory than the size of the file.
+    These are sparse and quantized tensors, and those of subclasses.
     """
     tensors = _nested_tensors(contents)
     unsupported = [

@@ -8,7 +8,6 @@ from timm.layers.drop import DropPath
 from timm.layers.patch_embed import PatchEmbed
 from timm.models.swin_transformer import SwinTransformer as TimmSwin
 from torch import nn
-from torchvision.models import get_model, list_models
 from torchvision.models.swin_transformer import (
     PatchMerging,
     ShiftedWindowAttention,
@@ -21,8 +20,10 @@ from visattn.models.saving.mapping import (
     TensorDict,
     copy_state_dict,
     match_head,
+    refuse_unsupported,
     rename_keys,
     resolve_timm_model,
+    resolve_torchvision_model,
 )
 
 _TABLE = ".relative_position_bias_table"
@@ -35,17 +36,7 @@ def swin_from_timm(
 ) -> ConvertedModel:
     """Return the arguments and the weights of the `SwinTransformer` that equals a timm model.
 
-    Args:
-        model: A timm model, or its name, such as `swin_tiny_patch4_window7_224`; a named model has
-            random weights unless `pretrained` is among the options.
-        class_names: Names of the classes; if their number differs from that of the head, or there
-            is no head, a new head is initialized. By default the class indices.
-        **options: Arguments of `SwinTransformer` to override, such as `drop_path_rate`; and
-            `pretrained`, to download timm's weights.
-
-    Raises:
-        ValueError: If the name is unknown, the model has no head and there are no class names, or
-            it has options that `SwinTransformer` lacks; all of them are listed.
+    For the arguments see `vit_from_timm`.
     """
     model = resolve_timm_model(model, pretrained=options.pop("pretrained", False))
     if type(model) is not TimmSwin:
@@ -55,7 +46,7 @@ def swin_from_timm(
         )
     timm_model: Any = model
     arguments = _arguments_from_timm(timm_model)
-    _check_unsupported(_unsupported_timm_options(timm_model, arguments))
+    refuse_unsupported(_unsupported_timm_options(timm_model, arguments), "SwinTransformer")
     windows = [[block.attn.window_size for block in stage.blocks] for stage in timm_model.layers]
     state = _convert_bias_tables(rename_keys(copy_state_dict(timm_model), _FROM_TIMM), windows)
     names, state = match_head(state, class_names, timm_model.num_classes)
@@ -159,34 +150,14 @@ def swin_from_torchvision(
 
     The logits agree on images of `img_size`. On other sizes they agree while windows tile the grid
     of each stage and no stage becomes smaller than a window, because the two models pad and shift
-    differently.
-
-    Args:
-        model: A torchvision model, or its name, such as `swin_t`; a named model has random weights
-            unless `weights`, as torchvision names them, is among the options.
-        class_names: Names of the classes; if their number differs from that of the head, a new
-            head is initialized. By default the class indices.
-        img_size: Height and width of the images; windows must tile the grid of each stage.
-        **options: Arguments of `SwinTransformer` to override, such as `drop_path_rate`; and
-            `weights`, as above.
-
-    Raises:
-        ValueError: If the name is unknown, the model has options that `SwinTransformer` lacks, or
-            windows do not tile the grid of each stage.
+    differently. For the arguments see `vit_from_torchvision`.
     """
     weights = options.pop("weights", None)
-    names = list_models(include="swin_[tsb]")
-    if isinstance(model, str):
-        if model not in names:
-            raise ValueError(f"model must be one of {names}, got {model!r}")
-        model = get_model(model, weights=weights)
-    if type(model) is not TorchvisionSwin:
-        raise ValueError(
-            f"only torchvision's SwinTransformer can be converted, got {type(model).__name__}"
-        )
-    source: Any = model
+    source: Any = resolve_torchvision_model(
+        model, TorchvisionSwin, include="swin_[tsb]", weights=weights
+    )
     stages = source.features[1::2]
-    _check_unsupported(_unsupported_torchvision_options(source))
+    refuse_unsupported(_unsupported_torchvision_options(source), "SwinTransformer")
     arguments = _arguments_from_torchvision(source)
     _check_tiling(img_size, arguments["patch_size"], arguments["window_size"], len(stages))
     state = rename_keys(copy_state_dict(source), _torchvision_names(len(stages)))
@@ -278,12 +249,3 @@ def _convert_bias_tables(
         else:
             converted[key] = value
     return converted
-
-
-def _check_unsupported(unsupported: dict[str, bool]) -> None:
-    """Refuse a model that uses unsupported options."""
-    if options := [option for option, is_used in unsupported.items() if is_used]:
-        raise ValueError(
-            "this SwinTransformer cannot be converted: visattn's does not support its "
-            f"{', '.join(options)}"
-        )

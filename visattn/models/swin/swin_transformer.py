@@ -1,7 +1,7 @@
 """Swin Transformer and its presets."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,17 +11,16 @@ from visattn.blocks.transformer.stems import PatchEmbedding
 from visattn.blocks.transformer.swin_stage import SwinStage
 from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.io.messages import did_you_mean
-from visattn.models.base import ImageClassifier
 from visattn.models.saving.mapping import build_converted
 from visattn.models.swin.conversion import (
     swin_from_timm,
     swin_from_torchvision,
     swin_to_timm,
 )
-from visattn.models.vit.parts import padded_size, to_2tuple
+from visattn.models.vit.parts import TransformerClassifier, to_2tuple
 
 
-class SwinTransformer(ImageClassifier):
+class SwinTransformer(TransformerClassifier):
     """Swin Transformer: attention in shifted windows, with patch merging between stages.
 
     The cost grows linearly with the number of patches. The head reads the mean of the last grid.
@@ -100,7 +99,7 @@ class SwinTransformer(ImageClassifier):
         self.dynamic_img_pad = dynamic_img_pad
         self.grad_checkpointing = grad_checkpointing
         self._build()
-        self._init_weights()
+        self.init_linear_layers()
 
     def _build(self) -> None:
         """Create the submodules."""
@@ -108,7 +107,7 @@ class SwinTransformer(ImageClassifier):
             len(self.mean), self.embed_dim, patch_size=self.patch_size
         )
         self.patch_norm = nn.LayerNorm(self.embed_dim, self.norm_eps)
-        self.grid_size = grid = self.patch_embed.grid_size(self._padded_size(*self.img_size))
+        self.grid_size = grid = self.patch_embed.grid_size(self.padded_size(*self.img_size))
         self.layers = nn.ModuleList()
         dim = self.embed_dim
         first_layer = 0
@@ -132,14 +131,7 @@ class SwinTransformer(ImageClassifier):
             self.layers.append(stage)
             first_layer += depth
         self.norm = nn.LayerNorm(dim, self.norm_eps)
-        self._modules["head"] = nn.Linear(dim, len(self.class_names))  # `head` is a property
-
-    def _init_weights(self) -> None:
-        """Initialize the weights as timm does."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias) if module.bias is not None else None
+        self.set_head(dim)
 
     @classmethod
     def from_timm(
@@ -159,33 +151,15 @@ class SwinTransformer(ImageClassifier):
         """Return timm's model with these weights."""
         return swin_to_timm(self)
 
-    @property
-    def head(self) -> nn.Module:
-        """The final classification layer."""
-        return cast("nn.Module", self._modules["head"])
-
-    def accepts_size(self, height: int, width: int) -> bool:
-        """Return True, or raise a ValueError that explains why the size is not accepted."""
-        self._padded_size(height, width)
-        return True
-
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the logits of normalized images."""
         return self.head(self.forward_features(images).mean(1))
 
-    def forward_features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n w"]:
-        """Return the tokens of the last stage after the norm, for normalized images."""
-        return self.norm(self.encode(images)[0])
-
     def encode(
         self, images: Float[Tensor, "b c y x"]
     ) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
-        """Return the tokens after the last stage, before the norm, and their layout.
-
-        Raises:
-            ValueError: If the image size is not a multiple of the patch size and padding is off.
-        """
-        height, width = self._padded_size(images.shape[2], images.shape[3])
+        """Return the tokens after the last stage, before the norm, and their layout."""
+        height, width = self.padded_size(images.shape[2], images.shape[3])
         padding = (height - images.shape[2], width - images.shape[3])
         features = self.patch_embed(pad(images, (0, padding[1], 0, padding[0])))
         notes: Mapping[str, Any] = {"pos_embed_type": "relative", "padding": padding}
@@ -194,9 +168,6 @@ class SwinTransformer(ImageClassifier):
         for stage in self.layers:
             x, layout = stage(x, layout, grad_checkpointing=self.grad_checkpointing)
         return x, layout
-
-    def _padded_size(self, height: int, width: int) -> tuple[int, int]:
-        return padded_size(height, width, patch_size=self.patch_size, pad=self.dynamic_img_pad)
 
 
 SWIN_PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -13,7 +13,6 @@ from timm.layers.patch_embed import PatchEmbed
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block, VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
-from torchvision.models import get_model, list_models
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionTransformer
 
 from visattn.models.saving.mapping import (
@@ -21,11 +20,14 @@ from visattn.models.saving.mapping import (
     check_supported_options,
     copy_state_dict,
     match_head,
+    refuse_unsupported,
     rename_key,
     rename_keys,
     resolve_timm_model,
+    resolve_torchvision_model,
 )
 
+_WRAPPER = "TimmClassifier wraps any timm model unchanged"
 _POOLS = {"token": "class", "avg": "mean", "map": "attention"}
 
 
@@ -101,13 +103,12 @@ def _check_supported(model: nn.Module) -> None:
     if type(model) not in (TimmVisionTransformer, VisionTransformerDistilled):
         raise ValueError(
             "only timm's VisionTransformer and VisionTransformerDistilled can be converted, got "
-            f"{type(model).__name__}; TimmClassifier wraps any timm model unchanged"
+            f"{type(model).__name__}; {_WRAPPER}"
         )
     timm_model: Any = model
     block = timm_model.blocks[0]
-    unsupported = {"block_fn": type(block) is not Block}
-    if not unsupported["block_fn"]:
-        unsupported |= _unsupported_block_options(block)
+    is_known = type(block) is Block
+    unsupported = _unsupported_block_options(block) if is_known else {"block_fn": True}
     unsupported |= {
         "embed_layer": type(timm_model.patch_embed) is not PatchEmbed,
         "embed_norm_layer": not isinstance(timm_model.patch_embed.norm, nn.Identity),
@@ -123,11 +124,7 @@ def _check_supported(model: nn.Module) -> None:
         "attn_pool": timm_model.attn_pool is not None
         and type(timm_model.attn_pool) is not AttentionPoolLatent,
     }
-    if options := [option for option, is_used in unsupported.items() if is_used]:
-        raise ValueError(
-            f"this {type(model).__name__} cannot be converted: visattn's VisionTransformer does "
-            f"not support its {', '.join(options)}; TimmClassifier wraps any timm model unchanged"
-        )
+    refuse_unsupported(unsupported, type(model).__name__, f"; {_WRAPPER}")
 
 
 def _unsupported_block_options(block: Any) -> dict[str, bool]:
@@ -152,11 +149,7 @@ def _unsupported_block_options(block: Any) -> dict[str, bool]:
 
 
 def vit_to_timm(model: nn.Module) -> nn.Module:
-    """Return the equivalent timm model with the weights of a `VisionTransformer`.
-
-    Raises:
-        ValueError: If the model uses options that timm lacks; all of them are listed.
-    """
+    """Return the equivalent timm model with the weights of a `VisionTransformer`."""
     vit: Any = model
     check_supported_options(
         vit,
@@ -243,48 +236,35 @@ def vit_from_torchvision(
         ValueError: If the name is unknown, or the model has options that `VisionTransformer` lacks.
     """
     weights = options.pop("weights", None)
-    if isinstance(model, str):
-        if model not in list_models(include="vit_*"):
-            raise ValueError(f"model must be one of {list_models(include='vit_*')}, got {model!r}")
-        model = get_model(model, weights=weights)
-    if type(model) is not TorchvisionTransformer:
-        raise ValueError(
-            f"only torchvision's VisionTransformer can be converted, got {type(model).__name__}"
-        )
+    source: Any = resolve_torchvision_model(
+        model, TorchvisionTransformer, include="vit_*", weights=weights
+    )
     unsupported = {
-        "representation_size": model.representation_size is not None,
-        "conv_stem_configs": not isinstance(model.conv_proj, nn.Conv2d),
-        "dropout": model.dropout > 0,
-        "attention_dropout": model.attention_dropout > 0,
-        "norm_layer": not isinstance(model.encoder.ln, nn.LayerNorm),
+        "representation_size": source.representation_size is not None,
+        "conv_stem_configs": not isinstance(source.conv_proj, nn.Conv2d),
+        "dropout": source.dropout > 0,
+        "attention_dropout": source.attention_dropout > 0,
+        "norm_layer": not isinstance(source.encoder.ln, nn.LayerNorm),
     }
-    if names := [option for option, is_used in unsupported.items() if is_used]:
-        raise ValueError(
-            "this torchvision VisionTransformer cannot be converted: visattn's does not support "
-            f"its {', '.join(names)}"
-        )
-    state = rename_keys(copy_state_dict(model), _TORCHVISION_NAMES)
-    class_names, state = match_head(state, class_names, model.num_classes)
-    layers: Any = model.encoder.layers
+    refuse_unsupported(unsupported, "torchvision VisionTransformer")
+    state = rename_keys(copy_state_dict(source), _TORCHVISION_NAMES)
+    class_names, state = match_head(state, class_names, source.num_classes)
+    layers = source.encoder.layers
     arguments = {
         "class_names": class_names,
-        "img_size": (model.image_size, model.image_size),
-        "patch_size": model.patch_size,
-        "embed_dim": model.hidden_dim,
+        "img_size": (source.image_size, source.image_size),
+        "patch_size": source.patch_size,
+        "embed_dim": source.hidden_dim,
         "depth": len(layers),
         "num_heads": layers[0].num_heads,
-        "mlp_ratio": model.mlp_dim / model.hidden_dim,
+        "mlp_ratio": source.mlp_dim / source.hidden_dim,
         "norm_eps": layers[0].ln_1.eps,
     }
     return arguments | options, state
 
 
 def vit_to_torchvision(model: nn.Module) -> nn.Module:
-    """Return the equivalent torchvision model with the weights of a `VisionTransformer`.
-
-    Raises:
-        ValueError: If the model uses options that torchvision lacks; all of them are listed.
-    """
+    """Return the equivalent torchvision model with the weights of a `VisionTransformer`."""
     vit: Any = model
     check_supported_options(
         vit,

@@ -1,8 +1,9 @@
 """Building blocks of `VisionTransformer`: stems, layers, pooling, prefix tokens, positions."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,8 +18,9 @@ from visattn.blocks.transformer.stems import (
     PatchEmbedding,
     ShiftedPatchEmbedding,
 )
-from visattn.blocks.transformer.token_attention import AttentionType, TokenAttention
+from visattn.blocks.transformer.token_attention import AttentionType, TokenAttention, TokenLayout
 from visattn.functional.positions import ResampleRule, resample_pos_embed, rotary_cos_sin
+from visattn.models.base import ImageClassifier
 
 Stem = Literal["patch", "conv", "shifted", "overlapping"]
 StemLayer = PatchEmbedding | ConvStem | ShiftedPatchEmbedding | ConvTokenizer
@@ -235,6 +237,57 @@ def check_pos_embed_type(
             f"{option} needs all patches of the grid, so it cannot be combined with "
             f"patch_drop_rate={patch_drop_rate}: set one of the two back to its default"
         )
+
+
+class TransformerClassifier(ImageClassifier):
+    """What classifiers of tokens share: a linear head, and images of any multiple of a patch."""
+
+    norm: nn.Module
+    """Norm after the last layer."""
+    patch_embed: StemLayer
+    dynamic_img_pad: bool
+
+    @property
+    def head(self) -> nn.Module:
+        """The final classification layer."""
+        return cast("nn.Module", self._modules["head"])
+
+    def set_head(self, dim: int) -> None:
+        """Create the head, for which assignment does not work, since `head` is a property."""
+        self._modules["head"] = nn.Linear(dim, len(self.class_names))
+
+    def init_linear_layers(self) -> None:
+        """Initialize linear layers as timm does."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def accepts_size(self, height: int, width: int) -> bool:
+        """Return True, or raise a ValueError that explains why the size is not accepted."""
+        self.padded_size(height, width)
+        return True
+
+    def padded_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of images after padding, if it is allowed."""
+        return padded_size(
+            height, width, patch_size=self.patch_embed.patch_size, pad=self.dynamic_img_pad
+        )
+
+    def forward_features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n w"]:
+        """Return all tokens after the last layer and its norm, for normalized images."""
+        return self.norm(self.encode(images)[0])
+
+    @abstractmethod
+    def encode(
+        self, images: Float[Tensor, "b c y x"]
+    ) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
+        """Return the tokens after the last layer, before its norm, and their layout.
+
+        Raises:
+            ValueError: If the image size is not a multiple of the patch size and padding is off.
+        """
 
 
 def to_2tuple(size: int | Sequence[int], name: str) -> tuple[int, int]:

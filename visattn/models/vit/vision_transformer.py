@@ -14,7 +14,7 @@ from visattn.blocks.transformer.layer import PatchDropout, run_layers
 from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.functional.positions import ResampleRule, sincos_pos_embed
 from visattn.io.messages import did_you_mean
-from visattn.models.base import ImageClassifier, ParameterGroup
+from visattn.models.base import ParameterGroup
 from visattn.models.configurable import ModelGraph, example_images
 from visattn.models.saving.mapping import build_converted
 from visattn.models.vit.conversion import (
@@ -30,20 +30,20 @@ from visattn.models.vit.parts import (
     LayerOptions,
     PosEmbedType,
     Stem,
+    TransformerClassifier,
     check_pos_embed_type,
     create_layers,
     create_pool,
     create_stem,
     interpolate_pos_embed,
     layer_attn_types,
-    padded_size,
     prefix_token_roles,
     rotary_embeddings,
     to_2tuple,
 )
 
 
-class VisionTransformer(ImageClassifier):
+class VisionTransformer(TransformerClassifier):
     """Vision Transformer (ViT).
 
     Images of any size that is a multiple of the patch size are accepted: learned position
@@ -185,7 +185,7 @@ class VisionTransformer(ImageClassifier):
         self.patch_embed = create_stem(
             self.stem, len(self.mean), dim, patch_size=self.patch_size, stem_kwargs=self.stem_kwargs
         )
-        self.grid_size = self.patch_embed.grid_size(self._padded_size(*self.img_size))
+        self.grid_size = self.patch_embed.grid_size(self.padded_size(*self.img_size))
         self.cls_token, self.dist_token, self.reg_token = (
             nn.Parameter(torch.zeros(1, count, dim)) if count else None
             for count in map(self.prefix_roles.count, ("class", "distillation", "register"))
@@ -213,15 +213,12 @@ class VisionTransformer(ImageClassifier):
         self.norm, self.fc_norm = norms if self.use_fc_norm else norms[::-1]
         options = {"num_heads": self.num_heads, "norm_eps": self.norm_eps}
         self.attn_pool = create_pool(self.global_pool, dim, hidden_dim=hidden_dim, **options)
-        self._modules["head"] = nn.Linear(dim, len(self.class_names))  # `head` is a property
+        self.set_head(dim)
         self.head_dist = nn.Linear(dim, len(self.class_names)) if self.distilled else None
 
     def _init_weights(self) -> None:
         """Initialize the weights as timm does."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias) if module.bias is not None else None
+        self.init_linear_layers()
         for tokens, std in (
             (self.cls_token, 1e-6),
             (self.reg_token, 1e-6),
@@ -281,7 +278,7 @@ class VisionTransformer(ImageClassifier):
         """Return timm's model with these weights.
 
         Raises:
-            ValueError: If timm lacks an option that this model uses.
+            ValueError: If timm lacks options that this model uses; all of them are listed.
         """
         return vit_to_timm(self)
 
@@ -289,14 +286,9 @@ class VisionTransformer(ImageClassifier):
         """Return torchvision's model with these weights.
 
         Raises:
-            ValueError: If torchvision lacks an option that this model uses.
+            ValueError: If torchvision lacks options that this model uses; all of them are listed.
         """
         return vit_to_torchvision(self)
-
-    @property
-    def head(self) -> nn.Module:
-        """The final classification layer; a distilled model also has `head_dist`."""
-        return cast("nn.Module", self._modules["head"])
 
     def parameter_groups(self) -> Mapping[ParameterGroup, list[nn.Parameter]]:
         """Return the parameters of the backbone, of blocks (none) and of one or both heads."""
@@ -306,20 +298,11 @@ class VisionTransformer(ImageClassifier):
         groups["backbone"] = [weight for weight in groups["backbone"] if id(weight) not in ids]
         return {**groups, "head": groups["head"] + second_head}
 
-    def accepts_size(self, height: int, width: int) -> bool:
-        """Return True, or raise a ValueError that explains why the size is not accepted."""
-        self._padded_size(height, width)
-        return True
-
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the logits of normalized images."""
         pooled = self.pool(*self.encode(images))
         logits = self.head(pooled[:, 0])
         return logits if self.head_dist is None else (logits + self.head_dist(pooled[:, 1])) / 2
-
-    def forward_features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n w"]:
-        """Return all tokens after the last layer and its norm, for normalized images."""
-        return self.norm(self.encode(images)[0])
 
     def pool(
         self, tokens: Float[Tensor, "b n w"], layout: TokenLayout
@@ -334,18 +317,14 @@ class VisionTransformer(ImageClassifier):
     def encode(
         self, images: Float[Tensor, "b c y x"]
     ) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
-        """Return the tokens after the last layer, before its norm, and their layout.
-
-        Raises:
-            ValueError: If the image size is not a multiple of the patch size and padding is off.
-        """
+        """Return the tokens after the last layer, before its norm, and their layout."""
         x, layout = self.patch_dropout(*self._embed(images))
         x = run_layers(self.blocks, x, layout, grad_checkpointing=self.grad_checkpointing)
         return x, layout
 
     def _embed(self, images: Tensor) -> tuple[Float[Tensor, "b n w"], TokenLayout]:
         """Return the tokens before the first layer, with their position embedding."""
-        height, width = self._padded_size(images.shape[2], images.shape[3])
+        height, width = self.padded_size(images.shape[2], images.shape[3])
         padding = (height - images.shape[2], width - images.shape[3])
         if self.dynamic_img_pad:
             images = pad(images, (0, padding[1], 0, padding[0]))
@@ -385,11 +364,6 @@ class VisionTransformer(ImageClassifier):
             "padding": padding,
         }
         return TokenLayout(grid, self.prefix_roles, rotation=rotation, notes=notes)
-
-    def _padded_size(self, height: int, width: int) -> tuple[int, int]:
-        return padded_size(
-            height, width, patch_size=self.patch_embed.patch_size, pad=self.dynamic_img_pad
-        )
 
 
 class _ClassRows(nn.Module):

@@ -151,10 +151,7 @@ class CrossAttentionVQA(VQAModel):
 class ReadingLayer(nn.Module):
     """Pre-norm transformer layer: tokens attend to words, and then to the cells of their image.
 
-    Args:
-        dim: Dimension of the tokens.
-        num_heads: Number of heads; it divides `dim`.
-        words: Whether the tokens attend to words, and not to the cells alone.
+    Without `words` they attend to the cells alone.
 
     Example:
         >>> layer = ReadingLayer(8, 2, words=False)

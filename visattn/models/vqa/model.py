@@ -231,10 +231,4 @@ class VQAModel(Configurable, ModelWithEncoder, ABC):
         questions: Int[Tensor, "r t"],
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> AnswerOutput:
-        """Answer questions about images whose features are known.
-
-        Args:
-            features: Encoder features of b images.
-            questions: Word indices, padded with 0 at the end.
-            image_indices: Index of the image of each question; None if question i is about image i.
-        """
+        """Answer questions about images whose encoder features are known; see `forward`."""
