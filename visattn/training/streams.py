@@ -25,13 +25,8 @@ from visattn.training.data_module import DataModule
 class StreamedTrainingDataModule(DataModule):
     """Base class of data modules whose training shards are streamed from a URL.
 
-    Args:
-        train_url: URL of the folder of the training tars, such as https://store/flickr8k.
-        shards: Folder with the other files that `visattn data shards` wrote: all but the training
-            tars and their index.
-        shuffle_buffer: Samples among which the next one is drawn.
-        num_workers: Worker processes, each of which reads its own tars; 0 reads in this process.
-        options: Options of the data module of the shards.
+    For the options see `WebDatasetCaptionDataModule`; others are those of the data module of the
+    shards.
     """
 
     opens_train_split = False

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from small_captions import GRID, WORDS, batch, numbers
 from torch import Tensor
 
 from visattn.models.base import SmallEncoder
@@ -15,10 +16,7 @@ from visattn.models.captioning.adaptive_attention import (
 )
 from visattn.models.captioning.captioner import TeacherForcedOutput
 from visattn.recording.recorder import record
-from visattn.results.kinds import SPECIAL_TOKENS, START
-
-WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
-GRID = (2, 5)
+from visattn.results.kinds import START
 
 
 def captioner(*, feedback: Feedback = "none", dropout: float = 0.0) -> KnowingWhenToLook:
@@ -35,19 +33,6 @@ def captioner(*, feedback: Feedback = "none", dropout: float = 0.0) -> KnowingWh
     with torch.no_grad():  # untrained attention is almost uniform
         model.decoder.attention.scorer.vector.mul_(19)
     return model.double()
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    """Captions of 5, 3, 3 and 1 words, padded."""
-    captions = torch.randint(4, 13, (4, 5), generator=torch.Generator().manual_seed(1))
-    captions[:, 0] = START
-    captions[1:3, 3:], captions[3, 1:] = 0, 0
-    return captions, torch.tensor([5, 3, 3, 1])
 
 
 def naive(

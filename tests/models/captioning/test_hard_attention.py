@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_captions import GRID, WORDS, batch, numbers
 from torch import Tensor
 
 import visattn as va
@@ -15,10 +16,6 @@ from visattn.models.captioning.show_attend_tell import (
     select_places,
 )
 from visattn.recording.recorder import record
-from visattn.results.kinds import SPECIAL_TOKENS, START
-
-WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
-GRID = (2, 5)
 
 
 def captioner(attention: str = "hard", **options: str) -> ShowAttendTell:
@@ -36,19 +33,6 @@ def captioner(attention: str = "hard", **options: str) -> ShowAttendTell:
     with torch.no_grad():  # untrained attention is almost uniform
         model.decoder.attention.scorer.vector.mul_(19)  # type: ignore[union-attr,operator]
     return model.double()
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    """Captions of 5, 3, 3 and 1 words, padded."""
-    captions = torch.randint(4, 13, (4, 5), generator=torch.Generator().manual_seed(1))
-    captions[:, 0] = START
-    captions[1:3, 3:], captions[3, 1:] = 0, 0
-    return captions, torch.tensor([5, 3, 3, 1])
 
 
 def test_teacher_forcing_is_step_after_step_and_reads_one_cell() -> None:

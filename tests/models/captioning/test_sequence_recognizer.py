@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from small_captions import numbers
 from torch import Tensor, nn
 
 from visattn.blocks.luong import Alignment
@@ -42,11 +43,6 @@ def recognizer(score: AttentionScore, alignment: Alignment, **options: Any) -> S
         attention: Any = model.decoder.attention
         nn.init.normal_(attention.center_vector, std=2.0)
     return model.eval()
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def score_by_hand(attention: Any, hidden: Tensor, annotation: Tensor, place: int) -> float:

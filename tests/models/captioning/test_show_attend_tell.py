@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_captions import GRID, WORDS, batch, numbers
 from torch import Tensor
 
 from visattn.models.base import SmallEncoder
@@ -12,10 +13,6 @@ from visattn.models.captioning.attending_decoder import SoftAttention
 from visattn.models.captioning.captioner import TeacherForcedOutput
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.recording.recorder import record
-from visattn.results.kinds import SPECIAL_TOKENS, START
-
-WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
-GRID = (2, 5)
 
 
 def captioner(*, dropout: float = 0.0, projection: int | None = None) -> ShowAttendTell:
@@ -29,20 +26,6 @@ def captioner(*, dropout: float = 0.0, projection: int | None = None) -> ShowAtt
         feature_proj_dim=projection,
     )
     return model.double()
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
-
-
-def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
-    """Captions of 5, 3, 3 and 1 words, padded."""
-    random = torch.Generator().manual_seed(seed)
-    captions = torch.randint(4, 13, (4, 5), generator=random)
-    captions[:, 0] = START
-    captions[1:3, 3:], captions[3, 1:] = 0, 0
-    return captions, torch.tensor([5, 3, 3, 1])
 
 
 def projected(model: ShowAttendTell, place: Tensor) -> Tensor:

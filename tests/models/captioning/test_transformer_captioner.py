@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from small_captions import GRID, WORDS, batch as captions, numbers
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
@@ -16,10 +17,8 @@ from visattn.models.captioning.decoder_layer import (
 )
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.recording.recorder import record
-from visattn.results.kinds import SPECIAL_TOKENS, START
+from visattn.results.kinds import START
 
-WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
-GRID = (2, 5)
 M2 = {"encoder_layers": 2, "memory_slots": 3, "meshed": True}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {"maps": "mean"},
@@ -36,17 +35,9 @@ def captioner(**options: Any) -> TransformerCaptioner:
     return TransformerCaptioner(WORDS, encoder, **options).double()
 
 
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
-
-
 def batch() -> tuple[Tensor, Tensor, Tensor]:
     """Captions of 5, 3, 3 and 1 words, padded; the third image has no caption."""
-    captions = torch.randint(4, 13, (4, 5), generator=torch.Generator().manual_seed(1))
-    captions[:, 0] = START
-    captions[1:3, 3:], captions[3, 1:] = 0, 0
-    return captions, torch.tensor([5, 3, 3, 1]), torch.tensor([3, 0, 0, 1])
+    return *captions(), torch.tensor([3, 0, 0, 1])
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

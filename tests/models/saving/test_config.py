@@ -13,7 +13,7 @@ from torch import nn
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
 from visattn.models.configurable import Configurable
-from visattn.models.saving import config as meta
+from visattn.models.saving import config
 from visattn.models.saving.config import (
     build_model,
     check_config_fits,
@@ -207,5 +207,5 @@ def test_meta_forward_runs_before_weights_are_read() -> None:
             cast("Configurable", built).run_blank_image()
             made.append(built)
 
-        meta.check_forward_memory(partial(build_model, model_config(model)), run)
+        config.check_forward_memory(partial(build_model, model_config(model)), run)
         assert len(made) == 1, type(model)  # an error on the way leaves it empty

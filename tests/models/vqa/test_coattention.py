@@ -4,17 +4,13 @@ import math
 
 import torch
 from hypothesis import given, strategies as st
+from small_captions import numbers
 from torch import Tensor
 
 from visattn.functional.attention import bounded_additive_scores
 from visattn.models.vqa.coattention import guided_attention, parallel_coattention
 
 PLACES, WORDS, DIM, HIDDEN = 7, 5, 3, 11
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def weights() -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Stacked attention, MAC and the relation network against their equations, in float64."""
 
 import torch
-from torch import Tensor
+from small_captions import numbers
 
 from tests.models.vqa.test_models import ANSWERS, GRID, WORDS, encoder
 from visattn.functional.attention import additive_scores
@@ -12,11 +12,6 @@ from visattn.models.vqa.question_encoders import EncodedQuestions
 from visattn.models.vqa.stacked_attention import AttentionHop, StackedAttentionNetwork
 
 ONE = QuestionGroups.from_indices(None, 1)
-
-
-def numbers(*shape: int, seed: int) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from visattn.images.reader import read_image
-from visattn.training.callbacks import logging as attention_logging
+from visattn.training.callbacks import logging
 from visattn.training.callbacks.logging import AttentionLogger
 
 
@@ -138,13 +138,13 @@ class TestTrainings:
 
         monkeypatch.setenv("WANDB_SILENT", "true")
         sent: dict[int, np.ndarray] = {}
-        send = attention_logging._send
+        send = logging._send
 
         def remember(trainer: Trainer, name: str, panel: np.ndarray) -> None:
             sent[trainer.global_step] = panel
             send(trainer, name, panel)
 
-        monkeypatch.setattr(attention_logging, "_send", remember)
+        monkeypatch.setattr(logging, "_send", remember)
         runs = WandbLogger(project="visattn", save_dir=tmp_path, offline=True)
         train(tmp_path, logger(every_n_steps=4), logger=runs)
         wandb.finish()
@@ -178,7 +178,7 @@ class TestTrainings:
 
         monkeypatch.setattr(callback, "on_train_start", start)
         warned: list[str] = []
-        monkeypatch.setattr(attention_logging, "rank_zero_warn", warned.append)
+        monkeypatch.setattr(logging, "rank_zero_warn", warned.append)
         train(tmp_path, callback)
         assert warned[0] == "AttentionLogger drew no maps after step 3: the disk is full"
 
@@ -196,7 +196,7 @@ def test_a_module_without_forward_gives_its_network() -> None:
             for name, part in parts.items():
                 self.add_module(name, part)
 
-    find = attention_logging._default_network
+    find = logging._default_network
     net, loss = nn.Linear(2, 2), nn.CrossEntropyLoss()
     assert find(NoForward(net=net, loss=loss)) is net
     assert isinstance(find(Foreign()), Foreign)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_avg_fn
 from torch.utils.data import DataLoader
 
-from visattn.training.callbacks import logging as crop_panels, logging as panels
+from visattn.training.callbacks import logging
 from visattn.training.callbacks.ema import EMA, AveragedWeights, ema_decay, ema_update
 from visattn.training.data_module import DataModule
 from visattn.training.task import Task
@@ -182,7 +182,7 @@ def test_deepcopy_of_a_task_shares_its_optimizer() -> None:
 
 
 @pytest.mark.parametrize("averaged_first", [False, True])
-@pytest.mark.parametrize("drawing", [crop_panels.CropPanels, panels.CaptionPanels])
+@pytest.mark.parametrize("drawing", [logging.CropPanels, logging.CaptionPanels])
 def test_panels_show_averaged_weights_in_any_callback_order(
     drawing: type[Callback], averaged_first: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -195,11 +195,11 @@ def test_panels_show_averaged_weights_in_any_callback_order(
     stub = SimpleNamespace(
         caption=lambda *args: [draw(*args)], caption_figure=lambda *args, width: args[1]
     )
-    monkeypatch.setattr(crop_panels, "ImageClassifier", nn.Linear)
-    monkeypatch.setattr(crop_panels, "draw_crops", draw)
-    monkeypatch.setattr(panels, "Captioner", nn.Linear)
-    monkeypatch.setattr(panels, "pipelines", stub)
-    monkeypatch.setattr(panels, "viz", stub)
+    monkeypatch.setattr(logging, "ImageClassifier", nn.Linear)
+    monkeypatch.setattr(logging, "draw_crops", draw)
+    monkeypatch.setattr(logging, "Captioner", nn.Linear)
+    monkeypatch.setattr(logging, "pipelines", stub)
+    monkeypatch.setattr(logging, "viz", stub)
     task, callbacks = Falling(), [drawing(), EMA(0.998)]
     start = task.model.get_parameter("weight").item()
     trainer = Trainer(

@@ -1,4 +1,8 @@
-"""Panels with the crops of a Spatial Transformer."""
+"""Panels with the crops of a Spatial Transformer, and the loggers that get panels."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,7 +10,9 @@ import torch
 
 from visattn.blocks.spatial_transformer import SpatialTransformer
 from visattn.models.resnet import AttentionResNet
-from visattn.training.callbacks.logging import draw_crops
+from visattn.training.callbacks.logging import ImageLogger, draw_crops
+from visattn.training.classification.data import SingleObjectDataModule
+from visattn.training.classification.task import ClassificationTask
 
 
 def model(stem_block: str | None) -> AttentionResNet:
@@ -37,3 +43,22 @@ def test_frame_and_crop_show_the_left_half() -> None:
 def test_without_a_transformer_there_is_nothing_to_draw() -> None:
     with pytest.raises(ValueError, match="has no Spatial Transformer"):
         draw_crops(model(None), np.zeros((1, 28, 28, 3), np.uint8))
+
+
+def test_loggers_that_take_images_get_the_panels() -> None:
+    class Panels(ImageLogger):
+        def panels(self, *_: Any) -> Iterator[tuple[str, np.ndarray]]:
+            yield "panels/0", np.zeros((2, 3, 3), np.uint8)
+
+    sent: list[Any] = []
+    takes_images = SimpleNamespace(
+        log_image=lambda key, images, step: sent.append((key, images[0].shape, step))
+    )
+    data = SingleObjectDataModule(train=1, val=1, test=1)
+    trainer: Any = SimpleNamespace(
+        is_global_zero=True, global_step=7, datamodule=data, loggers=[object(), takes_images]
+    )
+    task = ClassificationTask(lambda _: model(None), {"class_names": ["a", "b"]})
+    for index in range(2):
+        Panels().on_validation_batch_start(trainer, task, None, index)
+    assert sent == [("panels/0", (2, 3, 3), 7)]

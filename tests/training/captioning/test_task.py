@@ -23,9 +23,9 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.saving.checkpoint import read_model
-from visattn.models.saving.config import model_config
+from visattn.models.saving.config import build_model, model_config
 from visattn.results.kinds import UNKNOWN
-from visattn.training.captioning import evaluation as caption_eval, task as captioning
+from visattn.training.captioning import evaluation, task as captioning
 from visattn.training.captioning.data import ScenesDataModule
 from visattn.training.captioning.evaluation import reference_captions, teacher_force_batch
 from visattn.training.captioning.task import CaptioningTask
@@ -249,7 +249,7 @@ def test_controls_use_the_images_of_others(monkeypatch: pytest.MonkeyPatch) -> N
     task.trainer = testing
     calls: list[tuple[str, bool, list[int]]] = []
     for name in ("generate_captions", "reference_captions"):
-        original = getattr(caption_eval, name)
+        original = getattr(evaluation, name)
 
         def spy(
             model: Any, batch: Any, *, name: str = name, original: Any = original, **options: Any
@@ -261,11 +261,19 @@ def test_controls_use_the_images_of_others(monkeypatch: pytest.MonkeyPatch) -> N
             calls.append((name, model is task.model, order))
             return original(model, batch, **options)
 
-        monkeypatch.setattr(caption_eval, name, spy)
+        monkeypatch.setattr(evaluation, name, spy)
+    built: list[Any] = []
+    monkeypatch.setattr(
+        evaluation, "build_model", lambda config: built.append(config) or build_model(config)
+    )
     scene_batch: Any = next(iter(scenes.test_dataloader()[0]))
-    task.test_step(scene_batch, 0)
+    names = task.state_dict().keys()
+    for index in range(2):
+        task.test_step(scene_batch, index)
+    assert len(built) == 1  # the untrained model serves all batches
+    assert task.state_dict().keys() == names
     own, others = [0, 1, 2, 3, 4], [1, 0, 3, 2, 4]  # the last image has no partner
-    assert calls == [
+    assert calls == 2 * [
         ("generate_captions", True, own),
         ("reference_captions", True, own),
         ("generate_captions", True, others),

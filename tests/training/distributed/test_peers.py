@@ -9,7 +9,7 @@ from lightning import LightningModule, Trainer
 from torch import distributed
 
 from visattn.data.loading.samplers import DistributedEvalSampler
-from visattn.training.distributed import launcher as peers
+from visattn.training.distributed import launcher
 from visattn.training.distributed.launcher import SameDataCheck, is_peer_lost, report_lost_peers
 
 LOST = (
@@ -46,9 +46,9 @@ def other_ranks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def gather(gathered: list[Any], own: Any) -> None:
         gathered[:] = [own, *others]
 
-    monkeypatch.setattr(peers.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(peers.distributed, "all_gather_object", gather)
-    monkeypatch.setattr(peers, "failed_child", lambda: "rank 1 ended with code 3")
+    monkeypatch.setattr(launcher.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(launcher.distributed, "all_gather_object", gather)
+    monkeypatch.setattr(launcher, "failed_child", lambda: "rank 1 ended with code 3")
     return others
 
 
@@ -92,7 +92,7 @@ def test_a_lost_process_of_this_host_is_named(message: str, other_ranks: list[An
 
 
 def test_processes_that_never_met_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.time, "monotonic", iter(range(0, 1000, 3)).__next__)
+    monkeypatch.setattr(launcher.time, "monotonic", iter(range(0, 1000, 3)).__next__)
     expected = r"did not find each other .*1/2 clients.*--timeout"
     with pytest.raises(ConnectionError, match=expected), report_lost_peers():
         raise distributed.DistStoreError("Timed out after 21 seconds. 1/2 clients joined.")

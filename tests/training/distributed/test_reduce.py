@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.training.distributed import reduce as reductions
+from visattn.training.distributed import reduce
 from visattn.training.distributed.reduce import (
     all_gather_union,
     all_reduce_mean,
@@ -26,15 +26,15 @@ def on_all_ranks(values: list[Tensor], compute: Callable[[Tensor], Any]) -> list
     def collect(own: Tensor) -> None:
         contributions.append(own.clone())
 
-    def reduce(own: Tensor) -> None:
+    def add_up(own: Tensor) -> None:
         own.copy_(torch.stack(contributions).sum(0))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reductions, "world_size", lambda: len(values))
-        patch.setattr(reductions.distributed, "all_reduce", collect)
+        patch.setattr(reduce, "world_size", lambda: len(values))
+        patch.setattr(reduce.distributed, "all_reduce", collect)
         for part in values:
             compute(part)
-        patch.setattr(reductions.distributed, "all_reduce", reduce)
+        patch.setattr(reduce.distributed, "all_reduce", add_up)
         return [compute(part) for part in values]
 
 
@@ -75,6 +75,6 @@ def test_union_is_that_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None
     def gather(every: list[Any], own: set[str]) -> None:
         every[:] = [{"b", "c"}, own]
 
-    monkeypatch.setattr(reductions, "world_size", lambda: 2)
-    monkeypatch.setattr(reductions.distributed, "all_gather_object", gather)
+    monkeypatch.setattr(reduce, "world_size", lambda: 2)
+    monkeypatch.setattr(reduce.distributed, "all_gather_object", gather)
     assert all_gather_union({"b", "a"}) == ["a", "b", "c"]

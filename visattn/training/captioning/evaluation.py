@@ -167,16 +167,8 @@ class CaptionEvalTask(Task):
     `val_heads.json`, `test_heads.json` and, for reference captions, `teacher_forced_heads.json` and
     `val_teacher_forced_heads.json`: one head may point where the mean of them does not.
 
-    Args:
-        model: The captioner.
-        beam_size: Beam size of the search.
-        length_penalty: Exponent of the length penalty of the search; 0 compares log-probabilities.
-        annotations: What the captions can be scored against: `scenes`, `references` or both; None
-            if the data do not say.
-        optim: The optimizer.
-        monitor: The validation metric that selects the best checkpoint. By default
-            `val/caption_accuracy` for rendered scenes, `val/cider-d` with reference captions, else
-            `val/loss`.
+    Captions can be scored against the `annotations`, `scenes`, `references` or both; None if the
+    data do not say. For the other options see `CaptioningTask`.
     """
 
     model: Captioner

@@ -143,10 +143,7 @@ def classification_rewards(
     Args:
         logits: Class logits after each glimpse.
         labels: True classes, or sequences of them padded with `IGNORE_LABEL`.
-        reward: `correct`: 1 if the class predicted after the last glimpse is right, else 0.
-            `log_probability`: log-probability of the true class after the last glimpse, in nats.
-            `gain`: increase of the probability of the true class since just before the action; for
-            later labels their probability.
+        reward: As in `GlimpseTask`; the `gain` of later labels is their probability.
         num_actions: Number of actions; t - 1 by default, one between any two glimpses. It is t if
             the policy also chooses the first location.
 

@@ -139,10 +139,8 @@ def answer_scores(
 ) -> Float[Tensor, "r k"]:
     """Return the accuracy of each possible answer: 1 for the correct one, or the VQA accuracy.
 
-    Args:
-        answers: Index of the correct answer; -1 if the model does not know it.
-        soft_scores: The VQA accuracy of each answer; None if each question has one answer.
-        num_answers: Number of possible answers.
+    The correct answer is -1 if the model does not know it. Without `soft_scores`, the VQA accuracy
+    of each answer, each question has one answer.
 
     Example:
         >>> answer_scores(torch.tensor([1, -1]), None, 2)
