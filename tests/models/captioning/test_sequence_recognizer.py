@@ -206,7 +206,7 @@ def test_a_model_is_rebuilt_from_its_config() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"score": "cosine"}, "score must be one of additive, , .* got 'cosine'"),
+        ({"score": "cosine"}, "score must be one of additive, dot, .* got 'cosine'"),
         ({"alignment": "local"}, "alignment must be one of global, .* got 'local'"),
         ({"score": "dot"}, "'dot' needs features of hidden_size=128 channels, got 12; set feat"),
         ({"window_radius": 0.5}, r"window_radius must be at least 1 .* got 0\.5 and 2"),
