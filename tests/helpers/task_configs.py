@@ -135,10 +135,11 @@ MASKS = """\
       init_args:
         encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
         decoder_channels: [7, 5]
+    dice_weight: 0.0
     num_panels: 0
 data:
   class_path: SceneSegmentationDataModule
-  init_args: {image_size: 24, train: 3, val: 3, test: 11, num_workers: 0}
+  init_args: {image_size: 24, train: 13, val: 3, test: 11, num_workers: 0}
 """
 CONFIGS = {
     "digits": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + OPTIMIZER + DIGITS,

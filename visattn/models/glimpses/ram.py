@@ -226,7 +226,7 @@ class DRAM(GlimpseModel):
         self, images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
     ) -> Float[Tensor, "b *s k"]:
         """Return the logits of each label, or of the only one; raises what `normalize` raises."""
-        return super().forward(images)
+        return self.classify(self.normalize(images))
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b *s k"]:
         """Return the logits of each label, or of the only one, with the greedy policy."""
