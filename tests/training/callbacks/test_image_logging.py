@@ -47,7 +47,7 @@ def test_without_a_transformer_there_is_nothing_to_draw() -> None:
 
 def test_loggers_that_take_images_get_the_panels() -> None:
     class Panels(ImageLogger):
-        def panels(self, *_: Any) -> Iterator[tuple[str, np.ndarray]]:
+        def panels(self, model: Any, data: Any) -> Iterator[tuple[str, np.ndarray]]:
             yield "panels/0", np.zeros((2, 3, 3), np.uint8)
 
     sent: list[Any] = []
