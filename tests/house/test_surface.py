@@ -65,6 +65,19 @@ def test_every_public_name_has_an_example(name: str) -> None:
     assert has_example(getattr(visattn, name))
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_public_functions_document_all_parameters_or_none(room: str) -> None:
+    package = importlib.import_module(room)
+    missing: dict[str, set[str]] = {}
+    for name in package.__all__:
+        thing = getattr(package, name)
+        _, heading, section = (inspect.getdoc(thing) or "").partition("\nArgs:\n")
+        if inspect.isfunction(thing) and heading:
+            documented = set(re.findall(r"^ {4}\*{0,2}(\w+):", section, re.MULTILINE))
+            missing[name] = set(inspect.signature(thing).parameters) - documented
+    assert {name: left for name, left in missing.items() if left} == {}
+
+
 @pytest.mark.parametrize("room", CORE)
 def test_every_function_and_block_of_the_core_has_an_example(room: str) -> None:
     without = {name for name, thing in public_things(room) if not has_example(thing)}

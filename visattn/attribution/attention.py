@@ -32,10 +32,6 @@ def fuse_heads(
 ) -> Float[Tensor, "b n m"]:
     """Return the attention weights of a layer, fused over heads.
 
-    Args:
-        weights: Attention weights of each head.
-        fusion: Whether to take the mean, the maximum or the minimum over heads.
-
     Raises:
         ValueError: If the fusion is unknown.
 
@@ -125,10 +121,6 @@ def positive_grad_times_attention(
 ) -> Float[Tensor, "b n m"]:
     """Return the mean over heads of the positive part of attention times gradient.
 
-    Args:
-        weights: Attention weights of a layer.
-        gradients: Gradients of a score with respect to the weights.
-
     Example:
         >>> import torch
         >>> weights = torch.tensor([[[[0.5, 0.5]], [[0.9, 0.1]]]])
@@ -148,10 +140,6 @@ def gradient_rollout_weights(
     """Return the positive part of the mean over heads of attention times gradient.
 
     Gradient rollout uses it in place of the attention weights.
-
-    Args:
-        weights: Attention weights of a layer.
-        gradients: Gradients of a score with respect to the weights.
 
     Example:
         >>> import torch
@@ -336,8 +324,6 @@ def attention(
     """Attention weights of one layer, from the tokens that the scores read.
 
     Args:
-        explained: The model.
-        images: Normalized.
         target: Only noted in the info of the map; attention does not depend on a class.
         layer: Index into `info.attention_layers`, or the name of the module; also of one on which
             no score depends.
@@ -380,8 +366,6 @@ def rollout(
     """Attention rollout: attention multiplied through all layers, from the pooled tokens.
 
     Args:
-        explained: The model.
-        images: Normalized.
         target: Only noted in the info of the map; attention does not depend on a class.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
         discard_ratio: Share of the lowest weights of each layer that is set to 0.
@@ -420,9 +404,6 @@ def gradient_attention(
     """Attention of one layer times its gradient, clipped at 0 and averaged over heads.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         layer: Index into `info.attention_layers`, or the name of the module.
 
     Raises:
@@ -456,9 +437,6 @@ def gradient_rollout(
     """Gradient attention rollout: rollout of attention times gradient of each layer.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         discard_ratio: Share of the lowest products of each layer that is set to 0.
         start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
@@ -497,9 +475,6 @@ def relevance(
     """Relevance propagation (Chefer et al.): attention times gradient through all layers.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         start_layer: First layer that is included; later ones give sharper maps.
 
     Raises:
@@ -546,8 +521,6 @@ def attention_flow(
     that enters a token in the first layer, or 1: maps then show little of the later layers.
 
     Args:
-        explained: The model.
-        images: Normalized.
         target: Only noted in the info of the map; attention does not depend on a class.
         start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
@@ -604,13 +577,7 @@ def combine_layers(
     matrices: Sequence[Tensor],
     propagate: Callable[[list[Tensor], Tensor], Tensor],
 ) -> Float[Tensor, "b gy gx"]:
-    """Return a map of the input tokens from the matrices of all layers.
-
-    Args:
-        layers: Recorded weights.
-        matrices: One for each layer.
-        propagate: Propagates rows of the pooled tokens through matrices.
-    """
+    """Return a map of the input tokens from the matrices of all layers."""
     first = layers[0]
     last = layers[-1]
     remaining = list(matrices)

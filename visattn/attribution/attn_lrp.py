@@ -68,11 +68,6 @@ def attnlrp(
     biases, and what a softmax keeps, sum to the target. The input is the normalized image, so that
     a pixel of the mean color has no relevance. Operations without a rule are refused.
 
-    Args:
-        explained: The model, a vision transformer.
-        images: Normalized.
-        target: Target to explain.
-
     Raises:
         ValueError: If the model computes something for which there is no rule.
 

@@ -86,10 +86,6 @@ def grad_cam(
 ) -> Float[Tensor, "b y x"]:
     """Grad-CAM: channels of a layer weighted by their mean gradient, clipped at 0.
 
-    Args:
-        activations: Activations of a layer.
-        gradients: Gradients of a score with respect to the activations.
-
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
         >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 0.0]]]])
@@ -109,10 +105,6 @@ def grad_cam_plus_plus(
     """Grad-CAM++: as Grad-CAM, with pixel weights that favor small and multiple objects.
 
     With S the sum of a channel, a gradient g > 0 contributes g / (2 + S g) to its weight.
-
-    Args:
-        activations: Activations of a layer.
-        gradients: Gradients of a score with respect to the activations.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
@@ -137,10 +129,6 @@ def layer_cam(
     """LayerCAM: channels of a layer weighted at each position by their positive gradient.
 
     Without a spatial mean the map is also useful on the fine grids of early layers.
-
-    Args:
-        activations: Activations of a layer.
-        gradients: Gradients of a score with respect to the activations.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
@@ -169,8 +157,6 @@ def hires_cam(
     products cancel; the rounding that is left becomes zero.
 
     Args:
-        activations: Activations of a layer.
-        gradients: Gradients of a score with respect to the activations.
         signed: Keep negative values, evidence against the score, instead of clipping at 0.
 
     Example:
@@ -200,10 +186,6 @@ def x_grad_cam(
     The weight of a channel is the mean of its gradients, weighted by its activations; 0 if these
     sum to 0. Activations should not be negative, as after a ReLU: their sum is the divisor.
 
-    Args:
-        activations: Activations of a layer, such as those after a ReLU.
-        gradients: Gradients of a score with respect to the activations.
-
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 3.0]]]])
         >>> gradients = torch.tensor([[[[3.0, 1.0]], [[-1.0, 1.0]]]])
@@ -225,9 +207,6 @@ def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     The sign of a principal component is arbitrary; here the map is positive where activations are
     strong: it does not correlate negatively with their squared norm. Negative values are clipped.
 
-    Args:
-        activations: Activations of a layer.
-
     Example:
         >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
         >>> eigen_cam(activations)  # the channels lie on a line: distances from the mean, 5/3
@@ -248,10 +227,6 @@ def eigen_grad_cam(
 
     The sign is fixed by the target: the map is positive where the products sum to evidence for it.
 
-    Args:
-        activations: Activations of a layer.
-        gradients: Gradients of a score with respect to the activations.
-
     Example:
         >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
         >>> eigen_grad_cam(activations, torch.ones(1, 2, 1, 3))  # distances from the mean, 5/3
@@ -270,9 +245,6 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
 
     The kernel of the centered activations p and q of two positions is tanh(p·q / c + 1), with c
     channels. It saturates, so that few strong positions do not rule the map.
-
-    Args:
-        activations: Activations of a layer.
 
     Example:
         >>> kpca_cam(torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]]))
@@ -301,8 +273,6 @@ def shapley_cam(
     """Return the Shapley-CAM map: channels weighted by their mean approximate Shapley values.
 
     Args:
-        activations: Activations A of a layer.
-        gradients: Gradients of a score with respect to the activations.
         curvature: Product of the Hessian of the score with A.
 
     Example:
@@ -321,10 +291,6 @@ def smooth_grad_cam_plus_plus(
     activations: Float[Tensor, "b c y x"], moments: Float[Tensor, "3 b c y x"]
 ) -> Float[Tensor, "b y x"]:
     """Return the Smooth Grad-CAM++ map: Grad-CAM++ with gradients that are means over noise.
-
-    Args:
-        activations: Activations of a layer for the image without noise.
-        moments: Means over noisy images of the gradients, their squares and their cubes.
 
     Example:
         >>> gradients = torch.tensor([[[[3.0, 1.0]]]])
@@ -439,9 +405,6 @@ def shapleycam(
     alone is explained. Behind linear layers this is what makes the map differ from Grad-CAM.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
 
@@ -474,9 +437,6 @@ def finercam(
     closest scores; they are averaged with their probabilities as weights.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Class to explain.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         num_references: Number of similar classes, of those that there are.
@@ -501,12 +461,6 @@ def similar_score(
     score: Float[Tensor, " b"], output: Any, target: Target, count: int
 ) -> Float[Tensor, " b"]:
     """Return the mean score of the classes whose scores are closest to that of a class.
-
-    Args:
-        score: Of the class.
-        output: Of the model.
-        target: Selects the class.
-        count: Number of similar classes.
 
     Raises:
         TypeError: If the target is no class.
@@ -545,9 +499,6 @@ def smoothgradcam_plus_plus(
     gradient does not depend on the image, and the map is that of Grad-CAM++.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         num_samples: Noisy copies of each image.

@@ -39,8 +39,6 @@ def scorecam(
     what it hides gets the mean color of the normalization.
 
     Args:
-        explained: The model.
-        images: Normalized.
         target: Target to explain; of a class the logit.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
@@ -93,8 +91,6 @@ def ablationcam(
     tokens only those on the grid are set to 0.
 
     Args:
-        explained: The model.
-        images: Normalized.
         target: Target to explain; of a class the logit.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
@@ -128,7 +124,6 @@ def score_cam(
     """Return the Score-CAM map: channels weighted by the scores of the image seen through them.
 
     Args:
-        activations: Activations of a layer.
         scores: Score of the image multiplied by each channel (see `channel_masks`).
 
     Example:
@@ -151,11 +146,6 @@ def ablation_cam(
 ) -> Float[Tensor, "b y x"]:
     """Return the Ablation-CAM map: channels weighted by the relative drop of a score without them.
 
-    Args:
-        activations: Activations of a layer.
-        score: Score of the image.
-        scores_without: Score with each channel set to 0.
-
     Example:
         >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
         >>> ablation_cam(activations, torch.tensor([2.0]), torch.tensor([[1.0, 1.5]]))
@@ -175,9 +165,6 @@ def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]
     """Return each channel as a mask of the image, normalized to [0, 1].
 
     Constant channels give masks of zeros.
-
-    Args:
-        resized: Activations of a layer, resized to the image.
 
     Example:
         >>> channel_masks(torch.tensor([[[[1.0, 1.5, 2.5, 3.0]]]]))

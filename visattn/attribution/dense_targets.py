@@ -47,8 +47,6 @@ class BoundTarget(ABC):
 
     Args:
         label: Class index or name; None to choose it.
-        explained: The model.
-        geometries: Geometry of each image.
     """
 
     def __init__(
@@ -66,9 +64,6 @@ class BoundTarget(ABC):
 
     def __call__(self, output: Any) -> Float[Tensor, " mb"]:
         """Return the value for each image.
-
-        Args:
-            output: Output of the model.
 
         Raises:
             ValueError: If the output has not the form that the target needs, or nothing of the

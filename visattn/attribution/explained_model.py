@@ -141,13 +141,7 @@ def describe_model(
 ) -> ExplainedModel:
     """Return a model with the metadata that is known without running it, for dense targets.
 
-    It has no attention layers, and no feature layers.
-
-    Args:
-        model: A segmentation or detection model, or any other module.
-        input_size: Height and width of its images, or one number for both; by default the size in
-            its configuration.
-        class_names: In the order of their indices, or by index; by default those of the model.
+    It has no attention layers, and no feature layers. The parameters are those of `analyze_model`.
 
     Raises:
         ValueError: If the model is compiled or scripted, or class names are repeated.
@@ -239,12 +233,8 @@ def read_by_target(
 ) -> ExplainedModel:
     """Return a model with the attention layers and tokens that a target reads, not its scores.
 
-    A function of hidden states or of a dense output may read other tokens than a classifier.
-
-    Args:
-        explained: The model.
-        images: Normalized; the target is traced on the first.
-        target: Function of the output; a copy of it is called.
+    A function of hidden states or of a dense output may read other tokens than a classifier. The
+    target is traced on the first image; a copy of it is called.
     """
     model, info = explained.model, explained.info
     result = probe_model(model, info.input_size, images.shape[1])
@@ -269,14 +259,7 @@ def read_by_target(
 def _output_layout(
     model: nn.Module, defaults: ModelDefaults, output: OutputLayout, num_classes: int | None
 ) -> OutputLayout:
-    """Return the location of the class scores, for a model that has a classifier.
-
-    Args:
-        model: The model.
-        defaults: Its metadata.
-        output: Location of tensors that may be class scores.
-        num_classes: Number of the class names that were passed.
-    """
+    """Return the location of the class scores, for a model that has a classifier."""
     if output.error or output.num_classes == num_classes:
         return output
     # Without a head timm returns features, and so does a class of transformers that is no

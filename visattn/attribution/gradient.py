@@ -35,9 +35,6 @@ def input_gradient(
     feature layers too.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         signed: Return the sum over channels, instead of the maximum absolute value.
 
     Example:
@@ -77,9 +74,6 @@ def input_x_gradient(
     The input is the normalized image, so that a pixel of the mean color contributes nothing.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         signed: Return the sum over channels, instead of the maximum absolute value.
 
     Raises:
@@ -110,9 +104,6 @@ def smoothgrad(
     All images get the same noise, so that the map of an image does not depend on its batch.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         num_samples: Noisy copies of each image.
         stdev_spread: Standard deviation of the noise, relative to the range (max - min) of the
             image.
@@ -160,9 +151,6 @@ def integrated_gradients(
     (completeness).
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         n_steps: Points of the Gauss-Legendre quadrature.
         baselines: Color of the baseline image: `mean`, `black` or `white`.
         signed: Return the sum over channels, instead of the maximum absolute value.

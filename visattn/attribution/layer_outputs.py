@@ -25,7 +25,6 @@ class LayerCalls:
     """Calls of a layer inside `intercept_layer`.
 
     Args:
-        count: Calls of the module.
         last: Number of the last intercepted call, from 1; 0 if there was none.
     """
 
@@ -40,12 +39,8 @@ def intercept_layer(
     """Pass the output of a layer through a function inside the block.
 
     For a layer that is called several times each call with its layout is intercepted, or only
-    `layer.call`.
-
-    Args:
-        explained: The model.
-        layer: The layer.
-        function: From the output of the layer, in its layout, to what the model continues with.
+    `layer.call`. The function turns the output, in the layout of the layer, into what the model
+    continues with.
 
     Raises:
         ValueError: If the layer does not run inside the block, or its output has another layout.
@@ -102,11 +97,7 @@ def layer_activations(
 ) -> tuple[Float[Tensor, "b d gy gx"], FeatureLayer]:
     """Return the activations of a layer, and the layer with the call that they belong to.
 
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Called with the output.
-        layer: The layer; without `call`, the last call counts.
+    Without `layer.call` the last call counts.
 
     Raises:
         ValueError: If the layer does not run, or has another layout.
@@ -134,14 +125,8 @@ def activations_and_gradients(
 
     The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
     several times the last call counts, or `layer.call`. For a feature pyramid each level that the
-    target depends on is an item of the list: a detection is read from one level.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layer: The layer.
-        twice: Whether to add the product of the Hessian with the activations.
+    target depends on is an item of the list: a detection is read from one level. With `twice` they
+    are followed by the product of the Hessian with the activations.
 
     Raises:
         ValueError: If the layer does not run, or the target does not depend on it.
@@ -241,11 +226,7 @@ def sum_levels(
 ) -> Float[Tensor, "b gy gx"]:
     """Return the sum of the maps of the levels of a pyramid, on the grid of the finest.
 
-    Args:
-        maps: One for each level, or for a layer that is no pyramid the only one, which is returned.
-        explained: The model.
-        images: Normalized.
-        layer: Module that returns the levels.
+    A layer that is no pyramid has one map, which is returned.
     """
     if not layer.levels:
         [only] = maps
@@ -260,11 +241,6 @@ def resample_level(
     """Return a map of one level on the grid of another, both of which cover a canvas.
 
     If the sides of the canvas are no multiple of the stride, the last cells of a level exceed it.
-
-    Args:
-        values: Map of a level.
-        grid: Rows and columns of the result.
-        canvas: Height and width in pixels.
 
     Example:
         >>> resample_level(torch.tensor([[[0.0, 1.0]]]), (1, 4), (8, 16))

@@ -41,11 +41,7 @@ class LayerWeights:
         return rows[:, len(self.prefix_tokens) :].unflatten(1, self.grid)
 
     def mean_of_read_rows(self, matrix: Float[Tensor, "b n m"]) -> Float[Tensor, "b m"]:
-        """Return the mean of the rows that the scores read, by their shares.
-
-        Args:
-            matrix: All rows of the layer.
-        """
+        """Return the mean of the rows that the scores read, by their shares."""
         if self.single_query:
             return matrix.mean(1)
         return torch.einsum("n,bnm->bm", self.shares.to(matrix), matrix)
@@ -57,7 +53,6 @@ def resolve_attention_layer(
     """Return an attention layer.
 
     Args:
-        info: Metadata of the model.
         layer: Its index among those that the scores read, -1 for the last, or the name of the
             module or of the block around it.
         allow_unread: Whether it may be one that no score depends on.
@@ -98,9 +93,6 @@ def _layers_of(layers: Sequence[AttentionLayer], name: int | str) -> list[Attent
 
 def single_grid_error(info: ModelInfo) -> str:
     """Return why the attention of all layers cannot be multiplied; "" if it can.
-
-    Args:
-        info: Metadata of the model.
 
     Example:
         >>> single_grid_error(ModelInfo("net", "timm", (6, 10), (0.5,), (0.5,), "none"))
@@ -163,11 +155,6 @@ def read_shares(
     drawn, or the patches where a layer does not have them yet. Where nothing could be measured,
     `ModelInfo.pooling` holds the convention, and `pooling_assumed` the reason.
 
-    Args:
-        info: Metadata of the model.
-        prefix_tokens: Kinds of the tokens of the layer before its grid.
-        grid: Rows and columns of the other tokens.
-
     Example:
         >>> info = ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "distilled")
         >>> read_shares(info, ("class", "distillation"), (1, 3))
@@ -198,9 +185,6 @@ def read_shares(
 def describe_read_rows(info: ModelInfo) -> str:
     """Return which rows maps are drawn from, for their info.
 
-    Args:
-        info: Metadata of the model.
-
     Example:
         >>> describe_read_rows(ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "mean"))
         'mean'
@@ -219,12 +203,7 @@ def record_weights(
 ) -> list[LayerWeights]:
     """Return the attention weights of layers.
 
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Called with the output.
-        layers: The layers.
-        queries: Selected queries, as `record` takes them.
+    Queries are selected as `record` takes them.
 
     Raises:
         ValueError: If the attention of the model is not supported, or a layer runs several times.
@@ -253,12 +232,6 @@ def weights_and_gradients(
     layers: Sequence[AttentionLayer],
 ) -> list[tuple[LayerWeights, Float[Tensor, "b h n m"]]]:
     """Return the attention weights of layers, and the gradient of the target for each.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
-        layers: The layers.
 
     Raises:
         ValueError: If the attention of the model is not supported, a layer runs several times, or
@@ -290,10 +263,6 @@ def weights_and_gradients(
 
 def check_have_gradients(tensors: Sequence[Tensor], info: ModelInfo) -> None:
     """Check that a target and the attention of a model are computed with gradients.
-
-    Args:
-        tensors: Values of the target, and attention weights.
-        info: Metadata of the model.
 
     Raises:
         ValueError: If one is not.
@@ -331,8 +300,7 @@ def _layer_weights(
 def with_query_axis(weights: Float[Tensor, "b *axes m"]) -> Float[Tensor, "b h n m"]:
     """Return recorded weights as `[b h n m]`.
 
-    Args:
-        weights: `[b h m]` if there is a single query, `[b m]` if there is also no head.
+    `[b h m]` are those of a single query; `[b m]` has no heads either.
 
     Example:
         >>> with_query_axis(torch.ones(2, 15)).shape, with_query_axis(torch.ones(2, 3, 15)).shape

@@ -31,9 +31,6 @@ def block_names(info: ModelInfo) -> list[str]:
 
     A block is the outermost module with one attention layer inside.
 
-    Args:
-        info: Metadata of the model.
-
     Raises:
         ValueError: If the layers do not share one grid, or are not one to a block.
 
@@ -72,9 +69,6 @@ class BlockChain:
     """Hooks of the blocks of a model, and their output tokens in one forward pass, batch first.
 
     Args:
-        name: Name of the model.
-        num_tokens: Tokens of each block.
-        names: Names of the blocks.
         replace: From the outputs of the blocks to what the layers after the last one get.
         cut: Whether the input of each block is detached.
         num_images: Images that enter the first block of the model; None for all.
@@ -136,9 +130,6 @@ class BlockChain:
 
     def check_only_last_is_read(self, scores: Tensor) -> None:
         """Check that scores are computed from the output of the last block alone.
-
-        Args:
-            scores: Computed from what replaced it.
 
         Raises:
             ValueError: If they are also computed from that of another block.
@@ -223,7 +214,6 @@ def copies_for_head(tokens: Float[Tensor, "s d"], num_tokens: int) -> Float[Tens
     """Return each token as a sequence of equal tokens, of which any pooling gives this token.
 
     Args:
-        tokens: One for each sequence.
         num_tokens: Length of a sequence: all tokens of a block for a head that knows how many there
             are, or the tokens that a pooling of patches leaves out and one more.
 
@@ -236,10 +226,6 @@ def copies_for_head(tokens: Float[Tensor, "s d"], num_tokens: int) -> Float[Tens
 
 def split_output(output: Any, count: int) -> Iterator[Any]:
     """Yield the parts of the output of a model for consecutive groups of images.
-
-    Args:
-        output: A tensor, or a mapping or tuple of tensors.
-        count: Number of groups.
 
     Raises:
         TypeError: If it is something else.
@@ -291,9 +277,6 @@ def legrad(
     is that for the weights of the pool.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         start_layer: First layer that is included.
 
     Raises:
@@ -399,11 +382,6 @@ def similarity(
     The layers after the last block (norm, pooling, projection) get each patch alone. In CLIP
     the background is often more similar to a text than the thing that it names: compare it with
     LeGrad.
-
-    Args:
-        explained: A model that compares images with texts, such as a `TextPromptClassifier`.
-        images: Normalized.
-        target: Which text.
 
     Raises:
         ValueError: If the model has no texts, or its layers are not a chain of blocks.

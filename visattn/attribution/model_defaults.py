@@ -44,12 +44,6 @@ class ModelDefaults:
     """Metadata that is known without running a model on images.
 
     Args:
-        name: Name of the architecture.
-        library: Library that it comes from.
-        size: Height and width of its images.
-        mean: Mean of each color channel that images are normalized with.
-        std: Standard deviation of each color channel.
-        class_names: Names of its classes; () if unknown.
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
         source: Where mean and std come from.
         preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
@@ -71,9 +65,6 @@ def model_defaults(model: nn.Module) -> ModelDefaults:
 
     The parts of a network around models of timm, Hugging Face or visattn say what these expect. The
     network runs on images of single colors, to measure what it does to colors before.
-
-    Args:
-        model: Any module.
 
     Raises:
         ValueError: If it is a Hugging Face model that takes more than images.
@@ -298,9 +289,6 @@ def _transformers_defaults(model: nn.Module) -> ModelDefaults:
 
 def default_mean_std(model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std that published weights of a Hugging Face model type were trained with.
-
-    Args:
-        model_type: `config.model_type`.
 
     Example:
         >>> default_mean_std("siglip_vision_model")[0], default_mean_std("dinov2")[0]

@@ -30,9 +30,6 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
 
     Each image is normalized to [0, 1] over all channels and positions; equal values give zeros.
 
-    Args:
-        contributions: Gradients times input, or gradients times biases.
-
     Example:
         >>> contribution_map(torch.tensor([[[[0.0, -1.0]], [[4.0, 2.0]]]]))
         tensor([[[1.0000, 0.7500]]])
@@ -91,9 +88,6 @@ def guided_backprop(
     arXiv:1810.03292), so they are no evidence of what a model decides on.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         signed: Return the sum over channels, instead of the maximum absolute value.
 
     Raises:
@@ -127,11 +121,6 @@ def fullgrad(
     For CNNs of convolutions, batch normalization, pooling and elementwise activations these parts
     sum to the score, which is checked. Biases of activations are implicit: what is not gradient
     times input. The map is the sum of the absolute parts, each layer normalized.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
 
     Raises:
         ValueError: If the parts do not sum to the score of the class, or the target does not depend
@@ -184,7 +173,6 @@ class _BiasCollector(TorchFunctionMode):
     """Collects gradients times biases of all layers.
 
     Args:
-        images: Normalized.
         tracer: Knows where the outputs of the layers lie; None to stretch them from edge to edge.
     """
 

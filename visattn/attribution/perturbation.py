@@ -31,11 +31,6 @@ def occlusion_windows(
 
     They start at the top left corner and cover the image; the last ones are clipped at the border.
 
-    Args:
-        image_size: Height and width of the image.
-        window_size: Height and width of a window.
-        stride: Vertical and horizontal stride.
-
     Returns:
         Left, top, right and bottom of each window, in pixels.
 
@@ -65,10 +60,6 @@ def occlusion_windows(
 def window_masks(windows: Int[Tensor, "m 4"], size: tuple[int, int]) -> Bool[Tensor, "m y x"]:
     """Return masks that are True inside the windows.
 
-    Args:
-        windows: Left, top, right and bottom in pixels.
-        size: Height and width of the image.
-
     Example:
         >>> window_masks(torch.tensor([[1, 0, 3, 1]]), (1, 4))
         tensor([[[False,  True,  True, False]]])
@@ -86,13 +77,8 @@ def rise_grids(
 ) -> tuple[Float[Tensor, "m cells cells"], Float[Tensor, "m 2"]]:
     """Return random binary grids and offsets for RISE masks.
 
-    A larger number of grids begins with the same grids.
-
-    Args:
-        num_masks: Number of grids.
-        num_cells: Cells along a side of a grid.
-        keep_probability: Probability that a cell is 1.
-        seed: Random seed.
+    A larger number of grids begins with the same grids. Each has `num_cells` cells along a side,
+    which are 1 with `keep_probability`.
 
     Returns:
         Grids, and offsets in [0, 1) as fractions of a cell.
@@ -122,9 +108,7 @@ def rise_masks(
     """Return RISE masks: binary grids, upsampled bilinearly, shifted and cropped to the image.
 
     Args:
-        grids: Binary grids.
         shifts: Shifts down and to the right as fractions of a cell, in [0, 1).
-        size: Height and width of the image.
 
     Example:
         >>> grid, shift = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]), torch.zeros(1, 2)
@@ -156,8 +140,6 @@ def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: 
     """Return a normalized image of one color and one pixel, which broadcasts to any size.
 
     Args:
-        images: Normalized; give number of channels, dtype and device.
-        info: Metadata with mean and std.
         baseline: The mean color (0 when normalized), black or white.
 
     Raises:
@@ -183,10 +165,6 @@ def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: 
 
 def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tensor, "b c y x"]:
     """Return normalized images as colors in [0, 1].
-
-    Args:
-        images: Normalized.
-        info: Metadata with mean and std.
 
     Example:
         >>> import torch
@@ -215,9 +193,6 @@ def occlusion(
     Where the target increases the map is negative.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         sliding_window_size: Side of the window in pixels; 1/7 of the shorter side if None.
         stride: Step of the window in pixels; half of the window if None.
         baselines: Color of the window: `mean`, `black` or `white`.
@@ -271,9 +246,6 @@ def rise(
     All images get the same masks, so that the map of an image does not depend on its batch.
 
     Args:
-        explained: The model.
-        images: Normalized.
-        target: Target to explain.
         num_masks: Number of masks; the paper uses 4000 to 8000.
         grid_size: Cells along a side of a mask.
         keep_probability: Probability that a cell stays visible.
@@ -335,8 +307,6 @@ def drise(
     similarity is its score if the class is the target's, else 0.
 
     Args:
-        explained: The model, a detector.
-        images: Normalized.
         target: A bound `BoxTarget`.
         num_masks: Number of masks; the paper uses 5000.
         grid_size: Cells along a side of a mask.
@@ -400,9 +370,6 @@ def images_per_batch(images: Float[Tensor, "b c y x"]) -> int:
     On CPUs as many as have their activations in the caches: larger batches are slower. On other
     devices up to 512 images of 224 x 224 pixels, fewer if the memory of a GPU is small.
 
-    Args:
-        images: Give their size, dtype and device.
-
     Example:
         >>> import torch
         >>> count = images_per_batch(torch.zeros(1, 3, 112, 112))
@@ -425,10 +392,6 @@ def images_per_gradient_batch(explained: ExplainedModel, images: Float[Tensor, "
     The activations that the model keeps for the backward pass are measured for one image. Of up to
     32 images they take at most 1 GiB on CPUs, where larger batches are not faster, and a quarter of
     the free memory on GPUs.
-
-    Args:
-        explained: The model, with frozen parameters.
-        images: Normalized.
 
     Example:
         >>> import torch
@@ -465,10 +428,6 @@ def _saved_bytes(explained: ExplainedModel, images: Tensor) -> int:
 def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
     """Return how many variants of all images fit into one forward pass, at least one.
 
-    Args:
-        internal_batch_size: Images in one forward pass.
-        images: Each of which has variants.
-
     Raises:
         ValueError: If the batch size is below 1.
 
@@ -495,13 +454,6 @@ def variant_scorer(
     Variants of a CNN are laid out channels last, which makes convolutions faster, if the model
     takes them: one that calls `view` on its features does not. The target is called with the images
     first. To be used without gradients.
-
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Function of the model's output.
-        score_type: Whether a class target selects `probabilities` or `logits`.
-        internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
     Raises:
         ValueError: If the batch size is below 1.
@@ -552,9 +504,6 @@ def evaluate_target(
     """Return the value of the target for each variant of each image.
 
     Args:
-        explained: The model.
-        variants: Of b images, normalized.
-        target: Function of the model's output.
         score_type: Whether a class target selects `probabilities` or `logits`; functions always
             get the output of the model.
         internal_batch_size: Images in one forward pass, for class targets; None for all at once.
@@ -596,11 +545,8 @@ def noisy_copies(
     """Return an iterator of noisy copies of images, all of which get the same noise.
 
     Args:
-        images: Normalized.
-        num_samples: Number of copies.
         stdev_spread: Standard deviation of the noise, relative to the range (max - min) of each
             image.
-        seed: Of the noise.
 
     Raises:
         ValueError: If there are no samples, or the noise is negative.

@@ -19,11 +19,6 @@ _MAX_SAMPLES = 16  # points along a side of a cell
 def visible_point(x: float, y: float, geometry: Geometry) -> tuple[float, float]:
     """Return where the center of a pixel of the photo lies on the input, as shares of its sides.
 
-    Args:
-        x: Column of the pixel, from 0.
-        y: Row of the pixel.
-        geometry: Geometry of the input.
-
     Raises:
         ValueError: If the pixel is not on the photo, or the network does not see it.
 
@@ -54,7 +49,6 @@ def sample_at(
     """Return values of maps at one point (x, y) each, interpolated between cell centers.
 
     Args:
-        maps: On a grid that covers the input.
         points: Shares of width and height of the input.
 
     Example:
@@ -75,8 +69,6 @@ def mask_on_grid(
 
     Args:
         mask: One value per pixel of the photo, nonzero in the region.
-        geometry: Geometry of the input that the grid covers.
-        grid: Rows and columns.
 
     Raises:
         ValueError: If the mask has not the size of the photo, or the network sees nothing of it.
@@ -147,10 +139,6 @@ def _visible(points: Tensor, geometry: Geometry) -> Tensor:
 def boxes_to_image(boxes: Float[Tensor, "n 4"], geometry: Geometry) -> Float[Tensor, "n 4"]:
     """Return boxes of the input as boxes on the photo; differentiable.
 
-    Args:
-        boxes: Left, top, right, bottom in pixels of the input.
-        geometry: Geometry of the input.
-
     Example:
         >>> flipped = Geometry.identity((10, 20)).resized((5, 10)).flipped()
         >>> boxes_to_image(torch.tensor([[0.0, 0.0, 2.0, 5.0]]), flipped)
@@ -164,7 +152,6 @@ def check_box(box: Sequence[float], geometry: Geometry | None = None) -> Box:
     """Return a box, cut to what the network sees.
 
     Args:
-        box: Left, top, right, bottom in pixels of the photo.
         geometry: Geometry of the input; None to check only that the box is not empty.
 
     Raises:

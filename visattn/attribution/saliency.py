@@ -23,13 +23,8 @@ def gabor_filters(
 
     The wave of orientation o runs along the angle o · 180° / num_orientations, from the right
     towards the bottom. The energy (root of the sum of squares) of a pair is 0 for a constant image
-    and 1 for a wave of amplitude 1 of the same kind.
-
-    Args:
-        num_orientations: Number of orientations, evenly over 180°.
-        wavelength: Wavelength in pixels.
-        sigma: Standard deviation of the Gaussian envelope, in pixels.
-        radius: Pixels to each side of the center.
+    and 1 for a wave of amplitude 1 of the same kind. Wavelength, `sigma` of the Gaussian envelope
+    and `radius` to each side of the center are in pixels.
 
     Raises:
         ValueError: If there is no orientation, or a length is not positive.
@@ -71,7 +66,6 @@ def gabor_energy(
     depend on the phase. Border pixels are replicated.
 
     Args:
-        x: Luminance.
         num_orientations: Number of orientations, evenly over 180°; the first responds to vertical
             stripes.
 
@@ -104,10 +98,6 @@ def resize_antialiased(
     Larger sizes are interpolated linearly; smaller ones average with a triangle filter of one
     output pixel to each side. Constants stay constant, and resizing commutes with flips.
 
-    Args:
-        x: Features.
-        size: Height and width, each at least 1.
-
     Example:
         >>> import torch
         >>> resize_antialiased(torch.tensor([[[[0.0, 8.0, 8.0, 0.0]]]]), (1, 2))
@@ -131,11 +121,7 @@ def gaussian_pyramid(x: Float[Tensor, "b c y x"], num_levels: int) -> tuple[Tens
     """Return a Gaussian pyramid; level 0 is the input.
 
     Level l has the height and width of x divided by 2^l, rounded up, so that any number of levels
-    is possible.
-
-    Args:
-        x: Features, level 0.
-        num_levels: Number of levels, including level 0.
+    is possible. `num_levels` counts level 0.
 
     Raises:
         ValueError: If the number of levels is below 1.
@@ -165,10 +151,6 @@ def center_surround(
 ) -> Float[Tensor, "b c y x"]:
     """Return the absolute difference of a fine and a resized coarse pyramid level.
 
-    Args:
-        center: A level of a pyramid.
-        surround: A coarser level of the same pyramid.
-
     Example:
         >>> import torch
         >>> center_surround(torch.tensor([[[[1.0, 3.0, 2.0]]]]), torch.tensor([[[[2.0]]]]))
@@ -194,7 +176,6 @@ def spectral_residual(
     original phases. A flipped image gives the flipped map, a brighter one the same map.
 
     Args:
-        images: Images; channels are averaged.
         grid_size: Shorter side of the grid; at most the shorter side of the image.
         sigma: Standard deviation of the final Gaussian blur, in grid cells.
 
@@ -245,10 +226,7 @@ def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     Each map is scaled to [0, 1] and multiplied by (1 - m)², where m is the mean of its local maxima
     other than the global one: a single peak stays, many equal peaks vanish. Local maxima are
     compared with eight neighbors; those below a tenth of the maximum are ignored, and a plateau
-    counts once.
-
-    Args:
-        maps: Non-negative maps; a map below 0.0001 everywhere gives 0.
+    counts once. Maps are not negative; one below 0.0001 everywhere gives 0.
 
     Example:
         >>> normalize_peaks(torch.tensor([[[[4.0, 0.0, 2.0, 0.0, 0.0]]]]))
@@ -286,10 +264,7 @@ def color_opponency(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"
     """Return intensity, red-green opponency and blue-yellow opponency.
 
     Colors are divided by the intensity, and 0 where it is at most a tenth of the image maximum,
-    since hue is not perceived there.
-
-    Args:
-        images: Red, green and blue, 0 to 1.
+    since hue is not perceived there. Images are RGB, 0 to 1.
 
     Example:
         >>> color_opponency(torch.tensor([0.6, 0.0, 0.0]).view(1, 3, 1, 1)).flatten()
@@ -316,9 +291,7 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
 
     The maps have a sixteenth of the image size, and up to a quarter for images with a shorter side
     below 256 pixels, for which all pyramid levels are finer. Levels that do not exist are skipped.
-
-    Args:
-        images: Red, green and blue, 0 to 1.
+    Images are RGB, 0 to 1.
 
     Example:
         >>> dot = torch.zeros(1, 3, 64, 48)
@@ -366,10 +339,7 @@ def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x
     The map is the mean of the conspicuity maps of intensity, color opponency and orientation,
     computed from center-surround differences at six pairs of scales. Nothing is learned. A constant
     image gives 0, and a flipped image the flipped map. Any size works, but below about 16 pixels
-    there is little to compare.
-
-    Args:
-        images: Red, green and blue, or one channel for gray images; 0 to 1.
+    there is little to compare. Images are RGB or gray, 0 to 1.
 
     Raises:
         ValueError: If there are neither one nor three channels, or a value is not in 0 to 1.
@@ -410,8 +380,6 @@ def saliency_scanpaths(
     whole image was visited. Ties are broken towards the image center.
 
     Args:
-        saliency: Saliency maps.
-        num_glimpses: Locations per scanpath.
         radius: Radius of inhibition in pixels; a sixth of the shorter side if None.
 
     Raises:
@@ -472,11 +440,6 @@ def itti_koch(
 ) -> Float[Tensor, "b y x"]:
     """Itti-Koch saliency: center-surround contrast of intensity, color and orientation.
 
-    Args:
-        explained: Gives the normalization of the images.
-        images: Normalized.
-        target: Not used.
-
     Source:
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
         Analysis".
@@ -502,9 +465,6 @@ def spectral_residual_map(
     """Spectral-residual saliency: deviations of the image from its smoothed log spectrum.
 
     Args:
-        explained: Gives the normalization of the images.
-        images: Normalized.
-        target: Not used.
         grid_size: Cells along the shorter side of the map.
         sigma: Standard deviation of the Gaussian blur of the map, in cells.
 
@@ -522,11 +482,8 @@ def random_maps(images: Float[Tensor, "b c y x"], seeds: Sequence[int]) -> Float
     """Return uniform random maps on a grid of 7 x 7.
 
     This is the grid of the last features of most CNNs, so that the maps are as smooth as class
-    activation maps when they are resized.
-
-    Args:
-        images: Give batch size, dtype and device.
-        seeds: One for each image, so that its map does not depend on its batch.
+    activation maps when they are resized. A map has a seed of its own, so that it does not depend
+    on the batch.
 
     Example:
         >>> single = random_maps(torch.zeros(1, 3, 8, 8), [5])
@@ -547,10 +504,6 @@ def center_maps(
     Photographers center their subject (center bias): a map that claims to localize the object must
     beat this baseline.
 
-    Args:
-        images: Give batch size and size of the maps.
-        seeds: Not used.
-
     Example:
         >>> center_maps(torch.zeros(1, 3, 1, 3))[0, 0]
         tensor([0.4111, 1.0000, 0.4111])
@@ -566,10 +519,6 @@ def edge_maps(
     """Return the edge strength (Sobel) of each image, averaged over channels.
 
     A gradient map that convinces only because it shows the edges of the image does not beat it.
-
-    Args:
-        images: Normalized.
-        seeds: Not used.
 
     Example:
         >>> step = torch.zeros(1, 3, 3, 4)

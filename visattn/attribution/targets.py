@@ -152,9 +152,6 @@ def class_name(index: int | None, names: Sequence[str]) -> str:
 class CallableTarget:
     """A function of the output of a model; its result is checked.
 
-    Args:
-        function: From the output for a batch to one number for each image.
-
     Example:
         >>> import torch
         >>> mean = CallableTarget(lambda output: output["out"][:, 3].mean((1, 2)))
@@ -169,9 +166,6 @@ class CallableTarget:
 
     def __call__(self, output: Any) -> Float[Tensor, " b"]:
         """Return the value of the function.
-
-        Args:
-            output: Output of the model.
 
         Raises:
             ValueError: If the function returns anything but one number for each image.
@@ -227,7 +221,6 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
         target: A class index or name, or one for each image; a differentiable function from the
             output of the model to one number for each image; or None for the predicted class of
             each image.
-        explained: The model.
 
     Raises:
         ValueError: If there is no such class.
@@ -267,10 +260,6 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
 def resolve_class_index(target: int | str, explained: ExplainedModel) -> int:
     """Return the index of a class of a model.
 
-    Args:
-        target: Index or name of the class.
-        explained: The model.
-
     Raises:
         ValueError: If there is no such class; the message suggests similar names.
     """
@@ -303,11 +292,6 @@ def target_values(
 ) -> Float[Tensor, " b"]:
     """Return the value of the target for each image.
 
-    Args:
-        explained: The model.
-        images: Normalized.
-        target: Function of the model's output.
-
     Raises:
         ValueError: If the target does not return one number for each image.
     """
@@ -331,10 +315,6 @@ def probabilities(
     scores: Float[Tensor, "b k"], layout: OutputLayout | None = None
 ) -> Float[Tensor, "b k"]:
     """Return class probabilities: softmax, or sigmoid for a single class or one of two.
-
-    Args:
-        scores: Of the classes.
-        layout: Where they are in the output, if it is known.
 
     Example:
         >>> probabilities(torch.zeros(1, 4)), probabilities(torch.zeros(1, 1))

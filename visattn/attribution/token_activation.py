@@ -21,12 +21,8 @@ def remove_interference(
     """Return activations without what earlier tokens explain: estimated causal inference.
 
     The interference is the mean of the maps of the earlier tokens, weighted by how relevant each is
-    for this one. It is subtracted with the scale that leaves the smallest squares.
-
-    Args:
-        activations: Non-negative activation of each image token for each explained token.
-        context: Non-negative activations for each earlier token.
-        relevances: Non-negative relevance of each earlier token; 0 leaves it out.
+    for this one. It is subtracted with the scale that leaves the smallest squares. Activations and
+    relevances are not negative; a relevance of 0 leaves a token out.
 
     Example:
         >>> activations = torch.tensor([[2.0, 1.0, 4.0]])
@@ -55,7 +51,6 @@ def rank_gaussian_filter(
     single outliers vanish.
 
     Args:
-        maps: Non-negative maps.
         kernel_size: Side of the window, odd.
 
     Raises:
@@ -124,8 +119,6 @@ def token_activation_maps(
 
     Args:
         states: The states, with every generated token as the last of `context_ids`.
-        head: Weights of the language-model head.
-        bias: Its bias.
         left_out: Ids that are never earlier tokens, such as special ones.
 
     Example:

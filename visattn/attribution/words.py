@@ -40,7 +40,6 @@ class TokenVectors:
     """A tensor with one vector per image token, in the graph of a forward pass.
 
     Args:
-        node: The tensor, of any shape.
         to_rows: Turns it, or a gradient of its shape, into one row per image token.
     """
 
@@ -60,7 +59,6 @@ class WordRun:
 
     Args:
         log_probs: Log-probability of each word, given those before it.
-        layers: Attention layers in the order in which they run.
         embeddings: Image tokens as the decoder reads them: inputs of its layers. No normalization
             may follow at once, for then the product of embedding and gradient is 0.
         features: Image tokens on which Grad-CAM is computed; None for the embeddings.
@@ -88,14 +86,7 @@ class WordRun:
 
 @dataclass(frozen=True, eq=False)
 class WordGradients:
-    """Gradients of the log-probability of one word.
-
-    Args:
-        word: Index of the word.
-        weights: Gradient for the attention weights of each layer of the run.
-        embeddings: Gradient for the embeddings of the image tokens.
-        features: Gradient for their features.
-    """
+    """Gradients of the log-probability of one word."""
 
     word: int
     weights: tuple[Float[Tensor, "_h _q _m"], ...]
@@ -108,10 +99,7 @@ def word_attention(
 ) -> Float[Tensor, "t i"]:
     """Return the attention of each word to the image tokens: the mean over layers and heads.
 
-    Args:
-        run: Forward pass over the caption.
-        layers: Indices of layers that attend to the image; None for all.
-        heads: Indices of heads; None for all.
+    All layers and heads count by default; layers are indices of those that attend to the image.
 
     Raises:
         ValueError: If there is no such layer or head.
@@ -135,8 +123,6 @@ def word_attributions(
     """Return the maps of each word by several methods, from one backward pass per word.
 
     Args:
-        run: Forward pass over the caption.
-        methods: Names in `WORD_GRADIENT_METHODS`.
         layers: For `gradient_attention`: indices of layers that attend to the image.
         heads: For `gradient_attention`: indices of heads.
 
@@ -180,9 +166,7 @@ def word_attributions(
 def word_gradients(run: WordRun, word: int) -> WordGradients:
     """Return the gradients of one word's log-probability, by one backward pass.
 
-    Args:
-        run: Forward pass over the caption; its graph is kept.
-        word: Index of the word.
+    The graph of the run is kept.
     """
     features = run.features or run.embeddings
     nodes = [step for layer in run.layers for step in layer.steps]

@@ -21,10 +21,8 @@ def additive_gate(
     Both are already projected to the same number of channels, the signal with its bias.
 
     Args:
-        features: What is gated, projected.
         signal: What it is gated by, projected and on the same grid; or one place for all.
         weight: What a place that fits looks like after the ReLU.
-        bias: Of the score.
 
     Example:
         >>> additive_gate(torch.zeros(1, 3, 1, 2), torch.zeros(1, 3, 1, 1), torch.ones(3))

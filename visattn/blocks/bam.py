@@ -26,8 +26,6 @@ def bam_gate(
     """Return the gate of BAM, in (0, 1), from channel and spatial logits.
 
     Args:
-        channel: Logit of each channel.
-        place: Logit of each position.
         combine: Whether the logits are added, as in the paper, or multiplied.
 
     Example:

@@ -91,11 +91,6 @@ class FastDropout(nn.Dropout):
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise unless the value is one of the choices.
 
-    Args:
-        name: Name of the argument, for the message.
-        value: Value to check.
-        choices: Allowed values.
-
     Raises:
         ValueError: If the value is not one of the choices.
 
@@ -108,10 +103,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def check_odd(name: str, value: int) -> None:
     """Raise unless a kernel size is odd and positive.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: Value to check.
 
     Raises:
         ValueError: If the value is even or below 1.
@@ -129,12 +120,8 @@ def apply_gate(
     """Return the features multiplied by a gate of the same shape, which passes through the tap.
 
     The product is written into the memory of the gate if no gradient is needed and no recorder
-    listens: for a gate as large as the features this avoids a second allocation.
-
-    Args:
-        x: Features.
-        gate: Gate; it must not be used afterwards.
-        tap: Tap through which the gate passes.
+    listens: for a gate as large as the features this avoids a second allocation. The gate must not
+    be used afterwards.
 
     Example:
         >>> apply_gate(torch.full((1, 1, 1, 1), 3.0), torch.full((1, 1, 1, 1), 0.5), Tap("gate"))
@@ -237,11 +224,6 @@ class Block(nn.Module, ABC):
 
 def reduced_channels(channels: int, reduction: int, *, minimum: int = 1) -> int:
     """Return the number of hidden channels of a bottleneck.
-
-    Args:
-        channels: Number of input channels.
-        reduction: Reduction ratio.
-        minimum: Smallest number of hidden channels.
 
     Raises:
         ValueError: If channels or reduction are below 1.

@@ -25,9 +25,6 @@ def criss_cross_attention(
     n (y + x) (d + e) multiplications and n (y + x) weights.
 
     Args:
-        queries: Query of each position.
-        keys: Key of each position.
-        values: Value of each position.
         need_weights: Whether to return dense weights over all pairs of positions, n² numbers that
             are zero off the cross. The values are the same either way.
 

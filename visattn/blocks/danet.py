@@ -21,7 +21,6 @@ def channel_affinity(
     n c² multiplications and c² weights.
 
     Args:
-        features: Features of n positions.
         inverted: Whether the least similar channels get the largest weights, as in the authors'
             code.
 

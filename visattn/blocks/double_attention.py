@@ -21,7 +21,6 @@ def double_attention(
     the descriptors. This takes 2 n k c multiplications and 2 n k weights.
 
     Args:
-        features: Features of n positions.
         gather: Logits of the positions for each descriptor; a softmax over positions follows.
         distribute: Logits of the descriptors at each position; a softmax over descriptors follows.
 

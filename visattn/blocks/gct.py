@@ -24,11 +24,9 @@ def gct_gate(
     With gamma and beta 0 every gate is exactly 1.
 
     Args:
-        norms: L2 norm of each channel.
         alpha: Weight of the norm in the embedding.
         gamma: Gating weight: positive for competition between channels, negative for cooperation.
         beta: Gating bias.
-        eps: Added before square roots.
 
     Example:
         >>> import torch

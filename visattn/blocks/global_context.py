@@ -21,7 +21,6 @@ def global_context_pool(
     The softmax runs in float32 at least.
 
     Args:
-        x: Features.
         key: Weight of the 1x1 convolution that scores positions.
         bias: Bias of the scores, which does not change the weights; released checkpoints have it.
 

@@ -104,10 +104,7 @@ class SelectiveKernel(Block):
 def resolve_groups(channels: int, groups: int | None, *, usual: int) -> int:
     """Return the number of groups of a convolution.
 
-    Args:
-        channels: Number of channels.
-        groups: Requested number of groups, or None.
-        usual: If `groups` is None, the greatest common divisor of this and `channels` is used.
+    By default it is the greatest common divisor of `usual` and the channels.
 
     Raises:
         ValueError: If the requested groups do not divide the channels.

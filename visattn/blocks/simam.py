@@ -19,7 +19,6 @@ def simam_gate(x: Float[Tensor, "b c y x"], *, e_lambda: float = 1e-4) -> Float[
     float32 at least.
 
     Args:
-        x: Features.
         e_lambda: Regularization λ added to the variance; larger values flatten the gate.
 
     Raises:

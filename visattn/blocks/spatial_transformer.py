@@ -24,11 +24,6 @@ class LocalizationNetwork(nn.Module):
     Two strided convolutions, average pooling to 4 x 4 cells and two linear layers, so that any
     spatial size works. Initialized to predict the identity.
 
-    Args:
-        channels: Number of input channels.
-        kernel_size: Kernel size of the convolutions, odd.
-        hidden_channels: Width of the hidden layers.
-
     Raises:
         ValueError: If the kernel size is even or the hidden width below 1.
 

@@ -20,8 +20,6 @@ def radix_softmax(
 
     Args:
         scores: Logits ordered by group, split and channel.
-        radix: Number of splits.
-        groups: Number of groups of channels.
 
     Example:
         >>> radix_softmax(torch.zeros(1, 4), radix=2)

@@ -38,10 +38,6 @@ class RecordRequest:
     def query_indices(self, roles: Sequence[str], count: int) -> slice | list[int]:
         """Return the indices of the requested query tokens.
 
-        Args:
-            roles: Roles of the prefix tokens.
-            count: Number of tokens.
-
         Raises:
             ValueError: If there is no such token.
         """

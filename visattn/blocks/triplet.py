@@ -14,11 +14,6 @@ from visattn.functional.numerics import fast_amax, fast_mean
 def z_pool(x: Float[Tensor, "b c y x"], dim: int) -> Float[Tensor, "b 2 p q"]:
     """Return the Z-pool: maximum and mean over a dimension, stacked.
 
-    Args:
-        x: Features.
-        dim: Pooled dimension. 1 leaves rows and columns, 2 channels and columns, 3 channels and
-            rows.
-
     Example:
         >>> import torch
         >>> z_pool(torch.tensor([[[[1.0]], [[3.0]]]]), 1)
@@ -104,9 +99,6 @@ class TripletAttention(Block):
 
 class AxisPairGate(nn.Module):
     """Gate over two axes: convolution over their max and mean pools, batch normalization, sigmoid.
-
-    Args:
-        kernel_size: Kernel size of the convolution, odd.
 
     Example:
         >>> import torch

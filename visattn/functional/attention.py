@@ -32,10 +32,7 @@ def scaled_dot_scores(
 ) -> Float[Tensor, "*b n m"]:
     """Return scaled dot products of queries and keys.
 
-    Args:
-        query: Queries.
-        keys: Keys.
-        scale: Factor of the dot products; 1 / sqrt(d) if None.
+    The default scale is 1 / sqrt(d).
 
     Example:
         >>> scaled_dot_scores(torch.ones(1, 4), torch.ones(2, 4))
@@ -202,8 +199,6 @@ def content_scores(
     Norms are computed in float32 at least.
 
     Args:
-        query: Queries.
-        keys: Keys.
         sharpness: Positive factor (the paper's β); for the output of a network take its softplus.
         eps: Vectors shorter than this score 0 and receive no gradient.
 
@@ -339,13 +334,6 @@ def dot_product_attention_weights(
     scale: float | None = None,
 ) -> Float[Tensor, "*b n m"]:
     """Return the weights of `dot_product_attention`, computed in float32 at least.
-
-    Args:
-        query: Queries.
-        keys: Keys.
-        mask: True = may attend.
-        bias: Added to the scaled scores.
-        scale: Factor of the dot products; 1 / sqrt(d) if None.
 
     Raises:
         TypeError: If the mask is not boolean.

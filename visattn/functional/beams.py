@@ -15,14 +15,6 @@ class BeamHistory(Generic[StepOutputT]):
     """Back-pointers of a beam search: token, parent and attention tensors of each hypothesis.
 
     Nothing is copied when hypotheses are reordered; captions are read back once, from their end.
-
-    Args:
-        num_images: Number of images.
-        beam_size: Live hypotheses per image.
-        max_steps: Maximum number of steps.
-        output: Attention tensors of the first step, which define shapes and dtypes; a field that
-            is None stays None.
-        device: Device of the search.
     """
 
     def __init__(
@@ -94,13 +86,7 @@ class BeamHistory(Generic[StepOutputT]):
 
 
 class FinishedHypotheses:
-    """The best finished hypotheses of each image, best first.
-
-    Args:
-        num_images: Number of images.
-        capacity: Number of hypotheses that are kept per image.
-        device: Device of the search.
-    """
+    """The best finished hypotheses of each image, best first."""
 
     def __init__(self, num_images: int, capacity: int, device: torch.device) -> None:
         self.scores = torch.full((num_images, capacity), -torch.inf, device=device)

@@ -42,9 +42,7 @@ def box_area(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b"]:
 def box_iou(first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]) -> Float[Tensor, "*b"]:
     """Return the intersection over union of boxes, broadcast against each other.
 
-    Args:
-        first: Left, top, right, bottom.
-        second: Left, top, right, bottom.
+    Boxes are left, top, right, bottom.
 
     Returns:
         0 where both boxes are empty.
@@ -66,10 +64,6 @@ def generalized_box_iou(
 
     It is the IoU minus the fraction of the smallest enclosing box that neither of the two covers:
     from -1, for small boxes far apart, to 1.
-
-    Args:
-        first: Left, top, right, bottom.
-        second: Left, top, right, bottom.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0], [3.0, 0.0, 4.0, 1.0]])

@@ -87,9 +87,6 @@ def pack_words(
 def packed_indices(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
     """Return row and step of each word in packed order: step by step, longest caption first.
 
-    Args:
-        lengths: Words per caption, in decreasing order.
-
     Raises:
         ValueError: If the lengths are not in decreasing order, or one is below 1.
 
@@ -203,11 +200,6 @@ def attention_mass_loss(
     0, is reached by any attention on cells that are covered as much as the best-covered one. Other
     cells count by their share of that coverage. An empty mass costs 27.6 nats, and gradients stay
     finite. Without any supervised word the loss and its gradient are 0.
-
-    Args:
-        weights: Attention over n locations, one row per word of the batch; rows sum to 1.
-        targets: Target attention, proportional to the covered area of each cell.
-        supervised: Words with a target.
 
     Example:
         >>> weights = torch.tensor([[0.5, 0.3, 0.2]])

@@ -269,10 +269,6 @@ def _check_positive(**counts: int) -> None:
 def key_mask(mask: Bool[Tensor, "*b n m"], attention: str) -> Bool[Tensor, "*b m"]:
     """Return the single row of a mask that is shared by all queries.
 
-    Args:
-        mask: True = may attend; one row, as from `length_mask`.
-        attention: Name of the attention function, for the message.
-
     Raises:
         ValueError: If the mask has one row per query, as a causal mask has.
 

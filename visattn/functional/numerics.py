@@ -56,9 +56,6 @@ def gauss_legendre(num_points: int) -> tuple[Float[Tensor, " n"], Float[Tensor, 
 
     The quadrature is exact for polynomials up to degree 2 num_points - 1.
 
-    Args:
-        num_points: Number of points, at least 1.
-
     Raises:
         ValueError: If the number of points is below 1.
 
@@ -85,9 +82,7 @@ def gauss_legendre(num_points: int) -> tuple[Float[Tensor, " n"], Float[Tensor, 
 def gaussian_blur(images: Float[Tensor, "b c y x"], sigma: float) -> Float[Tensor, "b c y x"]:
     """Blur images with a Gaussian; border pixels are replicated.
 
-    Args:
-        images: Images of any range.
-        sigma: Standard deviation in pixels; the kernel is truncated at three of them.
+    `sigma` is in pixels; the kernel is truncated at three of them.
 
     Raises:
         ValueError: If sigma is not above 0.
@@ -166,11 +161,8 @@ def channel_norms(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c"]:
 def channel_stds(x: Float[Tensor, "b c y x"], *, eps: float = 1e-5) -> Float[Tensor, "b c"]:
     """Return the standard deviation of each channel over space, in float32 at least.
 
-    The variance is the biased one, so that a single position has variance 0.
-
-    Args:
-        x: Features.
-        eps: Added to the variance, which keeps the gradient of constant channels finite.
+    The variance is the biased one, so that a single position has variance 0. `eps`, added to the
+    variance, keeps the gradient of constant channels finite.
 
     Example:
         >>> import torch

@@ -115,12 +115,8 @@ def relative_position_index(
 ) -> Int[Tensor, "size size"]:
     """Return the index of each query (dim 0) and key (dim 1) into a table of relative positions.
 
-    Index `max_offset` is offset 0. Larger offsets are clipped, so that a table fits every size.
-
-    Args:
-        size: Number of positions along the axis.
-        max_offset: Largest offset; the table has 2 · max_offset + 1 rows.
-        device: Device of the result.
+    Index `max_offset` is offset 0. Larger offsets are clipped, so that a table fits every size. The
+    table has 2 · max_offset + 1 rows.
 
     Raises:
         ValueError: If size is below 1, or max_offset below 0.
@@ -245,12 +241,6 @@ def rotary_cos_sin(
 
     The first half of the head_dim / 2 channel pairs is rotated by the row, the second half by the
     column, with frequencies from 1 down to about 1 / temperature.
-
-    Args:
-        grid: Height and width of the grid.
-        head_dim: Dimension of a head.
-        temperature: Inverse of the lowest frequency, approximately.
-        device: Device of the result.
 
     Raises:
         ValueError: If the head dimension is not divisible by 4.

@@ -57,9 +57,7 @@ def categorical_log_prob(
 ) -> Float[Tensor, "*n"]:
     """Return the log-probability of chosen categories, such as words or attended locations.
 
-    Args:
-        logits: Unnormalized log-probabilities; minus infinity excludes a category.
-        actions: Index of the chosen category.
+    Minus infinity excludes a category.
 
     Example:
         >>> categorical_log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
@@ -105,10 +103,6 @@ def entropy_rewards(entropies: Float[Tensor, "*n t"], weight: float) -> Float[Te
     The entropy of a step depends on earlier actions. A loss with `-weight * entropies` alone has a
     biased gradient; with these rewards added to the others its gradient is exact.
 
-    Args:
-        entropies: Entropy of the policy at each step.
-        weight: Weight of the entropy in the objective.
-
     Example:
         >>> entropy_rewards(torch.tensor([[1.0, 2.0, 4.0]]), 0.5)
         tensor([[3., 2., 0.]])
@@ -149,10 +143,6 @@ def self_critical_advantages(
 ) -> Float[Tensor, "b k *rest"]:
     """Return the reward of each sample minus that of the greedily decoded output of its image.
 
-    Args:
-        rewards: Rewards of k samples for each of b images.
-        greedy_rewards: Reward of the greedy output of each image.
-
     Example:
         >>> self_critical_advantages(torch.tensor([[1.0, 0.25]]), torch.tensor([0.5]))
         tensor([[ 0.5000, -0.2500]])
@@ -168,11 +158,6 @@ def update_moving_average(
     average: Float[Tensor, ""], rewards: Float[Tensor, "*n"], momentum: float = 0.9
 ) -> Float[Tensor, ""]:
     """Return the moving average of the mean reward, the baseline of the next batch.
-
-    Args:
-        average: Current average.
-        rewards: Rewards of a batch, at least one.
-        momentum: Weight of the current average.
 
     Example:
         >>> update_moving_average(torch.tensor(0.0), torch.tensor([1.0, 3.0]))

@@ -84,11 +84,6 @@ def affine_coverage(
     Pixels on the border of the region are exact if it is axis-aligned and approximate if it is
     rotated. A region without area covers nothing.
 
-    Args:
-        theta: Affine maps from output to input coordinates.
-        size: Height and width of the input, in pixels.
-        align_corners: Whether -1 and 1 are the centers of the outermost pixels.
-
     Example:
         >>> half = torch.tensor([[[0.5, 0.0, 0.0], [0.0, 1.0, 0.0]]])
         >>> affine_coverage(half, (1, 6))
@@ -124,10 +119,6 @@ def tent_pool(x: Float[Tensor, "b c y x"], *, num_cells: int = 4) -> Float[Tenso
 
     The weights decrease linearly to the centers of the neighboring cells and sum to 1. A cell
     without pixels in reach gives 0.
-
-    Args:
-        x: Features.
-        num_cells: Rows and columns of the coarse grid.
 
     Raises:
         ValueError: If there are no cells.

@@ -13,12 +13,6 @@ def random_token_indices(
 ) -> Int[Tensor, "{num_images} {num_kept}"]:
     """Return sorted indices of a uniformly random subset of the tokens of each image.
 
-    Args:
-        num_images: Number of images.
-        num_tokens: Tokens per image.
-        num_kept: Tokens that are kept.
-        device: Device of the result.
-
     Raises:
         ValueError: If `num_kept` is not between 1 and `num_tokens`.
 
@@ -42,9 +36,7 @@ def scatter_kept_weights(
     """Return weights over kept tokens as weights over all tokens; NaN for dropped tokens.
 
     Args:
-        weights: Weights over the prefix tokens and the kept tokens.
         kept_indices: Indices of the kept tokens of each image, not counting prefix tokens.
-        num_tokens: Number of tokens in total.
         num_prefix_tokens: Leading tokens that are never dropped.
 
     Example:
@@ -69,10 +61,6 @@ def diagonal_shifts(
     """Return images with four diagonally shifted copies as additional channels.
 
     The copies are shifted down-right, down-left, up-right and up-left, with zero padding.
-
-    Args:
-        images: Images or features.
-        offset: Vertical and horizontal shift in pixels.
 
     Example:
         >>> dot = torch.zeros(1, 1, 3, 3)
@@ -162,12 +150,6 @@ def window_indices(
     Shifted windows wrap around the border of the grid, so that their number stays the same; the
     mask separates positions from opposite borders.
 
-    Args:
-        grid: Height and width of the grid.
-        window_size: Height and width of a window.
-        shift_size: Shift of the windows down and to the right.
-        device: Device of the result.
-
     Returns:
         Row-major position of each slot, -1 for padding, and the mask (True = may attend), or None
         if all slots of a window may attend to each other.
@@ -203,13 +185,7 @@ def padded_window_indices(
     As in timm the grid is rolled by the shift, padded at the end and partitioned. In the last
     windows the mask separates the last `shift_size` slots from those before; with padding these are
     only some of the positions that wrapped around. On grids that windows tile this equals
-    `window_indices`.
-
-    Args:
-        grid: Height and width of the grid.
-        window_size: Height and width of a window, which may be larger than the grid.
-        shift_size: Shift of the windows down and to the right.
-        device: Device of the result.
+    `window_indices`. The windows may be larger than the grid.
 
     Returns:
         Row-major position of each slot, -1 for padding, and the mask (True = may attend), or None
@@ -239,9 +215,7 @@ def padded_window_indices(
 def window_slots(indices: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {count}"]:
     """Return the slot of each position, counted window by window: the inverse of window indices.
 
-    Args:
-        indices: Position of each slot, each once; -1 for padding.
-        count: Number of positions.
+    Indices of -1 are padding.
 
     Example:
         >>> window_slots(window_indices((1, 3), (1, 2), (0, 1))[0], 3)
@@ -256,10 +230,7 @@ def scatter_weights(
 ) -> Float[Tensor, "*b n {count}"]:
     """Return weights over p keys per query as dense weights over all keys.
 
-    Args:
-        weights: Weights of each query over its own keys; zero for padding.
-        indices: Index of each key; negative for padding.
-        count: Number of keys in total.
+    Negative indices are padding, whose weights are zero.
 
     Example:
         >>> scatter_weights(torch.tensor([[0.25, 0.75]]), torch.tensor([[2, 0]]), 3)
@@ -450,10 +421,7 @@ def neighborhood_indices(
 ) -> Int[Tensor, "n p"]:
     """Return the row-major indices of the p neighbors of each of the n positions of a grid.
 
-    Args:
-        grid: Height and width of the grid.
-        kernel_size: Height and width of a neighborhood, both odd; limited to the grid.
-        device: Device of the result.
+    The kernel has odd sides and is limited to the grid.
 
     Raises:
         ValueError: If the kernel size is not odd.

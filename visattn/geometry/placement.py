@@ -73,11 +73,7 @@ class GridPlacement:
         Args:
             start: Center of the first cell, (y, x) in pixels; that of the first pixel is 0.5.
             step: From one cell to the next, (y, x).
-            grid: Rows and columns.
-            input_size: Height and width of the input.
             visible: The part of the input that any cell looks at; None for all of it.
-            spread: See `GridPlacement`.
-            evidence: See `GridPlacement`.
         """
         (height, width), whole = input_size, (0.0, 0.0, float(input_size[1]), float(input_size[0]))
         visible_left, visible_top, visible_right, visible_bottom = (
@@ -95,18 +91,11 @@ class GridPlacement:
 
     @classmethod
     def edges(cls, input_size: tuple[int, int]) -> "GridPlacement":
-        """Return the placement of a map that is stretched over the input from edge to edge.
-
-        Args:
-            input_size: Height and width of the network's input.
-        """
+        """Return the placement of a map that is stretched over the input from edge to edge."""
         return cls((0.0, 0.0, float(input_size[1]), float(input_size[0])), input_size)
 
     def centers(self, grid: tuple[int, int]) -> tuple[Float[Tensor, " gy"], Float[Tensor, " gx"]]:
         """Return the centers of rows and columns, in pixels of the input.
-
-        Args:
-            grid: Rows and columns of the map.
 
         Example:
             >>> GridPlacement.edges((4, 6)).centers((2, 3))[1]
@@ -117,20 +106,12 @@ class GridPlacement:
         return top + rows * (bottom - top) / grid[0], left + columns * (right - left) / grid[1]
 
     def step(self, grid: tuple[int, int]) -> tuple[float, float]:
-        """Return the distance between neighboring cells, (y, x).
-
-        Args:
-            grid: Rows and columns of the map.
-        """
+        """Return the distance between neighboring cells, (y, x)."""
         left, top, right, bottom = self.extent
         return (bottom - top) / grid[0], (right - left) / grid[1]
 
     def shift(self, grid: tuple[int, int]) -> tuple[float, float]:
-        """Return how far the middle of the map lies from the middle of the input, in cells, (y, x).
-
-        Args:
-            grid: Rows and columns of the map.
-        """
+        """Return how far the middle of the map lies from that of the input, in cells, (y, x)."""
         left, top, right, bottom = self.extent
         (height, width), (dy, dx) = self.input_size, self.step(grid)
         return (top + bottom - height) / 2 / dy, (left + right - width) / 2 / dx
@@ -139,11 +120,6 @@ class GridPlacement:
         self, cell: tuple[int, int], grid: tuple[int, int], center: tuple[float, float]
     ) -> "GridPlacement":
         """Return the placement whose cell was measured at a center, between those of the branches.
-
-        Args:
-            cell: Row and column.
-            grid: Rows and columns of the map.
-            center: Where the cell was measured, (y, x) in pixels of the input.
 
         Example:
             >>> branches = GridPlacement((-2.0, -2.0, 6.0, 6.0), (8, 8), spread=(1.0, 1.0))
@@ -171,9 +147,7 @@ class GridPlacement:
 
         What covers cells of a map, or is compared with their centers, is measured in these. A box
         beyond the outermost cells counts for the nearest of them; empty boxes stay as they are.
-
-        Args:
-            boxes: Left, top, right, bottom as fractions of the input.
+        Boxes are left, top, right, bottom.
 
         Example:
             >>> left = GridPlacement((0.0, 0.0, 10.0, 20.0), (20, 20))
@@ -195,9 +169,6 @@ class GridPlacement:
 
     def at_size(self, input_size: tuple[int, int]) -> "GridPlacement":
         """Return the same placement in pixels of an input of another size.
-
-        Args:
-            input_size: Height and width of the other input.
 
         Example:
             >>> GridPlacement((-2.0, -2.0, 6.0, 6.0), (8, 8)).at_size((16, 8)).extent
@@ -271,11 +242,7 @@ def _cells(
 
 
 def align_of(placement: GridPlacement | None) -> Align:
-    """Return how the cells of a map are placed, as its metadata says it.
-
-    Args:
-        placement: Of the map.
-    """
+    """Return how the cells of a map are placed, as its metadata says it."""
     return "edges" if placement is None else "receptive_field"
 
 

@@ -44,9 +44,6 @@ class ReverseChannels(nn.Module):
 class UnsupportedTransform:
     """The preprocessing of a model that cannot be followed; whoever uses it gets the reason.
 
-    Args:
-        reason: Why, and what to do.
-
     Raises:
         ValueError: The reason, when it is called or its geometry is needed.
     """
@@ -62,11 +59,7 @@ class UnsupportedTransform:
 def crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
     """Return the geometry after cropping to a window, with padding where it exceeds the input.
 
-    Args:
-        geometry: Geometry before the step.
-        top: First row of the window in the input; negative for padding at the top.
-        left: First column of the window in the input; negative for padding at the left.
-        size: Height and width of the window.
+    Negative `top` and `left` pad there.
 
     Example:
         >>> crop_or_pad(Geometry.identity((5, 7)), -1, 2, (7, 3)).region

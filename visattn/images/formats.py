@@ -55,9 +55,6 @@ def has_heif() -> bool:
 def is_heif(content: bytes) -> bool:
     r"""Return whether an image file is HEIF, as phones write it.
 
-    Args:
-        content: The file, or its beginning.
-
     Example:
         >>> is_heif(b"\0\0\0\x18ftypheic....")
         True
@@ -67,9 +64,6 @@ def is_heif(content: bytes) -> bool:
 
 def is_other_image(path: Path) -> bool:
     """Return whether a file is named like an image of a format that is not read.
-
-    Args:
-        path: A file.
 
     Example:
         >>> is_other_image(Path("DSC_1.NEF")), is_other_image(Path("notes.txt"))
@@ -81,9 +75,6 @@ def is_other_image(path: Path) -> bool:
 
 def describe_skipped(files: Sequence[Path]) -> str:
     """Return a sentence about images that a search for images has skipped; "" for none.
-
-    Args:
-        files: Files for which `is_other_image` holds.
 
     Example:
         >>> describe_skipped([Path("a/1.NEF"), Path("a/2.NEF"), Path("3.CR2")])

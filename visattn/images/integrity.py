@@ -16,9 +16,6 @@ def count_jpeg_scans(content: bytes) -> int:
     A progressive JPEG of a few kilobytes can demand thousands of scans. Thumbnails inside the
     header are not counted, nor is anything after the end of the image.
 
-    Args:
-        content: Content of the file; it may be damaged.
-
     Example:
         >>> import io
         >>> from PIL import Image
@@ -57,9 +54,6 @@ _CHUNK_BYTES = 2**20  # decompressed at once
 
 def png_rows_missing(content: bytes) -> bool:
     """Return whether the compressed rows of a PNG end before its last row.
-
-    Args:
-        content: Content of a file that Pillow could read.
 
     Example:
         >>> import io

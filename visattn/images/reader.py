@@ -165,7 +165,6 @@ def read_rgb(
     """Return an image as an upright RGB image of PIL, and its EXIF orientation.
 
     Args:
-        source: As for `read_image`.
         reduction: Maps height and width of a JPEG to 1, 2, 4 or 8, the factor by which its sides
             are reduced in decoding (DCT scaling), several times faster. None decodes all pixels.
         max_bytes: Largest file size that is opened.
@@ -235,10 +234,6 @@ def read_size(
 ) -> tuple[tuple[int, int], int]:
     """Return height and width of the upright image and its EXIF orientation, from the header.
 
-    Args:
-        source: A file, or the bytes of one, as `read_image` accepts it.
-        max_bytes: Largest file size that is opened.
-
     Raises:
         ImageError: If the header cannot be read. The pixels may still be damaged.
 
@@ -278,9 +273,6 @@ class ImageHeader:
 
 def read_header(path: PathLike) -> ImageHeader:
     """Return the header of an image file, of which only the beginning is read.
-
-    Args:
-        path: An image file.
 
     Raises:
         ImageError: If it is no image file. The pixels may still be damaged.
@@ -368,9 +360,8 @@ def find_images(
 def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
     """Read images one by one, and all images in folders.
 
-    Args:
-        images: One image or several, or folders. With a folder, files that cannot be read are
-            skipped with a warning, and folders below with results of visattn are skipped.
+    With a folder, files that cannot be read are skipped with a warning, and folders below with
+    results of visattn are skipped.
 
     Raises:
         FileNotFoundError: If a folder contains no image.

@@ -78,10 +78,6 @@ def resize_to_input(
     The pixels equal those of `torchvision.transforms.v2` (`Resize` on a PIL image, then
     `CenterCrop`) to the bit.
 
-    Args:
-        image: Upright, as `read_image` returns it.
-        resize: Size and mode.
-
     Example:
         >>> image = LoadedImage(np.zeros((480, 640, 3), dtype=np.uint8))
         >>> pixels, geometry = resize_to_input(image, ResizeSpec((224, 224), shorter=256))
@@ -94,10 +90,6 @@ def resize_to_input(
 
 def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:
     """Return the pixels of `resize_to_input` for an RGB image of PIL.
-
-    Args:
-        image: Upright, as `read_rgb` returns it.
-        resize: Size and mode.
 
     Example:
         >>> resize_rgb(Image.new("RGB", (64, 48)), ResizeSpec((22, 22))).shape
@@ -120,11 +112,6 @@ def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]
 
 def resize_geometry(size: tuple[int, int], resize: ResizeSpec, orientation: int = 1) -> Geometry:
     """Return the geometry of an image of this size after `resize_to_input`.
-
-    Args:
-        size: Height and width of the upright image.
-        resize: Size and mode.
-        orientation: EXIF orientation of the stored image.
 
     Example:
         >>> resize_geometry((448, 640), ResizeSpec((224, 224))).region

@@ -267,10 +267,6 @@ class Mp4Writer:
 def open_mp4(path: Path, fps: float) -> Iterator[Mp4Writer]:
     """Yield a writer of a movie, which replaces the file once it was written and read again.
 
-    Args:
-        path: The file, of any suffix.
-        fps: Frames per second.
-
     Raises:
         OSError: If the disk is full, or the folder cannot be written; an older file stays.
         VideoError: If the movie does not hold all frames; an older file stays.
@@ -315,11 +311,6 @@ def video_length(path: str | os.PathLike[str]) -> tuple[int, float, tuple[int, i
 
 def read_clip(path: str | os.PathLike[str], indices: Sequence[int], num_frames: int) -> VideoClip:
     """Return frames of a video; a number that occurs twice gives its frame twice.
-
-    Args:
-        path: Video file.
-        indices: Numbers of the frames.
-        num_frames: Number of frames of the video.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -416,10 +407,6 @@ _HEADER = 8  # bytes: length and kind of a box
 def is_constant_rate(seconds: Sequence[float], fps: float) -> bool:
     """Return whether frames are shown at their times, within half a frame, at a constant rate.
 
-    Args:
-        seconds: Time of each frame.
-        fps: Frames per second.
-
     Example:
         >>> is_constant_rate([0.0, 0.1, 0.2], 10.0), is_constant_rate([0.0, 0.1, 0.6], 10.0)
         (True, False)
@@ -433,11 +420,8 @@ def set_frame_times(path: Path, seconds: Sequence[float]) -> bool:
     """Write the times of the frames into an MP4 file with one video track.
 
     The table of durations and the lengths of track and movie are replaced; the encoded frames stay
-    as they are. The last frame is shown as long as the one before it.
-
-    Args:
-        path: A file of OpenCV, whose description follows its frames.
-        seconds: Increasing time of each frame.
+    as they are. The last frame is shown as long as the one before it. The path is a file of OpenCV,
+    whose description follows its frames.
 
     Returns:
         False if the times do not increase or the file has another layout; it is then unchanged.
@@ -463,12 +447,7 @@ def set_frame_times(path: Path, seconds: Sequence[float]) -> bool:
 
 
 class _Durations:
-    """Replaces durations in the description of a movie.
-
-    Args:
-        content: The boxes of `moov`.
-        steps: Seconds for which each frame is shown.
-    """
+    """Replaces durations in the description of a movie."""
 
     def __init__(self, content: bytes, steps: Sequence[float]) -> None:
         self.content = content

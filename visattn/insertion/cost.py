@@ -156,10 +156,7 @@ class SiteCost:
 
     Args:
         site: Name of the site; empty for everything that is not attention.
-        blocks: Names of the blocks.
-        num_parameters: Number of parameters, including identity scales.
         num_identity_scales: Number of identity scales, which no paper has.
-        macs: MACs per image.
     """
 
     site: str

@@ -17,11 +17,6 @@ class GatingSignal:
 
     A forward hook of the module stores it; `deepcopy` and `pickle` copy the hook.
 
-    Args:
-        name: Name of the module in its model.
-        source: The module.
-        channels_last: Whether its output is channels-last.
-
     Example:
         >>> relu = nn.ReLU()
         >>> signal = GatingSignal("relu", relu, channels_last=False)
@@ -87,10 +82,7 @@ def accepts_signal(block: nn.Module) -> bool:
 def check_aspect_ratio(features: Grid, signal: Grid, names: Mapping[str, str]) -> None:
     """Raise unless two feature maps can cover the same image, with one scale factor for both axes.
 
-    Args:
-        features: Height and width of the features.
-        signal: Height and width of the signal, up to one position per axis.
-        names: Names of the `site` and the `signal`, for the message.
+    The message names the `site` and the `signal`.
 
     Raises:
         ValueError: If the aspect ratios differ.
@@ -120,10 +112,7 @@ class InsertedBlock(nn.Module):
     With an identity scale a block computes x + scale (block(x) - x), which is x at initialization.
 
     Args:
-        blocks: Blocks by name.
         identity_init: Names of the blocks that get an identity scale.
-        channels_last: Whether features are channels-last.
-        signal: Gating signal for the blocks that take one.
 
     Example:
         >>> inserted = InsertedBlock({"relu": torch.nn.ReLU()}, identity_init=["relu"])

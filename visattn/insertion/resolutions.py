@@ -21,11 +21,6 @@ def channels_last_after(
 ) -> bool | None:
     """Return whether features are channels-last after a torch function; None if unknown.
 
-    Args:
-        name: Name of the function.
-        args: Its arguments.
-        channels_last: Whether they were channels-last before.
-
     Example:
         >>> channels_last_after("permute", (None, 0, 2, 3, 1), False)
         True
@@ -189,11 +184,7 @@ class ResolutionTracker:
             self.changes.append(change)
 
     def record_join(self, *, concatenated: bool) -> None:
-        """Record that features are added or concatenated.
-
-        Args:
-            concatenated: Whether they are concatenated, so that the features of a detour are used.
-        """
+        """Record that features are added or concatenated."""
         inner = self.frames[-1] if self.frames else None
         if inner and concatenated and any(change.upsamples for change in inner.detours):
             self.changes = sorted([*self.changes, *inner.detours], key=lambda change: change.order)

@@ -108,10 +108,7 @@ def describe_candidates(
 ) -> str:
     """Return the modules after which a block can be inserted, as the end of an error message.
 
-    Args:
-        trace: Trace of the model.
-        modules: Modules by name.
-        grid: Height and width of the features, to list those of one resolution only.
+    With `grid` only those of this resolution are listed.
     """
     sites: dict[str, str] = {}
     for name, outputs in trace.outputs.items():
@@ -187,8 +184,6 @@ def select_sites(
     """Return the selected sites in the order of their first call.
 
     Args:
-        model: Traced model.
-        trace: Its trace.
         position: `residual`, `stage_end`, a pattern of names in which `*` matches one component and
             `**` any number, a list of names, or a predicate of name and module. Modules matched by
             a pattern or predicate that return no feature map are skipped.
@@ -381,13 +376,7 @@ def suggest_names(name: str, modules: dict[str, nn.Module]) -> str:
 
 @dataclass(frozen=True)
 class SignalSource:
-    """Source of the gating signal of a site.
-
-    Args:
-        signal: Carrier of the signal.
-        channels: Number of channels.
-        grid: Height and width.
-    """
+    """Source of the gating signal of a site."""
 
     signal: GatingSignal
     channels: int
@@ -457,10 +446,6 @@ def _check_order(trace: Trace, site: Site, name: str) -> None:
 
 def check_signal_source(inserted_block: nn.Module, inputs: tuple[Tensor]) -> None:
     """Raise if the gating signal is the tensor that it gates; a forward pre-hook.
-
-    Args:
-        inserted_block: The inserted blocks.
-        inputs: Their input, the features of the site.
 
     Raises:
         ValueError: If the signal shares memory and shape with the features.

@@ -49,10 +49,6 @@ def find_stages(trace: Trace, modules: Mapping[str, nn.Module]) -> list[Stage]:
     residual branches: resolutions before the first at which a branch is added, unless the module at
     their end is of one kind with the end of a later stage.
 
-    Args:
-        trace: Of a run of the model.
-        modules: Of the model, by name.
-
     Raises:
         ValueError: If the resolution of the features goes down again after it went up.
     """

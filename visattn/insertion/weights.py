@@ -191,10 +191,6 @@ class BakedModule(nn.Module):
 
     Attributes that it lacks are looked up in its host, so that other code can still read `weight`
     or `stride`. State dicts from before `bake` load: their keys are completed.
-
-    Args:
-        host: Original module.
-        inserted: Blocks inserted after it.
     """
 
     def __init__(self, host: nn.Module, inserted: InsertedBlock) -> None:

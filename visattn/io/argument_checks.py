@@ -82,9 +82,7 @@ def checked_arguments(**ranges: tuple[float, float]) -> Callable[[Callable[P, R]
 def check_arguments(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Raise unless arguments have the types that a function states.
 
-    Args:
-        function: Function or class.
-        arguments: Arguments by name; those that it does not have are left to it.
+    Arguments that it does not have are left to it.
 
     Raises:
         TypeError: If the type of one is another one.
@@ -103,11 +101,7 @@ def check_argument(
 ) -> None:
     """Raise unless an argument has its type and lies in its range.
 
-    Args:
-        name: Name of the argument.
-        value: What was passed.
-        hint: Its type; one that cannot be checked is accepted.
-        limits: Smallest and largest number.
+    A type that cannot be checked is accepted; `limits` are the smallest and largest number.
 
     Raises:
         TypeError: If the type is another one.
@@ -130,10 +124,6 @@ def check_argument(
 
 def fits(value: object, hint: Any) -> bool | None:
     """Return whether a value has a type; None if that cannot be decided.
-
-    Args:
-        value: Any value.
-        hint: A type as it stands in a signature.
 
     Example:
         >>> fits(True, int), fits(3, float | None), fits("a", Sequence[str]), fits(3, Any)

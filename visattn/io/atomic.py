@@ -99,8 +99,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
 def temporary_folder(beside: Path) -> Iterator[Path]:
     """Yield an empty folder, which is removed at the end unless it was renamed.
 
-    Args:
-        beside: Its later path; the temporary folder lies in the same directory.
+    It lies in the directory of `beside`, its later path.
 
     Example:
         >>> with temporary_folder(getfixture("tmp_path") / "scenes") as part:
@@ -123,9 +122,6 @@ def atomic_replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     It does so when the block succeeds. At each moment the path holds all of the old content or all
     of the new. The old content is removed: check first that nothing of it is needed.
-
-    Args:
-        path: Folder to replace or create.
 
     Raises:
         OSError: If a file cannot be written, or the file system cannot exchange two folders.
@@ -157,11 +153,7 @@ def remove_partial_files(folder: Path, name: str | None = None) -> None:
     """Remove the temporary files and folders that killed writers left in a directory.
 
     Those of running writers are locked, and stay; so does everything on a file system without
-    locks.
-
-    Args:
-        folder: The directory.
-        name: Only those of the file or folder of this name.
+    locks. With `name` only those of the file or folder of this name.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -180,11 +172,7 @@ def remove_partial_files(folder: Path, name: str | None = None) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file or the entries of a directory to the disk.
-
-    Args:
-        path: The file or directory.
-    """
+    """Flush a file or the entries of a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -263,10 +251,6 @@ _MIN_FREE_BYTES = 2**16  # below this a writer that failed without an errno had 
 def explained_disk_errors(folder: str | os.PathLike[str], needed_bytes: int = 0) -> Iterator[None]:
     """Explain errors of a full or read-only disk; other errors pass unchanged.
 
-    Args:
-        folder: Folder that the block writes into.
-        needed_bytes: Number of bytes that it writes, if it is known.
-
     Raises:
         OSError: With the same errno; the message names the folder, the free space and what to do.
 
@@ -288,9 +272,7 @@ def explained_disk_errors(folder: str | os.PathLike[str], needed_bytes: int = 0)
 def disk_errno(error: BaseException, folder: str | os.PathLike[str]) -> int | None:
     """Return the errno of an error of a full or read-only disk; None for any other error.
 
-    Args:
-        error: What was raised while files were written; torch raises a bare RuntimeError.
-        folder: Folder of the files.
+    torch raises a bare RuntimeError.
 
     Example:
         >>> disk_errno(OSError(errno.EROFS, "Read-only file system"), "runs/1")
@@ -313,9 +295,6 @@ def disk_error(
     """Return the error that says what to do about a full or read-only disk.
 
     Args:
-        number: As `disk_errno` returned it.
-        folder: Folder of the files.
-        needed_bytes: Their size, if it is known.
         intact: Whether the files that were to be replaced are as before.
 
     Example:
@@ -328,9 +307,6 @@ def disk_error(
 
 def is_disk_full(folder: str | os.PathLike[str]) -> bool:
     """Return whether the disk of a folder has no room left, even for a small file.
-
-    Args:
-        folder: The folder; it may be missing.
 
     Example:
         >>> is_disk_full(".")

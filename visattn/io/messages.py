@@ -51,10 +51,6 @@ def did_you_mean(
 def format_names(names: Sequence[str], limit: int = 3) -> str:
     """Return the first names of a list and the number of the others.
 
-    Args:
-        names: The names.
-        limit: Largest number of names.
-
     Example:
         >>> format_names(["a", "b", "c", "d", "e"]), format_names(["a", "b"], limit=1)
         ('a, b, c and 2 more', 'a and 1 more')
@@ -67,9 +63,6 @@ def user_code_location(error: BaseException) -> str:
     """Return file, line and function of the user's own code that raised an exception; "" for none.
 
     Frames of this package, of Python and of installed packages are skipped.
-
-    Args:
-        error: The exception.
 
     Example:
         >>> user_code_location(SyntaxError("a typo", ("net.py", 3, 1, "x =")))

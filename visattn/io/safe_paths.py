@@ -87,9 +87,6 @@ def _file_id(path: PathLike) -> tuple[int, int] | None:
 def check_relative_path(name: str) -> None:
     r"""Refuse a file name that is not a relative path inside its directory, on any platform.
 
-    Args:
-        name: File name from an annotation file, with slashes as separators.
-
     Raises:
         ValueError: If the name is empty or absolute, contains `..` or control characters, or is
             longer than file systems allow.

@@ -45,9 +45,6 @@ def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
     Anything else is refused at once: opening a pipe would wait for a writer, and a device may never
     end.
 
-    Args:
-        path: File to open; symbolic links are followed.
-
     Raises:
         ValueError: If it is a pipe, a socket, a device or a directory.
         OSError: If the file does not exist or cannot be opened.
@@ -70,10 +67,6 @@ def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
 def read_bytes_bounded(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file that is not too long.
 
-    Args:
-        path: File to read.
-        max_bytes: Maximum size of the file.
-
     Raises:
         ValueError: If it is not a regular file, or longer; nothing is read then.
         OSError: If the file cannot be opened.
@@ -94,10 +87,6 @@ def read_bytes_bounded(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the decompressed content of gzip members that is not too long.
-
-    Args:
-        content: One or several gzip members.
-        max_bytes: Maximum size of the decompressed content.
 
     Raises:
         ValueError: If the content is damaged, truncated or longer; at most `max_bytes` are
@@ -158,9 +147,7 @@ def decode_utf8(content: bytes) -> str:
 def parse_json(text: str, line: int = 1) -> Any:
     """Parse a JSON document strictly.
 
-    Args:
-        text: JSON document.
-        line: Line of the file on which the document begins.
+    `line` is the line of the file on which the document begins.
 
     Raises:
         ValueError: If the text is not valid JSON, an object has a duplicate key, a number has
@@ -192,10 +179,6 @@ def parse_json(text: str, line: int = 1) -> Any:
 def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     """Return the content of a JSON file, as `parse_json` reads it.
 
-    Args:
-        path: File to read.
-        max_bytes: Maximum size of the file.
-
     Raises:
         ValueError: If the file is too long, not UTF-8 or not valid JSON; the message names it.
         OSError: If the file cannot be opened.
@@ -215,10 +198,6 @@ def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
 
 def read_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Return the object in a JSON file.
-
-    Args:
-        path: File to read.
-        max_bytes: Maximum size of the file.
 
     Raises:
         ValueError: If the file is too long, or holds no JSON object; the message names it.
@@ -255,9 +234,6 @@ def paused_garbage_collection() -> Iterator[None]:
 def parse_xml(content: bytes) -> ET.Element:
     """Return the root of an XML document that defines no entities, which could grow without bound.
 
-    Args:
-        content: The document.
-
     Raises:
         ValueError: If it defines entities, or is no XML.
 
@@ -276,9 +252,7 @@ def parse_xml(content: bytes) -> ET.Element:
 def element_text(element: ET.Element, path: str) -> str:
     """Return the text of an element below another one.
 
-    Args:
-        element: The other one.
-        path: Names of elements with `/`, from the outer to the inner one.
+    The path has the names of elements with `/`, from the outer to the inner one.
 
     Raises:
         ValueError: If there is none.
@@ -332,9 +306,7 @@ _UNSAFE = re.compile(
 def terminal_text(text: str, *, keep: str = "") -> str:
     r"""Return untrusted text on one line, with control characters escaped.
 
-    Args:
-        text: Such as a class name from a model file, or a caption.
-        keep: Control characters that are kept, such as line breaks.
+    Control characters in `keep`, such as line breaks, stay.
 
     Example:
         >>> terminal_text("a\tred\x1b[2J dog")
@@ -347,11 +319,7 @@ def terminal_text(text: str, *, keep: str = "") -> str:
 
 
 def print_message(text: str) -> None:
-    """Print a message on stderr, or nothing if stderr is closed.
-
-    Args:
-        text: One or several lines.
-    """
+    """Print a message on stderr, or nothing if stderr is closed."""
     if sys.stderr is None:  # print would write to stdout
         return
     try:
@@ -362,11 +330,7 @@ def print_message(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print lines on stdout, with control characters escaped.
-
-    Args:
-        text: One or several lines.
-    """
+    """Print lines on stdout, with control characters escaped."""
     print(terminal_text(text, keep="\n"))  # noqa: T201
 
 

@@ -79,11 +79,7 @@ class WrittenFiles(NamedTuple):
         return cls(folder, sets)
 
     def foreign(self, names: Collection[str]) -> list[str]:
-        """Return which of these files exist and were not written by visattn, or changed since.
-
-        Args:
-            names: Paths of files in the folder.
-        """
+        """Return which of these files exist and were not written by visattn, or changed since."""
         known: dict[str, set[str]] = {}
         for files in self.sets.values():
             for name, digests in files.items():
@@ -98,9 +94,6 @@ class WrittenFiles(NamedTuple):
     def check(self, names: Collection[str]) -> None:
         """Refuse to replace files that visattn did not write, or that were changed since.
 
-        Args:
-            names: Paths of files in the folder.
-
         Raises:
             FileExistsError: If there are such files.
         """
@@ -111,12 +104,7 @@ class WrittenFiles(NamedTuple):
             )
 
     def with_set(self, key: str, digests: Mapping[str, str]) -> "WrittenFiles":
-        """Return the record with a set added or replaced; its files may still be the old ones.
-
-        Args:
-            key: Name of the set.
-            digests: Digest of each new file.
-        """
+        """Return the record with a set added or replaced; its files may still be the old ones."""
         files = {name: [digest] for name, digest in digests.items()}
         for name, known in self.sets.get(key, {}).items():
             # Until it is replaced, the old content is still known; what the user changed is not.
@@ -125,11 +113,7 @@ class WrittenFiles(NamedTuple):
         return self._replace(sets={**self.sets, key: files})
 
     def write(self, folder: Path | None = None) -> None:
-        """Write the record.
-
-        Args:
-            folder: Another folder that will become this one.
-        """
+        """Write the record."""
         remove_partial_files(folder or self.folder, RECORD)
         content: dict[str, Any] = {"format": _FORMAT, "sets": self.sets}
         atomic_write((folder or self.folder) / RECORD, json.dumps(content) + "\n")
@@ -227,10 +211,7 @@ def replace_set(
 def check_own_folder(folder: Path, *, overwrite: bool = False, own: Sequence[str] = ()) -> None:
     """Check that a folder can be replaced as a whole.
 
-    Args:
-        folder: The folder; it need not exist.
-        overwrite: Accept changed files and files of unknown origin, if they have such a name.
-        own: Patterns of the names that the command writes.
+    The parameters are those of `replace_set`.
 
     Raises:
         FileExistsError: If the folder holds files that visattn did not write.
@@ -278,9 +259,6 @@ def finish_replacements(folder: Path) -> None:
 
     Files that were changed since stay. A running process is waited for; where nothing can be locked
     or written, nothing is done.
-
-    Args:
-        folder: The folder; it need not exist.
 
     Example:
         >>> finish_replacements(getfixture("tmp_path"))

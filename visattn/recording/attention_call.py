@@ -24,9 +24,6 @@ _SETTING = "_attn_implementation_internal"
 def fused_kernels(model: nn.Module) -> dict[str, str]:
     """Return the attention implementation of each part of a model that hides its weights.
 
-    Args:
-        model: Any module.
-
     Example:
         >>> fused_kernels(nn.Linear(1, 1))
         {}
@@ -47,11 +44,8 @@ def recordable_attention(model: nn.Module, kernel: str = "sdpa") -> Iterator[Non
     """Run the parts of a model that hide their weights with another attention implementation.
 
     These are parts with flash or flex attention, or a function that the user registered. They have
-    their own implementation again afterwards, also after an exception.
-
-    Args:
-        model: Any module.
-        kernel: `sdpa` or `eager`; parts that do not support `sdpa` run `eager`.
+    their own implementation again afterwards, also after an exception. With `sdpa`, parts that do
+    not support it run `eager`.
 
     Example:
         >>> with recordable_attention(nn.Linear(1, 1)):
@@ -117,10 +111,6 @@ class AttentionCall:
     def compute_weights(self, heads: Index, queries: Index) -> Float[Tensor, "g h r m"]:
         """Return the attention weights of the selected heads and queries.
 
-        Args:
-            heads: Indices of the heads.
-            queries: Indices of the queries.
-
         Raises:
             ValueError: If the call has neither weights nor queries and keys.
         """
@@ -145,11 +135,6 @@ class AttentionCall:
 
         It is relative to the largest absolute value if that is above 1. It is NaN if it cannot be
         computed: with attention dropout, or if only some heads of a projected output are selected.
-
-        Args:
-            weights: Weights of the selected heads and queries.
-            heads: Indices of the heads.
-            queries: Indices of the queries.
         """
         # The projection mixes all heads: some of them alone do not give the output.
         partial = self.output_projection is not None and heads != slice(None)
@@ -174,10 +159,6 @@ def sdpa_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | 
     """Return the `AttentionCall` of arguments of `scaled_dot_product_attention`.
 
     Returns None if the tensors do not have four axes.
-
-    Args:
-        args: Positional arguments of the function.
-        kwargs: Keyword arguments of the function.
 
     Example:
         >>> sdpa_call((torch.zeros(2, 3, 5, 7),) * 3, {"is_causal": True}).shape
@@ -218,9 +199,6 @@ def disable_torch_function(call: ModuleCall) -> None:
     """Disable `__torch_function__` interception while `nn.MultiheadAttention` runs.
 
     With an active interception it leaves its fast path, and its output differs in the last bits.
-
-    Args:
-        call: Call of the layer, which has begun.
     """
     guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()  # noqa: SLF001
     guard.__enter__()
@@ -228,20 +206,12 @@ def disable_torch_function(call: ModuleCall) -> None:
 
 
 def restore_torch_function(call: ModuleCall) -> None:
-    """Undo `disable_torch_function`.
-
-    Args:
-        call: Call of the layer, which has ended.
-    """
+    """Undo `disable_torch_function`."""
     call.state.pop(_GUARD).__exit__(None, None, None)
 
 
 def multihead_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `nn.MultiheadAttention.forward` by name, with defaults.
-
-    Args:
-        args: Positional arguments of the forward method.
-        kwargs: Keyword arguments of the forward method.
 
     Example:
         >>> multihead_arguments((1, 2, 3), {"attn_mask": 5})["attn_mask"]
@@ -258,12 +228,6 @@ def multihead_call(
     """Return the `AttentionCall` of a finished `nn.MultiheadAttention` call.
 
     Returns the reason as text if its weights cannot be recorded.
-
-    Args:
-        layer: The layer.
-        args: Positional arguments of its forward method.
-        kwargs: Keyword arguments of its forward method.
-        output: Output of its forward method.
     """
     arguments = multihead_arguments(args, kwargs)
     options = {
@@ -289,11 +253,6 @@ def functional_multihead_call(
     """Return the `AttentionCall` of a finished call of `F.multi_head_attention_forward`.
 
     Returns the reason as text if its weights cannot be recorded.
-
-    Args:
-        args: Positional arguments of the function.
-        kwargs: Keyword arguments of the function.
-        output: What it returned.
     """
     bound = _FUNCTIONAL_MHA.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -367,12 +326,6 @@ def multihead_output(
     attention: AttentionCall, weights: Tensor, output: Any, *, batch_first: bool
 ) -> tuple[Tensor, Any]:
     """Return the output of multi-head attention computed with other attention weights.
-
-    Args:
-        attention: Result of `multihead_call` or `functional_multihead_call`.
-        weights: Attention weights `[b h n m]`.
-        output: Original output.
-        batch_first: Whether the batch is the first axis of the output.
 
     Raises:
         ValueError: If the attention call has no values or no output projection.

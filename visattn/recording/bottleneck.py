@@ -29,9 +29,6 @@ def bottleneck_layer(explained: ExplainedModel) -> FeatureLayer:
     It is the last layer on the coarsest grid in the part of the model that reaches this grid first,
     such as the encoder; for torchvision's detectors all levels of the feature pyramid.
 
-    Args:
-        explained: The model.
-
     Raises:
         ValueError: If there is none; then a layer must be named.
 

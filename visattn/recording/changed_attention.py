@@ -40,13 +40,7 @@ class _Change:
 
 @dataclass(eq=False)
 class _ChangedAttention:
-    """Changes the attention of each image of a batch in another way.
-
-    Args:
-        model: The model.
-        layouts: Positions of the tokens of each attention call.
-        changes: One for each image.
-    """
+    """Changes the attention of each image of a batch in another way."""
 
     model: nn.Module
     layouts: Layouts
@@ -152,12 +146,6 @@ def read_by_change(
     """Return what the scores read, from runs in which the attention of one layer or row is changed.
 
     It tells layers and rows, but no shares: each row that is read counts the same.
-
-    Args:
-        model: The model.
-        image: A batch of one normalized image.
-        forward: Calls the model.
-        layouts: Positions of the tokens of its attention.
     """
     layers = [calls[0].layer for calls in layouts.values() if isinstance(calls[0], ObservedTokens)]
     test = _Test(model, image, forward, layouts)
@@ -184,14 +172,7 @@ def read_by_change(
 
 @dataclass(eq=False)
 class _Test:
-    """Runs of a model with changed attention.
-
-    Args:
-        model: The model.
-        image: A batch of one image.
-        forward: Calls the model.
-        layouts: Positions of the tokens.
-    """
+    """Runs of a model with changed attention."""
 
     model: nn.Module
     image: Tensor

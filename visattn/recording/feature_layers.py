@@ -58,7 +58,6 @@ def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLay
     image are changed, and the output must change at the same positions.
 
     Args:
-        explained: The model.
         layer: Index into `info.feature_layers` (-1 is the last), a module, or its qualified name.
             For a module that is called several times the last call counts, or the one that the
             name selects: `layer4.2.relu#2` is the second call of `layer4.2.relu`.
@@ -119,11 +118,6 @@ def measured_placement(
     between those of the branches. Where the trace was lost, two cells give center and step, if
     they look at less than their neighbors; self-attention and the like look everywhere.
 
-    Args:
-        explained: The model.
-        layer: Its layer.
-        traced: What arithmetic gives.
-
     Returns:
         The placement; None if neither tells where the cells lie.
     """
@@ -168,23 +162,14 @@ class _Field:
 
 
 class _CellGradients:
-    """Squared gradients of single cells of a layer with respect to the input.
-
-    Args:
-        explained: The model.
-        layer: Its layer.
-    """
+    """Squared gradients of single cells of a layer with respect to the input."""
 
     def __init__(self, explained: ExplainedModel, layer: FeatureLayer) -> None:
         self.explained = explained
         self.layer = layer
 
     def center(self, cell: tuple[int, int]) -> _Field | None:
-        """Return what a cell looks at, as the mean over noise images; None without a gradient.
-
-        Args:
-            cell: Row and column.
-        """
+        """Return what a cell looks at, as the mean over noise images; None without a gradient."""
         info = self.explained.info
         random = torch.Generator().manual_seed(0)
         shape = (_NOISE_IMAGES, len(info.mean), *info.input_size)
@@ -238,10 +223,6 @@ def _field(density: Float[Tensor, "b y x"]) -> _Field | None:
 def find_module_name(model: nn.Module, module: nn.Module) -> str:
     """Return the qualified name of a module in a model.
 
-    Args:
-        model: The model.
-        module: A module of it.
-
     Raises:
         ValueError: If the module is not part of the model.
 
@@ -260,11 +241,7 @@ def find_module_name(model: nn.Module, module: nn.Module) -> str:
 
 
 def resizes_images(model: nn.Module) -> bool:
-    """Whether a model resizes and pads images internally, as torchvision's detectors do.
-
-    Args:
-        model: Any module.
-    """
+    """Whether a model resizes and pads images internally, as torchvision's detectors do."""
     return internal_transform(model) is not None
 
 
@@ -286,9 +263,6 @@ def first_tensor(output: Any) -> tuple[Any, Tensor] | None:
     """Return the first tensor in the output of a module, and its key.
 
     The key is None if the output itself is a tensor.
-
-    Args:
-        output: A tensor, or a tuple, list or mapping of them.
     """
     if isinstance(output, Tensor):
         return None, output
@@ -319,10 +293,7 @@ class _Layout:
 def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None) -> FeatureLayer:
     """Return layout and grid of the output of a module, measured by perturbing blocks of the image.
 
-    Args:
-        explained: The model.
-        site: Qualified name of the module.
-        call: Which of its calls, from 1; None for the last.
+    Calls are numbered from 1; by default the last one counts.
 
     Raises:
         ValueError: If the output does not lie on the image, or there is no such call.
@@ -490,10 +461,6 @@ def _localization_error(
 def to_grid(features: Tensor, layer: FeatureLayer) -> Float[Tensor, "b d gy gx"]:
     """Return features of any layout as `[b d gy gx]`.
 
-    Args:
-        features: Output of the layer.
-        layer: Its layout and grid.
-
     Raises:
         ValueError: If the features do not have this layout.
 
@@ -517,12 +484,7 @@ def to_grid(features: Tensor, layer: FeatureLayer) -> Float[Tensor, "b d gy gx"]
 
 
 def has_layout(features: Tensor, layer: FeatureLayer) -> bool:
-    """Whether features have the layout and the grid of a layer.
-
-    Args:
-        features: Output of the layer.
-        layer: Its layout and grid.
-    """
+    """Whether features have the layout and the grid of a layer."""
     axes = layer.layout.split()
     if features.ndim != len(axes):
         return False

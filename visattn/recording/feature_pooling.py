@@ -74,9 +74,6 @@ class RecordedOutput:
     """Output of a module in a run with gradients.
 
     Args:
-        site: Qualified name of the module.
-        edge: Its edge in the autograd graph.
-        tensor: The output.
         version: Version counter of the tensor when the module returned it.
         layer: Layout and grid, if its activations are aligned with the image.
     """
@@ -98,13 +95,10 @@ class GradientRun:
     """A run of a model with gradients down to the image.
 
     Args:
-        image_size: Height and width of the image.
         outputs: Outputs of modules that are called once, in order.
         attention: Edges of the inputs and of the outputs of each attention module.
         scores: The scores.
         pooled: The scores, or else a vector that stands for the image; empty if there are neither.
-        calls: Attention calls, in order.
-        output: Location of the scores in the output.
     """
 
     image_size: tuple[int, int]
@@ -125,16 +119,7 @@ def run_with_gradients(
     *,
     trace_attention: bool = False,
 ) -> GradientRun:
-    """Run a model on an image that requires a gradient, and return its module outputs and scores.
-
-    Args:
-        model: The model.
-        image: A batch of one normalized image that requires a gradient.
-        forward: Calls the model.
-        quadrants: Result of its run on quadrant images.
-        num_classes: Number of classes, if it is known.
-        trace_attention: Whether to collect the attention calls.
-    """
+    """Run a model on an image that requires a gradient; return its module outputs and scores."""
     run = GradientRun((image.shape[2], image.shape[3]))
     tracer = AttentionTracer(model, lambda: len(run.outputs))
     with ExitStack() as stack:
@@ -217,14 +202,6 @@ def find_pooled_features(
     last bottleneck whose gradient is spread over positions, and not only over a vector or a class
     token, is what the model pools. The result is the module that returned it or, where only a class
     token continues, the last module through which all positions reach the class token.
-
-    Args:
-        model: The model.
-        image: A batch of one normalized image.
-        forward: Calls the model.
-        quadrants: Result of its run on quadrant images.
-        num_classes: Number of classes, if it is known.
-        layouts: Positions of the tokens of its attention, to find what the scores read of it.
     """
     trace = bool(layouts)
     with frozen(model), probing():
@@ -258,15 +235,7 @@ def find_reading(
     quadrants: QuadrantProbeResult,
     layouts: Layouts,
 ) -> Reading | None:
-    """Return what the scores of a model read of its attention; None if they depend on none.
-
-    Args:
-        model: The model.
-        image: A batch of one normalized image.
-        forward: Calls the model, and returns scores.
-        quadrants: Result of its run on quadrant images.
-        layouts: Positions of the tokens of its attention.
-    """
+    """Return what the scores of a model read of its attention; None if they depend on none."""
 
     def read(variant: Tensor) -> Reading | None:
         return _read_attention(model, variant, forward, quadrants, layouts)
@@ -317,13 +286,7 @@ def _reading(
 def _confirmed(
     reading: Reading | None, image: Tensor, read: Callable[[Tensor], Reading | None]
 ) -> Reading | None:
-    """Return a reading, with runs on other images if it may depend on the image.
-
-    Args:
-        reading: Of the run on the image.
-        image: The image.
-        read: Returns the reading of a run on another image.
-    """
+    """Return a reading, with runs on other images if it may depend on the image."""
     if reading is None or reading.rows is None or not reading.ambiguous:
         return reading
     # Mirrored and inverted images have their maxima elsewhere.
@@ -354,12 +317,7 @@ def _gradients(
 
 
 class _PoolingSearch:
-    """Traces the scores of a model back to the features that they are pooled from.
-
-    Args:
-        run: A run of the model with gradients.
-        quadrants: Result of its run on quadrant images.
-    """
+    """Traces the scores of a model back to the features that they are pooled from."""
 
     def __init__(self, run: GradientRun, quadrants: QuadrantProbeResult) -> None:
         self.run = run
@@ -442,9 +400,7 @@ class _PoolingSearch:
     def _pooled_output(self, pooled: Edge, *, alone: bool) -> RecordedOutput | str:
         """Return the module output that is pooled, or why there is none.
 
-        Args:
-            pooled: Edge of the pooled tensor.
-            alone: Whether nothing downstream carries all its positions.
+        It is `alone` if nothing downstream carries all its positions.
         """
         products = [
             edge

@@ -23,9 +23,6 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
     Gradient checkpointing is switched off meanwhile (see `without_checkpointing`).
 
-    Args:
-        model: Any module.
-
     Example:
         >>> model = torch.nn.Dropout().train()
         >>> with eval_mode(model):
@@ -45,9 +42,6 @@ def frozen(model: nn.Module) -> Iterator[None]:
     With frozen parameters, a backward pass only computes gradients with respect to the inputs or
     activations of interest. Training modes, `requires_grad` of each parameter and the random state
     are restored afterwards, also after an exception.
-
-    Args:
-        model: Any module.
 
     Example:
         >>> model = torch.nn.Linear(2, 1).train()
@@ -118,11 +112,6 @@ def in_float32(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     It is for a torch-function mode that hears all calls of a model: weights are copied one at a
     time, while a function reads them, and what the model computes from them stays in float32.
 
-    Args:
-        func: The function.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-
     Example:
         >>> half = torch.ones(2, dtype=torch.float16)
         >>> add, args, kwargs = in_float32(torch.add, (half, 2**-20), {})
@@ -170,9 +159,6 @@ def without_checkpointing(model: nn.Module) -> Iterator[None]:
     the hooks of the stage never run. So attributes of modules that switch checkpointing on
     (`grad_checkpointing` of timm, `gradient_checkpointing` of Hugging Face, `use_checkpoint`,
     `with_cp`) are false meanwhile, and `torch.utils.checkpoint` calls its function directly.
-
-    Args:
-        model: Any module.
 
     Example:
         >>> model = nn.Identity()
@@ -254,11 +240,7 @@ _direct_calls = _DirectCalls()
 
 
 def internal_transform(model: nn.Module) -> Any:
-    """Return the module of a torchvision detector that resizes and pads; None if there is none.
-
-    Args:
-        model: Any module.
-    """
+    """Return the module of a torchvision detector that resizes and pads; None if there is none."""
     name = "GeneralizedRCNNTransform"
     return next((each for each in model.modules() if type(each).__name__ == name), None)
 
@@ -267,10 +249,6 @@ def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
     """Return the geometry from the input of a model to the canvas that its layers see.
 
     It is measured: the resizing module of the model runs on a blank image.
-
-    Args:
-        model: Any module.
-        size: Height and width of the input.
 
     Example:
         >>> from torchvision.models.detection.transform import GeneralizedRCNNTransform

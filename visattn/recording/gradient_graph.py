@@ -30,20 +30,13 @@ _PRODUCTS = (
 
 
 def gradient_edge(tensor: Tensor) -> Edge:
-    """Return the edge of the autograd graph that stands for a tensor.
-
-    Args:
-        tensor: That requires a gradient.
-    """
+    """Return the edge of the autograd graph that stands for a tensor."""
     edge = torch.autograd.graph.get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
 
 def num_positions(gradient: Tensor) -> int:
     """Return at how many positions a gradient is nonzero, taking its longest axis as channels.
-
-    Args:
-        gradient: Of any shape.
 
     Example:
         >>> num_positions(torch.ones(1, 7, 2, 3))
@@ -67,9 +60,6 @@ def num_positions(gradient: Tensor) -> int:
 def node_kind(node: Any) -> str:
     """Return the name of the operation of an autograd node.
 
-    Args:
-        node: The node.
-
     Example:
         >>> node_kind(torch.zeros(2, requires_grad=True).clamp_min(0).grad_fn)
         'ClampMin'
@@ -79,9 +69,6 @@ def node_kind(node: Any) -> str:
 
 def is_rectifier(node: Any) -> bool:
     """Whether an autograd node is a ReLU, or one with an upper bound, however it was called.
-
-    Args:
-        node: The node.
 
     Example:
         >>> x = torch.zeros(2, requires_grad=True)
@@ -107,29 +94,17 @@ def is_rectifier(node: Any) -> bool:
 
 
 def edge_shape(edge: Edge) -> tuple[int, ...]:
-    """Return the shape of a tensor.
-
-    Args:
-        edge: Edge of the tensor.
-    """
+    """Return the shape of a tensor."""
     return tuple(int(side) for side in edge[0]._input_metadata[edge[1]].shape)  # noqa: SLF001
 
 
 def is_product(edge: Edge) -> bool:
-    """Whether a tensor is a product with weights (convolution, linear) or of tokens (attention).
-
-    Args:
-        edge: Edge of the tensor.
-    """
+    """Whether a tensor is a product with weights (convolution, linear) or of tokens (attention)."""
     return type(edge[0]).__name__.startswith(_PRODUCTS)
 
 
 def preserves_rows(edge: Edge) -> bool:
-    """Whether the operation of a tensor `[b, c, y, x]` keeps the order of rows and columns.
-
-    Args:
-        edge: Edge of the tensor.
-    """
+    """Whether the operation of a tensor `[b, c, y, x]` keeps the order of rows and columns."""
     name = type(edge[0]).__name__
     if name.startswith("Cat"):
         return edge[0]._saved_dim in _CHANNEL_AXES  # noqa: SLF001
@@ -139,11 +114,7 @@ def preserves_rows(edge: Edge) -> bool:
 
 
 class GradientGraph:
-    """The autograd graph from scores down to the image.
-
-    Args:
-        roots: Edges of the scores.
-    """
+    """The autograd graph from scores down to the image."""
 
     def __init__(self, roots: Sequence[Edge]) -> None:
         self._num_uses = Counter[Edge](roots)
@@ -187,9 +158,7 @@ class GradientGraph:
     def between(self, outputs: Sequence[Edge], inputs: Sequence[Edge]) -> set[Edge]:
         """Return the tensors on the paths from outputs back to inputs.
 
-        Args:
-            outputs: Included in the result.
-            inputs: Not included in the result.
+        The result has the outputs, and not the inputs.
         """
         ends = set(inputs)
         stack = [edge for edge in outputs if edge not in ends]
@@ -204,8 +173,7 @@ class GradientGraph:
     def upstream(self, outputs: Sequence[Edge]) -> set[Edge]:
         """Return the tensors that outputs are computed from.
 
-        Args:
-            outputs: Not included in the result, unless one is computed from another.
+        An output is among them if another one is computed from it.
         """
         return self.between([source for edge in outputs for source in inputs_of(edge)], [])
 
@@ -214,11 +182,7 @@ class GradientGraph:
         return self.between(self._roots, [edge])
 
     def upstream_of(self, edges: Sequence[Edge]) -> dict[Edge, set[int]]:
-        """Return for each of some tensors which of them it is computed from, by their indices.
-
-        Args:
-            edges: The tensors.
-        """
+        """Return for each of some tensors which of them it is computed from, by their indices."""
         # Sets of indices are the bits of one integer: graphs have thousands of nodes, and unions of
         # integers cost nothing. A stack instead of recursion, since graphs are deep.
         bits = {edge: 1 << index for index, edge in enumerate(edges)}
@@ -266,11 +230,7 @@ class GradientGraph:
 
 
 def inputs_of(edge: Edge) -> list[Edge]:
-    """Return the tensors that a tensor is computed from, as far as they depend on the image.
-
-    Args:
-        edge: Edge of the tensor.
-    """
+    """Return the tensors that a tensor is computed from, as far as they depend on the image."""
     return [(node, number) for node, number in edge[0].next_functions if node is not None]
 
 

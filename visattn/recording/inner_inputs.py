@@ -46,13 +46,6 @@ def received_colors(
     The model runs on images of one color each. Inner models that do not run, or not on images of as
     many channels, are left out; so are all if the model does not run.
 
-    Args:
-        model: Any module.
-        forward: Calls it.
-        inner: Modules of it by their names.
-        size: Height and width of the images.
-        channels: Of the images.
-
     Example:
         >>> class Bright(nn.Module):
         ...     def __init__(self):

@@ -63,8 +63,6 @@ class KeySources(TorchFunctionMode):
     these are.
 
     Args:
-        model: The model.
-        zero_attention: Whether attention returns zeros.
         skip: Weights of linear layers that return zeros instead, by `id`.
         full_precision: Whether 16-bit models compute in float32.
         last: Given a layer and its source, whether the layers after it need no graph.
@@ -203,10 +201,6 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     """Return a convolution of patches that do not overlap as a matrix product, else None.
 
     Its gradient is several times as fast as that of a convolution on the CPU.
-
-    Args:
-        args: Arguments of `torch.conv1d`, `conv2d` or `conv3d`.
-        kwargs: Its keyword arguments.
 
     Example:
         >>> x, weight = torch.randn(2, 3, 4, 6), torch.randn(5, 3, 2, 3)

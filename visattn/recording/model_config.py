@@ -23,9 +23,6 @@ _LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
 def parse_image_size(size: Any) -> tuple[int, int]:
     """Return height and width from one number or a pair.
 
-    Args:
-        size: One number for both sides, or (height, width).
-
     Raises:
         ValueError: If it is neither.
 
@@ -47,9 +44,6 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
     It is an attribute `image_size`, `img_size` or `input_size`, or an entry of a `default_cfg`,
     `pretrained_cfg` or `config`; the model itself comes before its modules.
 
-    Args:
-        model: Any module.
-
     Example:
         >>> model = nn.Sequential(nn.Flatten())
         >>> configured_image_size(model)
@@ -62,11 +56,7 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
 
 
 def own_image_size(model: nn.Module) -> tuple[int, int] | None:
-    """Return the image size in the configuration of a model, not of its modules; None without one.
-
-    Args:
-        model: Any module.
-    """
+    """Return the image size in the configuration of a model, but not of its modules, or None."""
     return next((size for size in map(_parse_sides, _size_values(model)) if size is not None), None)
 
 
@@ -75,11 +65,7 @@ def input_size_hint(
 ) -> str:
     """Return advice for a model that does not run on images of the given size.
 
-    Args:
-        model: Any module.
-        default_size: The configured image size of the model, or a common default.
-        channels: Of its images.
-        error: The exception that it raised, with its type first.
+    The error is the exception that it raised, with its type first.
     """
     if error.startswith("TypeError"):
         return (
@@ -153,9 +139,7 @@ def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> s
 def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple[str, ...]:
     """Return class names in the order of their indices.
 
-    Args:
-        class_names: Names in order, or by index (such as `id2label`).
-        num_classes: Number of classes of the model; None if unknown.
+    They are given in this order, or by index, such as `id2label`.
 
     Raises:
         TypeError: If they are a single string.
@@ -192,9 +176,6 @@ def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
 
     Returns None for a model that takes only images: a classifier, a backbone or a vision tower.
 
-    Args:
-        model: A Hugging Face model.
-
     Example:
         >>> from types import SimpleNamespace
         >>> class Config: model_type = "vision"
@@ -222,9 +203,6 @@ def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
 def takes_clips(model: nn.Module) -> bool:
     """Whether a model of transformers or torchvision takes clips of several frames.
 
-    Args:
-        model: Any module.
-
     Example:
         >>> takes_clips(nn.Conv2d(3, 2, 1))
         False
@@ -239,11 +217,7 @@ def takes_clips(model: nn.Module) -> bool:
 
 
 def vision_config(config: Any) -> Any:
-    """Return the vision part of a Hugging Face configuration; the whole one if it has no parts.
-
-    Args:
-        config: Configuration of a Hugging Face model.
-    """
+    """Return the vision part of a Hugging Face configuration; the whole one if it has no parts."""
     parts = (getattr(config, name, None) for name in _VISION_CONFIGS)
     return next((part for part in parts if hasattr(part, "model_type")), config)
 

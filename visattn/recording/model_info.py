@@ -244,9 +244,6 @@ class ExplainedModel:
 def format_model_info(info: ModelInfo) -> str:
     """Return the metadata of a model as a table of text.
 
-    Args:
-        info: The metadata.
-
     Example:
         >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class",))
         >>> print(ModelInfo("tiny", "timm", (48, 80), (0.5,), (0.5,), "class", (layer,)))
@@ -298,9 +295,6 @@ def _format_pooling(info: ModelInfo) -> str:
 
 def describe_scores(output: OutputLayout) -> str:
     """Return what is to be known about where the class scores are; "" if they are the output.
-
-    Args:
-        output: Location of the class scores.
 
     Example:
         >>> describe_scores(OutputLayout("logits", 5))

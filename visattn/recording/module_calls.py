@@ -16,13 +16,7 @@ _STATE = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class TrackedWeights:
-    """A tensor computed from the output of a softmax.
-
-    Args:
-        tensor: The tensor.
-        softmax: Output of the softmax.
-        heads_mixed: Whether a linear map was applied between the two.
-    """
+    """A tensor computed from the output of a softmax."""
 
     tensor: Tensor
     softmax: Tensor
@@ -34,14 +28,11 @@ class ModuleCall:
     """One forward call of one module.
 
     Args:
-        site: Qualified name of the module, as in `named_modules()`.
-        module: The module.
         index: Number of earlier calls of it in this forward pass of the model.
         third_party: Whether its attention can only be intercepted (it has no `Tap`).
         projection_inputs: Inputs of its linear projections.
         tracked: Tensors computed from a softmax, by their `id`.
         num_attentions: Number of attention computations in it.
-        state: Data that listeners store for the duration of the call.
     """
 
     site: str
@@ -88,11 +79,6 @@ class ModuleCallStack:
 
         If `on_enter` returns a pair, it replaces the arguments of the module. If `on_exit` returns
         anything but None, it replaces the output.
-
-        Args:
-            model: The model.
-            on_enter: Called with the module call, its args and kwargs.
-            on_exit: Called with the module call, its args, kwargs and output.
         """
         with ExitStack() as hooks:
             for site, module in model.named_modules():
@@ -186,12 +172,6 @@ def with_images(
     """Return a function that repeats a call of a module with other images.
 
     Other arguments of the batch are reduced to the first image, and repeated for each new one.
-
-    Args:
-        module: The module.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        images: The images among them.
     """
 
     def replaced(argument: Any, others: Tensor) -> Any:

@@ -112,40 +112,23 @@ class OperationRecorder(TorchFunctionMode):
         return output
 
     def exempt(self, output: Tensor, sources: Iterable[Any]) -> None:
-        """Leave out the steps between the autograd nodes of arguments and an output.
-
-        Args:
-            output: Of a function.
-            sources: Autograd nodes of its arguments.
-        """
+        """Leave out the steps between the autograd nodes of arguments and an output."""
         self.norms |= set(_nodes([output.grad_fn], until=sources))
 
     def rectifiers(self, output: Any) -> list[Any]:
-        """Return the autograd nodes of all rectifiers that an output is computed by.
-
-        Args:
-            output: Output of the model that ran.
-        """
+        """Return the autograd nodes of all rectifiers that an output is computed by."""
         roots = [tensor.grad_fn for tensor in output_tensors(output)]
         return [node for node in _nodes(roots) if self._is_rectifier(node)]
 
     def not_rectifiers(self, output: Any) -> tuple[str, ...]:
-        """Return the names of the other nonlinear operations, sorted (see `ModelOperations`).
-
-        Args:
-            output: Output of the model that ran.
-        """
+        """Return the names of the other nonlinear operations, sorted (see `ModelOperations`)."""
         roots = [tensor.grad_fn for tensor in output_tensors(output)]
         layers = [node for node in _nodes(roots, stop=_is_layer) if _is_layer(node)]
         names = (self._nonlinearity(node) for node in _nodes(layers))
         return tuple(sorted({name for name in names if name}))
 
     def operations(self, output: Any) -> ModelOperations:
-        """Return the operations that an output is computed by.
-
-        Args:
-            output: Output of the model that ran.
-        """
+        """Return the operations that an output is computed by."""
         names = self.names.copy()
         if self.rectifiers(output) and not names & RECTIFIERS:
             names.add("relu")  # of another name
@@ -175,12 +158,6 @@ def model_operations(
 ) -> ModelOperations:
     """Return the operations of a model that decide which attribution methods fit.
 
-    Args:
-        model: The model.
-        forward: Calls it on normalized images.
-        size: Height and width of the images.
-        channels: Of the images.
-
     Example:
         >>> model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU6(), nn.SiLU(), nn.Conv2d(1, 1, 1))
         >>> model_operations(model, model, (2, 3), 1)
@@ -202,9 +179,6 @@ def rectifiers_error(operations: ModelOperations) -> str:
 
     Guided backpropagation changes the gradient of rectifiers, and is defined for networks without
     other activation functions and gates.
-
-    Args:
-        operations: Of the model.
 
     Example:
         >>> rectifiers_error(ModelOperations(("relu", "tanh"), ("tanh",)))
@@ -264,7 +238,6 @@ def _nodes(
     """Yield autograd nodes and those that they are computed by, down to the image.
 
     Args:
-        roots: Nodes; None is left out.
         until: Nodes that are left out, with what they are computed by.
         stop: Whether what a node is computed by is left out.
     """

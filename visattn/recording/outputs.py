@@ -68,8 +68,6 @@ def detect_output_layout(
 
     Args:
         output: Output of the model; with gradients down to the image, how it was computed is known.
-        batch_size: Number of input images.
-        num_classes: Number of classes, if it is known.
 
     Example:
         >>> import torch
@@ -138,11 +136,6 @@ def class_scores(
 ) -> Float[Tensor, "b k"]:
     """Return the class scores in the output of a model.
 
-    Args:
-        output: Output of the model.
-        batch_size: Number of input images; None if unknown.
-        layout: Where the scores are, if it is known.
-
     Raises:
         ValueError: If there are none; the message shows a target function for this output.
 
@@ -173,9 +166,6 @@ def _two_columns(scores: Float[Tensor, "b _"], layout: OutputLayout | None) -> T
 def output_tensors(output: Any) -> Iterator[Tensor]:
     """Yield the tensors in an output, at any depth.
 
-    Args:
-        output: Output of a model.
-
     Example:
         >>> import torch
         >>> [tensor.ndim for tensor in output_tensors([{"boxes": torch.zeros(3, 4)}, None])]
@@ -190,9 +180,6 @@ def output_tensors(output: Any) -> Iterator[Tensor]:
 
 def argument_tensors(args: Sequence[Any]) -> list[Tensor]:
     """Return the tensors among the arguments of an operation, also of those that take a list.
-
-    Args:
-        args: Positional arguments.
 
     Example:
         >>> import torch
@@ -387,9 +374,6 @@ def segmentation_logits(output: Any) -> Float[Tensor, "b k gy gx"]:
     segmentation, MaskFormer, Mask2Former) it is the sum over queries of the class probabilities
     times the mask probabilities.
 
-    Args:
-        output: Output of the model.
-
     Raises:
         ValueError: If it has no such map.
 
@@ -420,10 +404,6 @@ def segmentation_logits(output: Any) -> Float[Tensor, "b k gy gx"]:
 def query_logits(output: Any) -> Float[Tensor, "b q k"]:
     """Return the class logits of queries or tokens, from the output of a model.
 
-    Args:
-        output: A tensor, or an output with a part `logits`, `pred_logits` or
-            `class_queries_logits`.
-
     Raises:
         ValueError: If it has none.
 
@@ -449,7 +429,6 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
     Args:
         output: An output with a part `pred_boxes`, or `boxes` beside `logits`: center, width and
             height between 0 and 1.
-        size: Height and width of the network's input.
 
     Raises:
         ValueError: If it has none.
@@ -481,7 +460,6 @@ def read_detections(
         output: A list with a mapping of `boxes`, `scores` and `labels` for each image, as
             torchvision's detectors return it; or `logits` (or `pred_logits`) and `pred_boxes` of
             queries, as DETR and its successors do.
-        size: Height and width of the network's input.
         num_classes: Number of classes of the model. Logits with one column more have a softmax with
             "no object" in the last one, logits with as many a sigmoid.
 

@@ -150,7 +150,6 @@ def _merged(lines: Sequence[Line], *, interleaved: bool = False) -> Line | None:
     A branch that moves along fewer axes, such as a gate for each window, does not count.
 
     Args:
-        lines: Of one shape.
         interleaved: Whether centers that fill the step evenly count as the parts of one cell, as
             in `cat(x[::2], x[1::2])`, and not as branches that disagree.
     """
@@ -182,9 +181,6 @@ def slid(
     """Return the centers after a window slid along an axis.
 
     Args:
-        line: Centers of the input.
-        axis: Of the tensor.
-        size: Positions of the output.
         kernel: Extent of the window, with its gaps.
         stride: Positions from one window to the next.
         before: Positions by which the first window starts before the first position.
@@ -251,13 +247,7 @@ def _with_tokens(lead: int, runs: tuple[Run, ...], tail: int) -> Axis:
 
 
 def _concatenated(lines: Sequence[Line | None], sizes: Sequence[int], axis: int) -> Line | None:
-    """Return the centers of a concatenation.
-
-    Args:
-        lines: Of each tensor.
-        sizes: Of each tensor along the axis.
-        axis: Along which they are concatenated.
-    """
+    """Return the centers of a concatenation."""
     along = [bool(line and moves(line.axes[axis])) for line in lines]
     if not any(along):  # channels
         channels = still(sum(sizes))
@@ -291,9 +281,6 @@ class Operation:
 
     Args:
         line_of: Returns the centers of a tensor along that axis; None if they are unknown.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        outputs: The tensors that it returned.
     """
 
     line_of: Callable[[Any], Line | None]
@@ -303,12 +290,7 @@ class Operation:
 
 
 def pair(value: Any, count: int) -> list[Any]:
-    """Return an option for each of some axes, as torch takes it for all in one number.
-
-    Args:
-        value: A number, or one for each axis.
-        count: Number of axes.
-    """
+    """Return an option for each of some axes, as torch takes it for all in one number."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return values * count if len(values) == 1 else values
 

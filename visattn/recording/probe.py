@@ -85,11 +85,7 @@ class ProbeResult:
         return [(site, reason) for site, reason in first_calls if isinstance(reason, str)]
 
     def place_keys(self, traced: TracedGrids) -> None:
-        """Note in each attention layer where its keys lie on the image.
-
-        Args:
-            traced: The grids of the same model on the same input.
-        """
+        """Note in each attention layer where its keys lie on the image."""
         for site, calls in self.layouts.items():
             for index, layout in enumerate(calls):
                 if isinstance(layout, str):
@@ -106,12 +102,6 @@ class ModelProbe:
     through, and the indices are decoded where attention projects its tokens. So windows are found
     as the model itself partitions, shifts and pads them. The run on quadrant images verifies that
     the tokens lie on the image in this order.
-
-    Args:
-        model: The model.
-        image_size: Height and width of the images.
-        prefix_tokens: Kinds of tokens that it may put before the grid.
-        quadrants: Result of its run on quadrant images.
     """
 
     def __init__(
@@ -131,11 +121,7 @@ class ModelProbe:
         self.attention_inputs: dict[str, FeatureLayer] = {}
 
     def run(self, forward: Callable[[], Any]) -> ProbeResult:
-        """Return what was found while the model runs.
-
-        Args:
-            forward: Calls the model with images of zeros.
-        """
+        """Return what was found while the model runs."""
         with ExitStack() as stack:
             stack.enter_context(probing())
             stack.enter_context(self.calls.hooked(self.model, self._on_enter, self._on_exit))

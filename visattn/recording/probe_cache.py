@@ -50,11 +50,7 @@ class NormalizingClassifier(Protocol):
 
 
 def forward_function(model: nn.Module) -> Callable[..., Any]:
-    """Return the function of a model that takes normalized images.
-
-    Args:
-        model: Any module.
-    """
+    """Return the function of a model that takes normalized images."""
     return model.classify if isinstance(model, NormalizingClassifier) else model
 
 
@@ -72,9 +68,6 @@ def probe_model(
     mode meanwhile, and is restored afterwards.
 
     Args:
-        model: The model.
-        input_size: Height and width of the images.
-        channels: Of the images.
         forward: Calls the model, if it takes more than images.
         cache_key: Identifies that call.
     """
@@ -98,15 +91,7 @@ def probe_grids(
     *,
     cache_key: str = "",
 ) -> TracedGrids:
-    """Return where the activations of a model lie on its input; cached like `probe_model`.
-
-    Args:
-        model: The model.
-        input_size: Height and width of the images.
-        channels: Of the images.
-        forward: Calls the model, if it takes more than images.
-        cache_key: Identifies that call.
-    """
+    """Return where the activations of a model lie on its input; cached like `probe_model`."""
     cache = _TRACED.setdefault(model, {})
     key = (input_size, channels, cache_key, _structure_hash(model))
     if key not in cache:
@@ -122,9 +107,6 @@ def probe_pooled_features(
     """Return the features that the scores of a model are pooled from; cached like `probe_model`.
 
     Args:
-        model: The model.
-        input_size: Height and width of the images.
-        channels: Of the images.
         num_classes: Number of classes, if it decides which of several outputs the scores are.
     """
     cache = _POOLED.setdefault(model, {})
@@ -204,12 +186,7 @@ def _probe(
 
 
 def _prefix_tokens_by_use(count: int, read_tokens: tuple[int, ...] | None) -> tuple[str, ...]:
-    """Return the kinds of prefix tokens by whether the scores depend on them.
-
-    Args:
-        count: Number of prefix tokens.
-        read_tokens: Indices of the tokens that the scores are computed from, if known.
-    """
+    """Return the kinds of prefix tokens by whether the scores depend on them."""
     kinds = iter(("class", "distillation"))
     return tuple(
         next(kinds, "register") if index in (read_tokens or ()) else "register"
@@ -228,9 +205,6 @@ def _structure_hash(model: nn.Module) -> int:
 
 def prefix_tokens_of(model: nn.Module) -> tuple[str, ...]:
     """Return the kinds of the prefix tokens of a model, by the names of its parameters.
-
-    Args:
-        model: Any module.
 
     Example:
         >>> model = nn.Module()

@@ -55,11 +55,6 @@ def quadrant_images(
     All noise has the same variance, so that global statistics change little and local activations
     change much.
 
-    Args:
-        channels: Of the images.
-        image_size: Height and width.
-        like: Gives dtype and device.
-
     Example:
         >>> images = quadrant_images(3, (10, 14), torch.zeros(1))
         >>> [(images[0] != other)[0].nonzero().amax(0).tolist() for other in images[1:]]
@@ -80,10 +75,6 @@ def quadrant_images(
 def squared_deviations(activations: Tensor, *, dim: tuple[int, ...]) -> Float[Tensor, "4 ..."]:
     """Return squared deviations of each image's activations from the mean of all four.
 
-    Args:
-        activations: With the four images along the first axis.
-        dim: Axes to sum over.
-
     Example:
         >>> squared_deviations(torch.eye(4), dim=(1,))
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
@@ -94,9 +85,6 @@ def squared_deviations(activations: Tensor, *, dim: tuple[int, ...]) -> Float[Te
 
 def unresponsive(deviations: Float[Tensor, "4 ..."]) -> Bool[Tensor, "..."]:
     """Return which positions change with no quadrant.
-
-    Args:
-        deviations: Result of `squared_deviations`.
 
     Example:
         >>> unresponsive(torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]))
@@ -139,9 +127,6 @@ def grid_alignment(activations: Float[Tensor, "4 c gy gx"]) -> GridAlignment:
     A model may mix positions, so that every quadrant changes every cell. Therefore cells are
     compared with each other, also after subtracting the mean change of all cells.
 
-    Args:
-        activations: Of `quadrant_images`.
-
     Example:
         >>> upright = torch.eye(4).view(4, 1, 2, 2)
         >>> grid_alignment(upright).aligned, grid_alignment(upright.flip(2)).aligned
@@ -160,11 +145,6 @@ def is_grid(alignment: GridAlignment, grid: Grid, image_size: tuple[int, int]) -
     """Return whether activations lie on a grid of an image.
 
     Cells that are not square need stronger evidence, since there are many such grids.
-
-    Args:
-        alignment: Of the activations with the image.
-        grid: Rows and columns.
-        image_size: Height and width.
 
     Example:
         >>> is_grid(GridAlignment(1.0, 0.9, 98, True, 0.02), (98, 2), (224, 224))
@@ -212,12 +192,7 @@ def _ordered_pairs(values: Float[Tensor, "gy gx"]) -> Bool[Tensor, "upper lower 
 
 @dataclass(frozen=True, eq=False)
 class AttentionTokens:
-    """Contents of the tokens of one attention call for quadrant images.
-
-    Args:
-        keys: By image and group of tokens.
-        queries: By image and group of tokens; None if unknown.
-    """
+    """Contents of the tokens of one attention call for quadrant images."""
 
     keys: Float[Tensor, "4 w c m"]
     queries: Float[Tensor, "4 w c n"] | None
@@ -258,10 +233,6 @@ class QuadrantProbe:
 
     Self-attention is replaced by the identity, so that a change stays at its tokens, whatever the
     weights of the model are.
-
-    Args:
-        model: The model.
-        image_size: Height and width of the images.
     """
 
     def __init__(self, model: nn.Module, image_size: tuple[int, int]) -> None:
@@ -271,11 +242,7 @@ class QuadrantProbe:
         self.result = QuadrantProbeResult()
 
     def run(self, forward: Callable[[], Any]) -> QuadrantProbeResult:
-        """Return what was recorded while the model runs.
-
-        Args:
-            forward: Calls the model with `quadrant_images`.
-        """
+        """Return what was recorded while the model runs."""
         with ExitStack() as stack:
             for site, module in self.model.named_modules():
                 hook = self._forward_hook(site)
@@ -424,9 +391,6 @@ def tokens_aligned(
     """Return whether the tokens of attention are aligned with the image as cells of a grid.
 
     Args:
-        tokens: Contents of the tokens for quadrant images.
-        grid: Rows and columns.
-        num_prefix_tokens: Tokens before the grid.
         windows: Token indices of each group, -1 for empty slots; None for one group of all.
 
     Example:
@@ -450,10 +414,6 @@ def tokens_aligned(
 
 def candidate_grids(num_cells: int, image_size: tuple[int, int]) -> Iterator[Grid]:
     """Yield the grids with this many cells that can cover an image, square cells first.
-
-    Args:
-        num_cells: Rows times columns.
-        image_size: Height and width.
 
     Example:
         >>> list(candidate_grids(15, (48, 80))), list(candidate_grids(13, (48, 80)))

@@ -243,10 +243,6 @@ def _sampled(site: str, points: SampledPoints) -> QueryAttention:
 def overlaps(count: int, fine_count: int) -> Float[Tensor, "fine coarse"]:
     """Return the share of each of some equal cells of an axis that lies in each finer cell.
 
-    Args:
-        count: Number of cells.
-        fine_count: Number of finer cells of the same axis.
-
     Example:
         >>> overlaps(2, 3)
         tensor([[0.6667, 0.0000],

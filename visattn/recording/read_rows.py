@@ -73,11 +73,7 @@ _NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__complex__, Tensor.__index
 
 
 class GradientEverywhere(TorchFunctionMode):
-    """Notes what a model detaches, or computes without gradients, or keeps it in the graph.
-
-    Args:
-        keep: Whether to keep it in the autograd graph.
-    """
+    """Notes what a model detaches, or computes without gradients, or keeps it in the graph."""
 
     def __init__(self, *, keep: bool) -> None:
         super().__init__()
@@ -104,12 +100,7 @@ class GradientEverywhere(TorchFunctionMode):
 
 
 class AttentionTracer:
-    """Collects the attention calls of a run with gradients.
-
-    Args:
-        model: The model.
-        num_outputs: Returns the number of module outputs that were recorded so far.
-    """
+    """Collects the attention calls of a run with gradients."""
 
     def __init__(self, model: nn.Module, num_outputs: Callable[[], int]) -> None:
         self.model = model
@@ -174,15 +165,7 @@ def _on_enter(call: ModuleCall, *_: Any) -> None:
 
 @dataclass(eq=False)
 class RowReader:
-    """Determines what the scores read, from gradients of a run.
-
-    Args:
-        calls: The attention calls, in order.
-        outputs: Edges of module outputs, in order.
-        graph: Autograd graph of the scores.
-        gradients: Returns the gradients of the scores.
-        layouts: Positions of the tokens of each attention call.
-    """
+    """Determines what the scores read, from gradients of a run."""
 
     calls: Sequence[TracedCall]
     outputs: Sequence[Edge]
@@ -272,11 +255,7 @@ def shares_of_rows(
     parallel (maximum, power mean), patches have equal shares of the gradient of their sum. Shares
     of tokens read by other weights (a class token beside a mean of patches) are the sizes of their
     gradients. These are from one direction of the scores, so that sizes up to 1.5 times as large
-    count as equal.
-
-    Args:
-        gradients: Of a random sum of the scores, for each token.
-        num_prefix_tokens: Tokens before the patches.
+    count as equal. The gradients are those of a random sum of the scores for each token.
 
     Example:
         >>> mean, other = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([-1.0, 2.5, 1.0])
@@ -322,9 +301,6 @@ def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
     """Return the shares of tokens of which those that are read depend on the image.
 
     Patches have equal shares.
-
-    Args:
-        readings: Of several images.
 
     Example:
         >>> first, second = ReadRows((), 1.0, ((1.0, 0.0),)), ReadRows((), 1.0, ((0.0, 1.0),))
@@ -376,13 +352,7 @@ def _read_rows(
 
 
 def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens, *, linear: bool) -> ReadRows:
-    """Return the shares of the tokens of a layer by kind.
-
-    Args:
-        weights: Share of each token.
-        layout: Positions of the tokens.
-        linear: Whether they are linear weights.
-    """
+    """Return the shares of the tokens of a layer by kind."""
     num_prefix, (rows, columns) = len(layout.layer.prefix_tokens), layout.layer.grid
     prefix = weights[:num_prefix]
     cells = weights[num_prefix:]

@@ -151,12 +151,7 @@ class PositionTracer(TorchDispatchMode):
         self.lines[images] = (vertical, horizontal)
 
     def placement(self, tensor: Tensor, grid: tuple[int, int]) -> GridPlacement | None:
-        """Return where the cells of a tensor lie on the images; None if that was lost.
-
-        Args:
-            tensor: Result of an operation inside the `with` block.
-            grid: Its rows and columns.
-        """
+        """Return where the cells of a tensor lie on the images; None if that was lost."""
         return _placement(self.of(tensor), grid, self.input_size)
 
     def of(self, tensor: Any) -> Lines:
@@ -287,8 +282,6 @@ class TracedGrids:
         """Return where the output of a module lies; None if its centers could not be followed.
 
         Args:
-            site: Qualified name of the module.
-            grid: Rows and columns of the output.
             call: Which of its calls, from 1; None for the last.
             index: Which tensor of the output, if there are several.
         """
@@ -301,22 +294,12 @@ class TracedGrids:
         return _placement(outputs[index], grid, self.input_size)
 
     def input(self, site: str, grid: tuple[int, int]) -> GridPlacement | None:
-        """Return where the first input of the last call of a module lies; None if that was lost.
-
-        Args:
-            site: Qualified name of the module.
-            grid: Rows and columns of the input.
-        """
+        """Return where the first input of the last call of a module lies; None if that was lost."""
         inputs = [call.inputs for call in self.calls.get(site, [])[-1:]]
         return _placement(inputs[0][0], grid, self.input_size) if inputs and inputs[0] else None
 
     def keys(self, site: str, grid: tuple[int, int]) -> GridPlacement | None:
-        """Return where the keys of attention lie that is computed in a module, or around a tap.
-
-        Args:
-            site: Qualified name of the module.
-            grid: Rows and columns of the keys.
-        """
+        """Return where the keys of attention lie that is computed in a module, or around a tap."""
         name = site
         while True:
             for call in self.calls.get(name, [])[-1:]:

@@ -162,9 +162,7 @@ def _record_request(
 def select_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
     """Return the names of the selected layers.
 
-    Args:
-        names: Names of all layers, in the order of the model.
-        layers: Indices, names, or a pattern of names; None for all.
+    They are indices, names, or a pattern of names; None for all.
 
     Raises:
         ValueError: If there is no such layer.
@@ -192,10 +190,6 @@ def select_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
 def select_known_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
     """Return the names of the selected layers, where layers that are not known yet may follow.
 
-    Args:
-        names: Names of the known layers.
-        layers: Indices, names, or a pattern of names; None for all.
-
     Example:
         >>> select_known_layers(["a", "b"], [-1, 7])
         ['b']
@@ -212,9 +206,6 @@ def select_known_layers(names: Sequence[str], layers: LayerSelection) -> list[st
 
 def check_supports_hooks(model: nn.Module) -> None:
     """Check that the attention of a model can be intercepted.
-
-    Args:
-        model: Any module.
 
     Raises:
         ValueError: If it is compiled or scripted, or uses attention kernels that cannot be
@@ -235,9 +226,6 @@ def check_supports_hooks(model: nn.Module) -> None:
 def check_not_compiled(model: nn.Module) -> None:
     """Check that the modules of a model run one by one.
 
-    Args:
-        model: Any module.
-
     Raises:
         ValueError: If it is compiled or scripted.
     """
@@ -257,10 +245,6 @@ class _MapCollector:
     """Converts recorded weights to maps.
 
     Args:
-        recording: Receives the maps.
-        request: Selected queries and heads.
-        layers: Selected layers.
-        taps: Names of the taps.
         open_ended: Whether more layers may become known when the model runs.
     """
 
@@ -360,11 +344,7 @@ def _sites_with_reason(unsupported: dict[str, str], reason: str) -> str:
 
 
 class TapGrids:
-    """Where the maps of the taps of a model lie on its input, from a run before the model's own.
-
-    Args:
-        model: The model.
-    """
+    """Where the maps of the taps of a model lie on its input, from a run before the model's own."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -380,13 +360,7 @@ class TapGrids:
             handle.remove()
 
     def placement(self, site: str, tap: Tap, grid: tuple[int, int]) -> GridPlacement | None:
-        """Return where the cells of a map lie; None if that could not be followed.
-
-        Args:
-            site: Qualified name of the tap.
-            tap: The tap.
-            grid: Rows and columns of its map.
-        """
+        """Return where the cells of a map lie; None if that could not be followed."""
         if self.traced is None:
             return None
         find = self.traced.output if tap.kind == "gate" else self.traced.keys

@@ -70,10 +70,6 @@ def last_computed(outputs: Mapping[str, Edge], sizes: Mapping[str, int]) -> str 
 
     An output that another one is computed from, and that nothing bypasses, is a feature vector. An
     output without layers of its own, such as the softmax of another one, adds nothing.
-
-    Args:
-        outputs: The edge of each output.
-        sizes: Number of columns of each.
     """
     chains = {name: _values_without_layers(edge) for name, edge in outputs.items()}
     remaining = [
@@ -127,11 +123,7 @@ def _is_function_of_others(
 
 
 def ends_in_sigmoid(scores: Edge) -> bool:
-    """Whether a sigmoid computes an output, so that it is a probability.
-
-    Args:
-        scores: Edge of the output.
-    """
+    """Whether a sigmoid computes an output, so that it is a probability."""
     edges = [scores]
     while len(edges) == 1 and not is_product(edges[0]):
         if node_kind(edges[0][0]) == "Sigmoid":
@@ -154,10 +146,6 @@ def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
     - A convolution, ReLU and pooling are both: the classifier of SqueezeNet and NiN, and the body
       of a plain CNN. So are sums and norms of vectors. These are taken for scores, and said to be
       assumed.
-
-    Args:
-        scores: Edge of the output of one image.
-        num_columns: Number of its columns.
     """
     layers, after = _last_layers(scores)
     if not layers or num_columns == 1:
@@ -235,9 +223,6 @@ def _kernel_positions(edge: Edge) -> int:
 
 def declared_class_counts(modules: Iterable[Any]) -> frozenset[int]:
     """Return the numbers of classes that modules state.
-
-    Args:
-        modules: Modules of a model.
 
     Example:
         >>> from types import SimpleNamespace

@@ -21,10 +21,6 @@ _CODE = _DIGITS + 1  # channels of a code: the digits, and the number of the ima
 def fits(grid: Grid, image_size: tuple[int, int]) -> bool:
     """Whether a grid of square cells can cover an image, up to one cell of padding or cropping.
 
-    Args:
-        grid: Rows and columns.
-        image_size: Height and width.
-
     Example:
         >>> fits((3, 5), (48, 80)), fits((15, 1), (48, 80))
         (True, False)
@@ -43,10 +39,6 @@ def covers(grid: Grid, image_size: tuple[int, int]) -> bool:
 
     Most grids do, so that it must be measured where their cells lie.
 
-    Args:
-        grid: Rows and columns.
-        image_size: Height and width.
-
     Example:
         >>> covers((6, 5), (48, 80)), covers((15, 1), (48, 80))
         (True, False)
@@ -61,11 +53,6 @@ def infer_grid(
 
     The grid is one observed in the network, or one that is coarser by an integer factor; if none
     was observed, one of square cells that fill the image.
-
-    Args:
-        num_tokens: Tokens of the grid.
-        image_size: Height and width.
-        observed_grids: Grids of other activations of the network.
 
     Example:
         >>> infer_grid(15, (48, 80), [(6, 10)]), infer_grid(16, (48, 80), [(6, 10)])
@@ -107,11 +94,8 @@ def split_prefix_tokens(
     Returns None if the others form no grid.
 
     Args:
-        num_tokens: All tokens.
         prefix_tokens: Kinds of the prefix tokens of the network; a layer may have all, none, or
             those of one kind.
-        image_size: Height and width.
-        observed_grids: Grids of other activations of the network.
 
     Example:
         >>> split_prefix_tokens(16, ("class",), (48, 80), [(3, 5)])
@@ -138,11 +122,6 @@ def split_prefix_tokens(
 
 def encode_indices(like: Tensor, num_tokens: int, *, channels_last: bool) -> Tensor:
     """Return a tensor whose tokens encode their own index and image in the first channels.
-
-    Args:
-        like: Gives shape, dtype and device.
-        num_tokens: Tokens of one image.
-        channels_last: Whether channels are the last axis; otherwise they are the second.
 
     Example:
         >>> decode_indices(encode_indices(torch.zeros(2, 2, 3, 7), 6, channels_last=True), 2, 6)
@@ -171,7 +150,6 @@ def decode_indices(tokens: Tensor, groups: int, slots: int) -> Int[Tensor, "g n"
     Indices continue from one image to the next.
 
     Args:
-        tokens: Of any layout.
         groups: Number of groups of tokens (images, or windows of images).
         slots: Tokens in a group.
     """
@@ -220,11 +198,7 @@ def encodes_indices(tokens: Tensor) -> bool:
 def windows_per_image(indices: Int[Tensor, "g n"], images: int) -> Int[Tensor, "w n"] | None:
     """Return the token indices of each window of one image.
 
-    Returns None if the windows of several images are interleaved.
-
-    Args:
-        indices: Token indices of all windows, -1 for empty slots.
-        images: Number of images.
+    Returns None if the windows of several images are interleaved. Empty slots are -1.
     """
     count = (int(indices.max()) + 1) // images
     # [image 1: all windows, image 2: all windows] is what torch's reshapes give; then the second
@@ -251,10 +225,6 @@ def is_sequential(windows: Int[Tensor, "w n"]) -> bool:
 def rectangular_window_size(windows: Int[Tensor, "w n"], columns: int) -> Grid | None:
     """Return height and width of windows that are rectangles of a grid; None if they are not.
 
-    Args:
-        windows: Token indices of each window.
-        columns: Of the grid.
-
     Example:
         >>> rectangular_window_size(torch.tensor([[0, 1, 5, 6], [2, 3, 7, 8]]), 5)
         (2, 2)
@@ -270,13 +240,7 @@ def rectangular_window_size(windows: Int[Tensor, "w n"], columns: int) -> Grid |
 
 
 class GridProbe:
-    """Finds the grids of a network's activations while token indices are sent through it.
-
-    Args:
-        image_size: Height and width of the images.
-        prefix_tokens: Kinds of tokens that the network may put before its grid.
-        known_grids: Grids that were confirmed with quadrant images.
-    """
+    """Finds the grids of a network's activations while token indices are sent through it."""
 
     def __init__(
         self,
@@ -293,11 +257,7 @@ class GridProbe:
         self.last_features: FeatureLayer | None = None
 
     def forward_hook(self, site: str) -> Callable[..., Any]:
-        """Return a hook that observes a module, and makes norms return encoded tokens.
-
-        Args:
-            site: Qualified name of the module.
-        """
+        """Return a hook that observes a module, and makes norms return encoded tokens."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             tensor = output[0] if isinstance(output, tuple) and output else output
@@ -318,11 +278,7 @@ class GridProbe:
         return hook
 
     def encode(self, tensor: Tensor) -> Tensor | None:
-        """Return a tensor with encoded indices; None if it is encoded already or has no grid.
-
-        Args:
-            tensor: An input of a module.
-        """
+        """Return a tensor with encoded indices; None if it is encoded already or has no grid."""
         if not tensor.is_floating_point() or not _is_batch(tensor):
             return None
         layer = self.infer_layer("", tensor)
@@ -353,8 +309,6 @@ class GridProbe:
         """Return layout and grid of activations; None if they lie on no known grid.
 
         Args:
-            site: Qualified name of the module that returned them.
-            activations: With three or four axes.
             channels_first: Whether channels are known to be the second axis.
         """
         shape = activations.shape

@@ -28,9 +28,6 @@ class ReusedOutputs:
     The output of a tower (`vision_towers`) is reused if it is called with equal arguments, or with
     those of one image of the batch; otherwise it runs again.
 
-    Args:
-        model: The model.
-
     Example:
         >>> class Tower(torch.nn.Module):
         ...     main_input_name = "pixel_values"
@@ -72,8 +69,7 @@ class ReusedOutputs:
     def reusing(self, except_sites: Iterable[str] = ()) -> Iterator[None]:
         """Return the kept outputs inside the block instead of running the towers.
 
-        Args:
-            except_sites: Modules that have to run; towers around them run too.
+        Those of `except_sites` run, and towers around them.
         """
         sites = tuple(except_sites)
         with ExitStack() as restored:
@@ -88,9 +84,6 @@ class ReusedOutputs:
 
 def vision_towers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the vision towers of a model by name: parts that are models themselves, without text.
-
-    Args:
-        model: The model.
 
     Example:
         >>> vision_towers(torch.nn.Linear(1, 1))
@@ -328,10 +321,6 @@ def row_tolerance(weights: Tensor, score: float = 0.0) -> float:
     """Return by how much weights times values may differ from the output of the layer.
 
     A score is rounded in proportion to its size, and its weight changes by as much.
-
-    Args:
-        weights: The weights.
-        score: Largest magnitude of a score.
     """
     rounding = torch.finfo(torch.float32).eps
     if weights.dtype not in (torch.float32, torch.float64):

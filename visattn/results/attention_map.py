@@ -501,10 +501,7 @@ def resample_to_input(
 ) -> Float[Tensor, "*axes y2 x2"]:
     """Return maps at every pixel of the network's input, interpolated bilinearly between cells.
 
-    Args:
-        maps: Of any grid.
-        size: Rows and columns of the result, which spans the input.
-        placement: Where the cells lie; None if they cover the input from edge to edge.
+    The size is that of the input; without a placement cells cover it from edge to edge.
 
     Example:
         >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), None)
@@ -540,9 +537,6 @@ def lists_of(values: Float[Tensor, "*axes"]) -> dict[str, Any]:
 
 def tensor_of(record: Mapping[str, Any]) -> Float[Tensor, "*axes"]:
     """Return the maps of a record, the inverse of `lists_of`.
-
-    Args:
-        record: With `maps`, and `shape` if there is none.
 
     Example:
         >>> tensor_of({"maps": [[0.5, 1]]})

@@ -7,9 +7,7 @@ class Card(NamedTuple):
     """A card of an index of results.
 
     Args:
-        name: Name of the image.
         page: File to which the card links, in the folder of the index.
-        caption: Its text.
         thumbnail: Data URL of a small image.
     """
 

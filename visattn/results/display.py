@@ -11,9 +11,6 @@ stands above results, so whoever makes results fills it (`visattn.pipelines`).""
 def shown(result: object) -> Any:
     """Return what a notebook shows of a result; None if nothing draws it.
 
-    Args:
-        result: An instance of a class of `visattn.results`.
-
     Example:
         >>> shown(object()) is None
         True

@@ -57,9 +57,6 @@ class Thing:
     def from_dict(cls, record: Mapping[str, Any]) -> "Thing":
         """Return the thing of a record.
 
-        Args:
-            record: What `to_dict` returned.
-
         Example:
             >>> Thing.from_dict({"kind": "box", "box": [5, 5, 25, 25], "part": "score"}).box
             (5, 5, 25, 25)

@@ -81,11 +81,7 @@ class MapBoxes:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "MapBoxes":
-        """Return the boxes from the dictionary of `to_dict`.
-
-        Args:
-            plain: The dictionary.
-        """
+        """Return the boxes from the dictionary of `to_dict`."""
         boxes = tuple(MapBox(**{**each, "box": tuple(each["box"])}) for each in plain["boxes"])
         height, width = plain["image_size"]
         rule = plain["threshold"], plain["relative"]
@@ -103,13 +99,6 @@ def part_boxes(
     """Return the boxes around the parts of a map at or above a threshold, largest share first.
 
     Pixels that touch at a side or a corner are one part.
-
-    Args:
-        values: One per pixel of the image; NaN where the network did not see.
-        threshold: See `MapBoxes`.
-        relative: See `MapBoxes`.
-        label: Label of the map.
-        index: Index of the map.
 
     Example:
         >>> values = torch.tensor([[4.0, 0.0, 1.0], [2.0, 0.0, 1.0]])

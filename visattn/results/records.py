@@ -42,7 +42,6 @@ class SavedMaps:
     """Contents of a file of maps: the array and its metadata.
 
     Args:
-        maps: As they stand there.
         words: One for each map, if they are known.
         geometry: Where they lie on the image, as `Geometry.to_dict` writes it, if it is known.
         gates: One for each map.
@@ -198,11 +197,6 @@ def read_array(
     The size in the header is compared with the size of the file before memory is allocated. A
     header of 10^12 numbers and a few kilobytes that decompress to gigabytes are both refused.
 
-    Args:
-        path: File; its content decides the format, not its suffix.
-        name: Name of the array, if a .npz file holds several.
-        max_values: Largest number of values.
-
     Raises:
         ValueError: If the file is damaged, holds several arrays and none of this name, holds
             something other than numbers and strings, or more than `max_values` or `MAX_BYTES`.
@@ -247,9 +241,6 @@ def pack_array(array: Shaped[np.ndarray, "..."]) -> str:
 
 def unpack_array(text: str) -> Shaped[np.ndarray, "..."]:
     """Return the array of a text of `pack_array`.
-
-    Args:
-        text: The text.
 
     Raises:
         ValueError: If it is damaged.
@@ -308,9 +299,6 @@ def _read_header(
 
 def npz_bytes(arrays: Mapping[str, Any]) -> bytes:
     """Return arrays as the content of a compressed .npz file.
-
-    Args:
-        arrays: Numbers or strings by name.
 
     Example:
         >>> npz_bytes({"maps": np.zeros((2, 3))})[:2]

@@ -500,10 +500,7 @@ class RecordedLayer:
     """Attention of one layer to one image.
 
     Args:
-        index: Index of the layer.
-        site: Name of the module.
         weights: Attention of each head, from each query to each place of the key grid.
-        heads: Indices of the heads.
         grid: Rows and columns of the queries on the grid.
         prefix_queries: Kinds of the queries before those on the grid.
         num_prefix_keys: Number of keys that lie nowhere on the image.
@@ -541,11 +538,7 @@ def resolution_maps(
 ) -> AttentionMap:
     """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1].
 
-    Args:
-        windows: Windows of the glimpses on the input, finest scale first.
-        size: Height and width of the input.
-        geometry: Geometry of the input.
-        info: How the locations were chosen.
+    Windows are those of the glimpses on the input, finest scale first.
 
     Example:
         >>> window = torch.tensor([[[0.0, 0, 1, 2], [-1, 0, 3, 2]]])

@@ -62,9 +62,7 @@ class TextAttention:
     def strongest(self, word: int, count: int = 5) -> list[tuple[str, float]]:
         """Return the keys that a word attends to most, with their weights.
 
-        Args:
-            word: Index of the word.
-            count: At most this many; keys without weight are left out.
+        Keys without weight are left out.
         """
         order = self.weights[word].argsort(descending=True, stable=True)[:count].tolist()
         row = self.weights[word].tolist()
@@ -87,8 +85,7 @@ class TextAttention:
     def from_dict(cls, record: Mapping[str, Any]) -> "TextAttention":
         """Return the attention of a record.
 
-        Args:
-            record: What `to_dict` returned, also in an older version.
+        The record is that of `to_dict`, also of an older version.
 
         Example:
             >>> keys = (TextKey("a", "prompt", (3,)),)
@@ -213,9 +210,6 @@ class HeadOverview:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "HeadOverview":
         """Return the overview of a record.
-
-        Args:
-            record: What `to_dict` returned.
 
         Example:
             >>> part = torch.tensor([[0.5, float("nan")]])

@@ -52,10 +52,6 @@ CheckResults = Mapping[str, CheckResult]
 def run_check(under_test: BlockUnderTest, check: str) -> CheckResult:
     """Run one check; an exception counts as a failure.
 
-    Args:
-        under_test: Block to check.
-        check: One of `CHECKS`.
-
     Example:
         >>> from torch import nn
         >>> run_check(BlockUnderTest("pooling", lambda channels: nn.AvgPool2d(2)), "shape")

@@ -22,7 +22,6 @@ def deformable_attention(
     Values between cell centers are interpolated bilinearly; outside of the grid they are 0.
 
     Args:
-        values: Values of each head on a grid.
         locations: x and y of each point, relative to the grid: 0 and 1 are its outer edges.
         weights: Weight of each point, which usually sum to 1.
 
@@ -57,11 +56,6 @@ def deformable_splat(
     It is the derivative of the output with respect to the values: the sum of splat times values
     over the grid is the output. It sums to the weights of the points, less what they sample
     outside of the grid.
-
-    Args:
-        locations: x and y of each point, relative to the grid.
-        weights: Weight of each point.
-        grid: Height and width of the grid.
 
     Example:
         >>> point = torch.tensor([0.5, 0.5]).view(1, 1, 1, 1, 2)

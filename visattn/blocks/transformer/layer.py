@@ -17,9 +17,6 @@ from visattn.functional.windows import random_token_indices
 class DropPath(nn.Module):
     """Stochastic depth: drops a residual branch per sample in training and rescales the others.
 
-    Args:
-        drop_prob: Probability of dropping the branch, in [0, 1].
-
     Raises:
         ValueError: If the probability is not in [0, 1].
 
@@ -55,10 +52,8 @@ class DropPath(nn.Module):
 class PatchDropout(nn.Module):
     """Patch dropout: keeps a random subset of the patch tokens per image in training.
 
-    Prefix tokens are kept. The layout stores the kept indices, so that maps can place them.
-
-    Args:
-        drop_prob: Share of the patches that is dropped; at least one patch is kept.
+    Prefix tokens are kept. The layout stores the kept indices, so that maps can place them. At
+    least one patch is kept.
 
     Raises:
         ValueError: If it is not at least 0 and below 1.
@@ -113,10 +108,6 @@ def _select_rotations(
 class LayerScale(nn.Module):
     """Layer scale: multiplies each channel by a learned factor.
 
-    Args:
-        dim: Token dimension.
-        init_value: Initial value of the factors.
-
     Example:
         >>> LayerScale(2, 0.5)(torch.ones(1, 1, 2))
         tensor([[[0.5000, 0.5000]]], grad_fn=<MulBackward0>)
@@ -136,11 +127,6 @@ class LayerScale(nn.Module):
 
 class FeedForward(nn.Module):
     """Two linear layers with a GELU between them.
-
-    Args:
-        dim: Token dimension.
-        hidden_dim: Dimension between the layers.
-        bias: Whether both layers have biases.
 
     Example:
         >>> import torch
@@ -164,11 +150,6 @@ class FeedForward(nn.Module):
 
 class SwiGLU(nn.Module):
     """SwiGLU feed-forward layer: SiLU(gate) * value, then a linear layer.
-
-    Args:
-        dim: Token dimension.
-        hidden_dim: Dimension of gate and value.
-        bias: Whether both layers have biases.
 
     Example:
         >>> import torch
@@ -246,12 +227,8 @@ def run_layers(
 ) -> Float[Tensor, "b n c"]:
     """Apply encoder layers in sequence.
 
-    Args:
-        layers: `EncoderLayer` modules.
-        x: Tokens.
-        layout: Layout of the tokens.
-        grad_checkpointing: Whether to recompute activations in the backward pass to save memory. A
-            layer that is being recorded is not checkpointed, or it would be recorded twice.
+    With `grad_checkpointing` activations are computed again in the backward pass, but not those of
+    a layer that is being recorded, or it would be recorded twice.
 
     Example:
         >>> run_layers((), torch.ones(1, 6, 2), TokenLayout((2, 3))).shape

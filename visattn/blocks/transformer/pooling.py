@@ -16,12 +16,6 @@ class AttentionPool(nn.Module):
 
     The tap receives one map per head.
 
-    Args:
-        dim: Token dimension.
-        num_heads: Number of heads; it divides `dim`.
-        hidden_dim: Hidden dimension of the feed-forward layer after the attention.
-        norm_eps: Epsilon of the layer norm.
-
     Raises:
         ValueError: If `num_heads` does not divide `dim`.
 
@@ -90,9 +84,6 @@ class SequencePool(nn.Module):
     """Sequence pooling: softmax-weighted mean of the patch tokens, with learned scores.
 
     The tap receives one map.
-
-    Args:
-        dim: Token dimension.
 
     Example:
         >>> import torch

@@ -12,11 +12,6 @@ from visattn.functional.windows import diagonal_shifts
 class PatchEmbedding(nn.Module):
     """Patch embedding: one linear projection per non-overlapping patch.
 
-    Args:
-        in_channels: Channels of the image.
-        embed_dim: Token dimension.
-        patch_size: Height and width of a patch.
-
     Example:
         >>> import torch
         >>> PatchEmbedding(3, 8, patch_size=(2, 4))(torch.zeros(1, 3, 6, 8)).shape
@@ -47,8 +42,6 @@ class ConvStem(nn.Module):
     embed_dim / 2 channels, each earlier one half as many as the next; a 1 × 1 convolution follows.
 
     Args:
-        in_channels: Channels of the image.
-        embed_dim: Token dimension.
         patch_size: Height and width of a patch: the same power of two, at least 2.
 
     Raises:
@@ -102,11 +95,7 @@ class ConvTokenizer(nn.Module):
     """Convolutional tokenizer of CCT: layers of convolution, ReLU and 3 × 3 max pooling.
 
     Args:
-        in_channels: Channels of the image.
-        embed_dim: Token dimension.
         num_layers: Number of convolutions; those before the last have 64 channels.
-        kernel_size: Kernel size of the convolutions, odd.
-        stride: Stride of the convolutions.
 
     Raises:
         ValueError: If a number is below 1 or the kernel size is even.
@@ -161,11 +150,6 @@ class ConvTokenizer(nn.Module):
 
 class ShiftedPatchEmbedding(nn.Module):
     """Shifted patch tokenization: embeds patches of the image and four diagonally shifted copies.
-
-    Args:
-        in_channels: Channels of the image.
-        embed_dim: Token dimension.
-        patch_size: Height and width of a patch, which must be equal.
 
     Raises:
         ValueError: If the patch is not square.

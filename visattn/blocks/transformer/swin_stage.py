@@ -16,11 +16,6 @@ class PatchMerging(nn.Module):
 
     A grid with an odd side is zero-padded at the bottom or right.
 
-    Args:
-        dim: Dimension of the input tokens.
-        out_dim: Dimension of the output tokens.
-        norm_eps: Epsilon of the layer norm.
-
     Example:
         >>> import torch
         >>> merge = PatchMerging(4, 8)
@@ -57,15 +52,8 @@ class SwinStage(nn.Module):
     not change on other grids.
 
     Args:
-        dim: Token dimension.
         grid_size: Height and width of the expected grid after merging.
-        num_heads: Heads of each layer; divides `dim`.
-        window_size: Height and width of a window.
-        drop_path_rates: Stochastic depth probability of each layer.
-        hidden_dim: Hidden dimension of the feed-forward layers.
         merge_dim: Dimension of the input tokens if they are merged first; None for no merging.
-        qkv_bias: Whether the query, key and value projections have biases.
-        norm_eps: Epsilon of the layer norms.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -130,10 +118,6 @@ def fit_window(
     grid_size: tuple[int, int], window_size: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return a window no larger than the grid, and the shift of shifted windows.
-
-    Args:
-        grid_size: Height and width of the grid.
-        window_size: Height and width of a window.
 
     Example:
         >>> fit_window((3, 15), (7, 7))

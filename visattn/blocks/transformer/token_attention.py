@@ -90,13 +90,6 @@ def window_groups(
 ) -> TokenGroups:
     """Return the windows of a grid as groups; see `window_indices`.
 
-    Args:
-        grid: Height and width of the grid.
-        window_size: Height and width of a window.
-        shift_size: Shift of the windows down and to the right.
-        num_prefix_tokens: Number of tokens before the grid.
-        device: Device of the result.
-
     Raises:
         ValueError: If a window is empty, or a shift is negative or not below the window size.
 
@@ -119,14 +112,8 @@ def neighborhood_groups(
 
     The cells of a tile as large as a neighborhood form a group, and a mask selects the neighborhood
     of each within the union. This computes up to four times as many products as single
-    neighborhoods, but copies each key four times instead of once per neighbor.
-
-    Args:
-        grid: Height and width of the grid.
-        kernel_size: Height and width of a neighborhood, both odd; limited to the grid. Near a
-            border it shifts inwards.
-        num_prefix_tokens: Number of tokens before the grid.
-        device: Device of the result.
+    neighborhoods, but copies each key four times instead of once per neighbor. The kernel has odd
+    sides and is limited to the grid; near a border it shifts inwards.
 
     Raises:
         ValueError: If the kernel size is not odd.
@@ -212,15 +199,7 @@ def grouped_attention(
     """Return attention of each token to its group; prefix tokens attend to all tokens.
 
     With m keys per group this takes n m (d + e) multiplications, plus n (d + e) per prefix token. A
-    single group of all tokens is full attention.
-
-    Args:
-        queries: Query of each token.
-        keys: Key of each token.
-        values: Value of each token.
-        groups: Groups of tokens.
-        bias: Added to the scaled dot products.
-        scale: Factor of the dot products; 1 / sqrt(d) if None.
+    single group of all tokens is full attention. The scale is 1 / sqrt(d) by default.
 
     Example:
         >>> x = torch.tensor([1.0, 3.0, 5.0, 7.0]).reshape(1, 1, 4, 1)
@@ -259,12 +238,6 @@ def dense_mask_and_bias(
     bias: Float[Tensor, "h w q m"] | None = None,
 ) -> tuple[Bool[Tensor, "r {count}"], Float[Tensor, "h r {count}"] | None]:
     """Return mask and bias of groups as dense rows over all tokens.
-
-    Args:
-        groups: Groups of tokens.
-        rows: Query tokens whose rows are returned.
-        count: Number of tokens.
-        bias: Bias of each group.
 
     Example:
         >>> dense_mask_and_bias(window_groups((1, 4), (1, 2)), torch.tensor([2]), 4)[0]
@@ -325,9 +298,6 @@ def linear_attention(
     `need_weights` n m (d + e) and n m again. Sums run in float32 at least, also under autocast.
 
     Args:
-        queries: Queries.
-        keys: Keys.
-        values: Values.
         mask: True = may attend; one row for all queries: `[..., 1, m]`.
         need_weights: Whether to return the weights, which sum to 1 over the keys.
 
