@@ -12,7 +12,7 @@ from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
 
 from visattn.images.reader import LoadedImage, read_image
-from visattn.images.resize import ResizeSpec, resize_geometry, resize_to_input
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.attention_map import AttentionMap
 
 SIDES = st.integers(3, 97)
@@ -162,4 +162,4 @@ def test_geometry_is_available_without_pixels(
 ) -> None:
     resize = ResizeSpec((height, width), mode=mode)
     _, geometry = resize_to_input(noise(y, x), resize)
-    assert resize_geometry((y, x), resize) == geometry
+    assert resize.geometry((y, x)) == geometry

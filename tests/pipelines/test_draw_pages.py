@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from visattn.geometry.affine import Geometry
-from visattn.images.resize import ResizeSpec, resize_geometry
+from visattn.images.resize import ResizeSpec
 from visattn.pipelines.captioning import ground_phrases
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, Phrase
@@ -23,7 +23,7 @@ from visattn.viz.html.caption_page import caption_html
 WORDS = ("a", "red", "dog")
 SIZE = (40, 100)
 PIXELS = np.full((*SIZE, 3), 120, np.uint8)
-MIDDLE = resize_geometry(SIZE, ResizeSpec((24, 24)))  # 30 to 70 of 100 columns
+MIDDLE = ResizeSpec((24, 24)).geometry(SIZE)  # 30 to 70 of 100 columns
 DOG = Phrase(4, 2, ((0.3, 0.0, 0.5, 1.0),), ("animals",), "red dog")
 HIDDEN = Phrase(0, 1, ((0.0, 0.0, 0.2, 1.0),), ("other",), "a")
 

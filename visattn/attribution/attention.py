@@ -547,7 +547,9 @@ def attention_flow(
         if not matrices:
             return rows
         pairs = zip(zip(*matrices, strict=True), rows[:, 0], strict=True)
-        results = [max_flow(list(each), row, residual=residual) for each, row in pairs]
+        results = [
+            max_flow(list(flow_layers), row, residual=residual) for flow_layers, row in pairs
+        ]
         return torch.stack(results).unsqueeze(1)
 
     return combine_layers(layers, [layer.weights.mean(1) for layer in layers], flows)

@@ -109,13 +109,13 @@ class RelevanceRules(OperationRecorder):
         """Run a torch function, with its rule if there is one."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
         rule = _rule(name)
-        if rule is None or not any(each.requires_grad for each in tensors):
+        if rule is None or not any(tensor.requires_grad for tensor in tensors):
             if name in _NORMS_WITHOUT_RULE:
                 self.unruled.add(name)
             return super().__torch_function__(func, types, args, kwargs)
-        sources = {each.grad_fn for each in tensors}
+        sources = {tensor.grad_fn for tensor in tensors}
         output = rule(func, args, kwargs)
         if isinstance(output, str):  # the name of what it has no rule for
             self.unruled.add(output)
@@ -203,7 +203,7 @@ def _attention_shares(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor
 
 def _shares(first: Any, second: Any) -> tuple[Any, Any]:
     """Return factors that share the gradient of their product, if both depend on the image."""
-    both = all(isinstance(each, Tensor) and each.requires_grad for each in (first, second))
+    both = all(isinstance(operand, Tensor) and operand.requires_grad for operand in (first, second))
     if not both:
         return first, second
     return _scaled_gradient(first, 0.5), _scaled_gradient(second, 0.5)

@@ -74,8 +74,14 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
 
     # The options of a method are read from its signature, also those of the formula.
     signature = inspect.signature(explain)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    options = [each for each in named.values() if each.kind is each.KEYWORD_ONLY]
+    own = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    options = [
+        parameter for parameter in named.values() if parameter.kind is parameter.KEYWORD_ONLY
+    ]
     functools.update_wrapper(explain, formula)
     vars(explain)["__signature__"] = signature.replace(parameters=[*own, *options])
     return explain

@@ -121,7 +121,7 @@ class BoundPixel(BoundTarget):
     ) -> None:
         super().__init__(label, explained, geometries)
         self.point = point
-        self.points = [visible_point(*point, each) for each in geometries]
+        self.points = [visible_point(*point, geometry) for geometry in geometries]
 
     def values(self, output: Any) -> Float[Tensor, " mb"]:
         """Return the value for each image."""
@@ -164,7 +164,9 @@ class BoundRegion(BoundTarget):
             regions = torch.stack(masks).to(logits.device)
             if not self.class_indices:
                 pairs = zip(predicted, regions, strict=True)
-                self.class_indices = tuple(int(each[mask].mode().values) for each, mask in pairs)
+                self.class_indices = tuple(
+                    int(classes[mask].mode().values) for classes, mask in pairs
+                )
             return regions.to(logits)
         visible = [cell_visibility(geometry, grid) for geometry in self.geometries]
         visible = torch.stack(visible).to(logits.device)
@@ -173,10 +175,11 @@ class BoundRegion(BoundTarget):
         for index, region in enumerate(regions):
             if not bool(region.any()):
                 present = predicted[index][visible[index]].unique().tolist()
+                names = [self.name(number) for number in present]
                 raise ValueError(
                     f"no pixel is predicted as {self.name(self.class_indices[index])}; predicted "
-                    f"are {format_names([self.name(each) for each in present], 6)}; choose one of "
-                    "these, or pass the region as a mask"
+                    f"are {format_names(names, 6)}; choose one of these, "
+                    "or pass the region as a mask"
                 )
         return regions.to(logits)
 
@@ -208,7 +211,7 @@ class BoundBox(BoundTarget):
 
     def values(self, output: Any) -> Float[Tensor, " mb"]:
         """Return the sum of IoU² · score, or the mean side with these weights."""
-        return torch.stack([self._value(index, *each) for index, each in self._read(output)])
+        return torch.stack([self._value(index, *fields) for index, fields in self._read(output)])
 
     def similarity(self, output: Any) -> Float[Tensor, " mb"]:
         """Return the highest IoU · class similarity · objectness of any detection, for D-RISE.
@@ -272,7 +275,7 @@ class BoundBox(BoundTarget):
         what = self.name(self.class_indices[index]) if self.class_indices else "object"
         where = f" that overlaps {box_text(self.boxes[index])}" if self.boxes else ""
         best = [(*detections.best_class(number), placed[number]) for number in range(len(placed))]
-        best.sort(key=lambda each: -each[1])
+        best.sort(key=lambda pair: -pair[1])
         listed = [
             f"{self.name(label)} at {box_text(box.tolist())} with {score:.2f}"
             for label, score, box in best
@@ -345,7 +348,9 @@ class BoundQuery(BoundTarget):
     def _photo_boxes(self, output: Any) -> Float[Tensor, "mb 4"]:
         boxes = query_boxes(output, self.geometries[0].input_size)[:, self.index]
         images = [self.geometries[number % self.num_images] for number in range(len(boxes))]
-        placed = (boxes_to_image(box[None], each) for box, each in zip(boxes, images, strict=True))
+        placed = (
+            boxes_to_image(box[None], geometry) for box, geometry in zip(boxes, images, strict=True)
+        )
         return torch.cat(list(placed))
 
     def details(self, index: int) -> Thing:

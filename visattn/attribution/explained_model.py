@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.recording.feature_layers import resizes_images
-from visattn.recording.feature_pooling import PooledFeatures, find_reading
+from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded
 from visattn.recording.model_config import (
     ClassNames,
@@ -84,30 +84,26 @@ def analyze_model(
           features   1 layer
             1  3 x 5, [b c y x]
     """
-    check_supports_hooks(model)
     if takes_clips(model):
         raise ValueError(
             f"the model must take images, but {type(model).__name__} takes clips of several "
             "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
         )
-    defaults = model_defaults(model)
-    size = parse_image_size(input_size) if input_size is not None else defaults.size
-    channels = len(defaults.mean)
-    result = probe_model(model, size, channels)
+    defaults, names = _defaults(model, input_size, class_names)
+    size = defaults.size
+    result = probe_model(model, size, len(defaults.mean))
     if result.error:
-        hint = input_size_hint(model, defaults.size, channels, result.error)
+        usual = model_defaults(model).size
+        hint = input_size_hint(model, usual, len(defaults.mean), result.error)
         raise ValueError(
             f"the model must run on images of {size[0]} x {size[1]} pixels, but {defaults.name} "
             f"raised an error ({result.error}); {hint}"
         )
-    names = defaults.class_names
-    if class_names is not None:
-        names = parse_class_names(class_names, None)
-    info = _cached_info(model, defaults, size, result, None)
+    info = _cached_info(model, defaults, result, None)
     output = info.output
     other = output.unnamed and output.num_classes != len(names)
     if names and (output.error or output.assumed or other):  # names tell which tensor has classes
-        info = _cached_info(model, defaults, size, result, len(names))
+        info = _cached_info(model, defaults, result, len(names))
     # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
         info = replace(info, output=info.output.two_classes())
@@ -116,21 +112,52 @@ def analyze_model(
     return ExplainedModel(model, info, forward_function(model), names)
 
 
+def _defaults(
+    model: nn.Module, input_size: int | tuple[int, int] | None, class_names: ClassNames | None
+) -> tuple[ModelDefaults, tuple[str, ...]]:
+    """Return the metadata of a model that takes images of this size, and the class names."""
+    check_supports_hooks(model)
+    defaults = model_defaults(model)
+    names = defaults.class_names if class_names is None else parse_class_names(class_names, None)
+    if input_size is not None:
+        defaults = replace(defaults, size=parse_image_size(input_size))
+    return defaults, names
+
+
+def _info(defaults: ModelDefaults, **measured: Any) -> ModelInfo:
+    return ModelInfo(
+        defaults.name,
+        defaults.library,
+        defaults.size,
+        defaults.mean,
+        defaults.std,
+        "none",
+        mean_color=defaults.mean_color,
+        colors=defaults.source,
+        preprocessing_error=defaults.preprocessing_error,
+        **measured,
+    )
+
+
 def _cached_info(
-    model: nn.Module,
-    defaults: ModelDefaults,
-    size: tuple[int, int],
-    result: ProbeResult,
-    num_classes: int | None,
+    model: nn.Module, defaults: ModelDefaults, result: ProbeResult, num_classes: int | None
 ) -> ModelInfo:
     """Return the metadata of a model that was probed; cached as long as the model lives."""
     cache = _CACHE.setdefault(model, {})
-    key = (size, defaults, num_classes)
+    key = (defaults, num_classes)
     if key not in cache or cache[key][0] is not result:  # another result: changed modules
-        pooled = probe_pooled_features(model, size, len(defaults.mean), num_classes)
-        info = _model_info(model, defaults, size, result, pooled)
-        output = _output_layout(model, defaults, pooled.output or result.output, num_classes)
-        cache[key] = (result, replace(info, output=output))
+        channels = len(defaults.mean)
+        pooled = probe_pooled_features(model, defaults.size, channels, num_classes)
+        forward = forward_function(model)
+        info = _info(
+            defaults,
+            feature_layers=() if resizes_images(model) else pooled.layers,
+            features_error=pooled.error,
+            has_texts=isinstance(model, TextScorer),
+            operations=model_operations(model, forward, defaults.size, channels),
+            output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
+        )
+        cache[key] = (result, _with_attention(info, model, result, pooled.reading))
     return cache[key][1]
 
 
@@ -150,59 +177,21 @@ def describe_model(
         >>> describe_model(nn.Conv2d(3, 2, 1), 64, ("cat", "dog")).info.input_size
         (64, 64)
     """
-    check_supports_hooks(model)
-    defaults = model_defaults(model)
-    size = parse_image_size(input_size) if input_size is not None else defaults.size
-    names = defaults.class_names
-    if class_names is not None:
-        names = parse_class_names(class_names, None)
-    info = ModelInfo(
-        defaults.name,
-        defaults.library,
-        size,
-        defaults.mean,
-        defaults.std,
-        "none",
+    defaults, names = _defaults(model, input_size, class_names)
+    info = _info(
+        defaults,
         attention_error="a dense model is not probed for attention",
         output=OutputLayout(
             error="its output is dense: a pixel, region, box or query is explained"
         ),
-        mean_color=defaults.mean_color,
-        colors=defaults.source,
-        preprocessing_error=defaults.preprocessing_error,
     )
     return ExplainedModel(model, info, forward_function(model), names)
 
 
-def _model_info(
-    model: nn.Module,
-    defaults: ModelDefaults,
-    size: tuple[int, int],
-    result: ProbeResult,
-    pooled: PooledFeatures,
+def _with_attention(
+    info: ModelInfo, model: nn.Module, result: ProbeResult, reading: Reading | None
 ) -> ModelInfo:
-    read = _read_attention_info(model, result, pooled.reading)
-    return ModelInfo(
-        defaults.name,
-        defaults.library,
-        size,
-        defaults.mean,
-        defaults.std,
-        feature_layers=() if resizes_images(model) else pooled.layers,
-        features_error=pooled.error,
-        has_texts=isinstance(model, TextScorer),
-        operations=model_operations(model, forward_function(model), size, len(defaults.mean)),
-        mean_color=defaults.mean_color,
-        **read,
-        colors=defaults.source,
-        preprocessing_error=defaults.preprocessing_error,
-    )
-
-
-def _read_attention_info(
-    model: nn.Module, result: ProbeResult, reading: Reading | None
-) -> dict[str, Any]:
-    """Return the metadata of the attention layers that are read, and of the tokens after them."""
+    """Return metadata with the attention layers that are read, and the tokens after them."""
     rows = None if reading is None else reading.rows
     unread = () if reading is None else reading.unread
     recordable = tuple(result.attention_layers)
@@ -215,16 +204,17 @@ def _read_attention_info(
         names = ", ".join(layer.site for layer in recordable[:3])
         error = f"no score depends on its attention ({names})" if recordable else NO_ATTENTION
     conventional = _conventional_pooling(model, layers, result.prefix_tokens)
-    return {
-        "pooling": rows.pooling if rows else conventional,
-        "attention_layers": layers,
-        "attention_error": error,
-        "unsupported_layers": unsupported,
-        "read_rows": rows,
-        "pooling_assumed": "" if rows or not layers else _NOT_MEASURED,
-        "unread_layers": tuple(layer for layer in recordable if layer.site in unread),
-        "parallel_layers": () if reading is None else reading.parallel,
-    }
+    return replace(
+        info,
+        pooling=rows.pooling if rows else conventional,
+        attention_layers=layers,
+        attention_error=error,
+        unsupported_layers=unsupported,
+        read_rows=rows,
+        pooling_assumed="" if rows or not layers else _NOT_MEASURED,
+        unread_layers=tuple(layer for layer in recordable if layer.site in unread),
+        parallel_layers=() if reading is None else reading.parallel,
+    )
 
 
 @unrounded()
@@ -241,19 +231,15 @@ def read_by_target(
     # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)
     try:
-        reading = find_reading(
-            model,
-            images[:1],
-            lambda image: traced(explained.forward(image)),
-            result.quadrants,
-            result.layouts,
+        tracer = ScoreTracer(
+            model, lambda image: traced(explained.forward(image)), result.quadrants, result.layouts
         )
+        reading = tracer.reading(images[:1])
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
         return explained
     if reading is None:
         return explained
-    read = _read_attention_info(model, result, reading)
-    return replace(explained, info=replace(info, **read))
+    return replace(explained, info=_with_attention(info, model, result, reading))
 
 
 def _output_layout(

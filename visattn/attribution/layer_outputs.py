@@ -153,23 +153,21 @@ def activations_and_gradients(
         with kernels, _leaves(explained, layer) as leaves:
             values = target_values(explained, images, target)
         leaves = leaves if layer.levels else leaves[-1:]
-        gradients: Sequence[Tensor | None] = [None] * len(leaves)
+        levels: list[tuple[Tensor, ...]] = []
         if values.requires_grad:
-            total = values.sum()
-            gradients = grad(total, leaves, allow_unused=True, create_graph=twice)
-        levels = [(leaf, each) for leaf, each in zip(leaves, gradients, strict=True)]
-        parts = [
-            (leaf, each, _curvature(leaf, each)) if twice else (leaf, each)
-            for leaf, each in levels
-            if each is not None
-        ]
-    if not parts:
+            gradients = grad(values.sum(), leaves, allow_unused=True, create_graph=twice)
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                if gradient is not None:
+                    further = (_curvature(leaf, gradient),) if twice else ()
+                    levels.append((leaf.detach(), gradient.detach(), *further))
+    if not levels:
         raise ValueError(
             "the target must depend on the layer of a class activation map, but it does not "
             f"depend on {layer.site or 'the output'} of {explained.info.name}; choose another layer"
         )
-    place = (lambda part: part) if layer.levels else (lambda part: to_grid(part, layer))
-    return [tuple(place(part.detach()) for part in level) for level in parts]
+    if layer.levels:
+        return levels
+    return [tuple(to_grid(tensor, layer) for tensor in level) for level in levels]
 
 
 def _curvature(leaf: Tensor, gradient: Tensor) -> Tensor:
@@ -186,7 +184,7 @@ def _curvature(leaf: Tensor, gradient: Tensor) -> Tensor:
             f"second derivatives, which this method needs, do not exist on {leaf.device.type}: "
             f"{str(error).splitlines()[0]}; move the model to the CPU, or use gradcam++"
         ) from error
-    return torch.zeros_like(leaf) if product is None else product
+    return torch.zeros_like(leaf) if product is None else product.detach()
 
 
 @contextmanager
@@ -232,7 +230,7 @@ def sum_levels(
         [only] = maps
         return only
     canvas = internal_geometry(explained.model, (images.shape[2], images.shape[3])).input_size
-    return torch.stack([resample_level(each, layer.grid, canvas) for each in maps]).sum(0)
+    return torch.stack([resample_level(level, layer.grid, canvas) for level in maps]).sum(0)
 
 
 def resample_level(

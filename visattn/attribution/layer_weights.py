@@ -77,7 +77,7 @@ def resolve_attention_layer(
             f"attention of {unread[0].site}: new weights there would change nothing; the last "
             f"layer that is read is {layers[-1].site}"
         )
-    listed = ", ".join(each.site for each in inside[:3])
+    listed = ", ".join(attention.site for attention in inside[:3])
     hint = f", which contains {len(inside)}: {listed}" if inside else ""
     raise ValueError(
         f"layer must select one of the {count} attention layers of {info.name}, {layers[0].site} "

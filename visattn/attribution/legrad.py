@@ -98,7 +98,7 @@ class BlockChain:
             first = slice(self.num_images)
             return value[first] if value.shape[1] == self.num_tokens else value[:, first]
 
-        return tuple(map(shorten, args)), {key: shorten(each) for key, each in kwargs.items()}
+        return tuple(map(shorten, args)), {key: shorten(arg) for key, arg in kwargs.items()}
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Check that a block gets the output of the block before, and detach it."""
@@ -171,7 +171,9 @@ def replaced_last_block(
     """
     info = explained.info
     modules = dict(explained.model.named_modules())
-    layer = next(each for each in info.attention_layers if each.site.startswith(names[0]))
+    layer = next(
+        attention for attention in info.attention_layers if attention.site.startswith(names[0])
+    )
     count = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
     chain = BlockChain(info.name, count, names, replace, cut, num_images)
     with ExitStack() as hooks:
@@ -237,9 +239,9 @@ def split_output(output: Any, count: int) -> Iterator[Any]:
     if isinstance(output, Tensor):
         yield from output.chunk(count)
         return
-    if isinstance(output, tuple) and all(isinstance(each, Tensor) for each in output):
+    if isinstance(output, tuple) and all(isinstance(tensor, Tensor) for tensor in output):
         named = hasattr(output, "_fields")
-        for parts in zip(*(each.chunk(count) for each in output), strict=True):
+        for parts in zip(*(tensor.chunk(count) for tensor in output), strict=True):
             yield type(output)(*parts) if named else parts
         return
     if not hasattr(output, "items"):
@@ -304,7 +306,7 @@ def legrad(
     def stack(tokens: list[Tensor]) -> Tensor:
         if pooled:
             return torch.cat(tokens)
-        return copies_for_head(torch.cat([each.mean(1) for each in tokens]), tokens[0].shape[1])
+        return copies_for_head(torch.cat([hidden.mean(1) for hidden in tokens]), tokens[0].shape[1])
 
     with frozen(explained.model):
         with torch.no_grad():
@@ -314,11 +316,13 @@ def legrad(
             record(explained.model, layers=sites, differentiable=True) as recording,
         ):
             output = _run_head(explained, images, chain)
-        scores = torch.stack([target(part) for part in split_output(output, len(names))]).sum()
+        scores = torch.stack([target(scores) for scores in split_output(output, len(names))]).sum()
         check_have_gradients([scores, *recording.weights], info)
         chain.check_only_last_is_read(scores)
         gradients = grad(scores, recording.weights, allow_unused=True)
-    rows = _relevance(gradients, [each.site for each in recording.maps], len(images))
+    rows = _relevance(
+        gradients, [attention_map.site for attention_map in recording.maps], len(images)
+    )
     return rows[:, num_prefix:].unflatten(1, layers[0].grid)
 
 
@@ -394,7 +398,9 @@ def similarity(
     if not isinstance(model, TextScorer):
         raise ValueError(f"{explained.info.name} {NO_TEXTS}")  # noqa: TRY004 (of the model)
     explained = _with_all_layers(explained)
-    layer = next(each for each in explained.info.attention_layers if not each.single_query)
+    layer = next(
+        attention for attention in explained.info.attention_layers if not attention.single_query
+    )
     prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
 
     def each_patch(tokens: list[Tensor]) -> Tensor:
@@ -405,5 +411,5 @@ def similarity(
         target(explained.forward(images))
         with replaced_last_block(explained, names, each_patch):
             output = explained.forward(images)
-        scores = torch.stack([target(part) for part in split_output(output, rows * columns)], 1)
+        scores = torch.stack([target(scores) for scores in split_output(output, rows * columns)], 1)
     return model.cosine_of(scores).unflatten(1, (rows, columns))

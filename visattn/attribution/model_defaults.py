@@ -86,7 +86,7 @@ def model_defaults(model: nn.Module) -> ModelDefaults:
     mean, std = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     source = "assumed: mean and std of ImageNet" if channels == 3 else "assumed: mean and std 0.5"
     inner = {} if library == "torchvision" else _inner_models(model)
-    sizes = [own_image_size(model), *(each.size for each in inner.values())]
+    sizes = [own_image_size(model), *(inner_defaults.size for inner_defaults in inner.values())]
     size = next((size for size in sizes if size and all(size)), None)
     size = size or configured_image_size(model) or default_size
     defaults = ModelDefaults(name, library, size, mean, std, source=source)
@@ -164,7 +164,11 @@ def _with_inner_colors(
     received = received_colors(model, forward_function(model), called, size, channels)
     if not received:  # it does not run alone, as detectors: images are taken to arrive as they are
         same = ColorMap(torch.ones(channels), torch.zeros(channels), separate=True)
-        known = (site for site, each in inner.items() if each.library != "torchvision")
+        known = (
+            site
+            for site, inner_defaults in inner.items()
+            if inner_defaults.library != "torchvision"
+        )
         received = {site: same for site in known if len(inner[site].mean) == channels}
     needed: list[tuple[str, _Colors]] = []
     for site, colors in received.items():
@@ -203,7 +207,7 @@ def _needed_colors(expected: ModelDefaults, colors: ColorMap) -> _Colors:
     measured: _Colors = (tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs))
     # Measured numbers are rounded: if they are as good as the usual ones, those are meant.
     usual = ((expected.mean, expected.std), UNCHANGED)
-    return next((each for each in usual if _are_close(each, measured)), measured)
+    return next((colors for colors in usual if _are_close(colors, measured)), measured)
 
 
 def _are_close(first: _Colors, second: _Colors) -> bool:

@@ -522,7 +522,7 @@ def evaluate_target(
         return torch.stack([check_one_per_image(target(output), count) for output in outputs])
     batch = variants.flatten(0, 1)
     parts = batch.split(internal_batch_size or max(1, len(batch)))
-    scores = torch.cat([explained.scores(part) for part in parts])
+    scores = torch.cat([explained.scores(batch) for batch in parts])
     if score_type == "probabilities":
         scores = probabilities(at_least_float32(scores), explained.info.output)
     return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
@@ -565,4 +565,4 @@ def noisy_copies(
     random = torch.Generator().manual_seed(seed)
     spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
     noise = (torch.randn(images.shape[1:], generator=random) for _ in range(num_samples))
-    return (images + stdev_spread * spread * each.to(images) for each in noise)
+    return (images + stdev_spread * spread * sample.to(images) for sample in noise)

@@ -232,9 +232,9 @@ def _address(function: Callable[..., Tensor]) -> str:
 def sort_by_needs() -> None:
     """Order the table by what methods need, whatever order their modules were imported in."""
     order = get_args(Needs)
-    for name, each in sorted(METHODS.items(), key=lambda item: order.index(item[1].needs)):
+    for name, entry in sorted(METHODS.items(), key=lambda item: order.index(item[1].needs)):
         del METHODS[name]
-        METHODS[name] = each
+        METHODS[name] = entry
 
 
 def get_method(name: str) -> Method:
@@ -270,4 +270,4 @@ def supported_methods(info: ModelInfo, target: Any = None) -> list[str]:
         >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
         ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """
-    return [name for name, each in METHODS.items() if not each.supports(info, target)]
+    return [name for name, entry in METHODS.items() if not entry.supports(info, target)]

@@ -199,8 +199,8 @@ def _gradient_attention(
         chosen = _head_indices(layer, heads)
         row = slice(run.row(layer, gradients.word), None)
         weights, gradient = (
-            part[None, chosen, row][:, :, :1, layer.columns]
-            for part in (layer.weights(), gradients.weights[index])
+            tensor[None, chosen, row][:, :, :1, layer.columns]
+            for tensor in (layer.weights(), gradients.weights[index])
         )
         rows.append(positive_grad_times_attention(weights, gradient)[0, 0])
     return torch.stack(rows).mean(0)

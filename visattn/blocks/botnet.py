@@ -85,8 +85,8 @@ class BoTNetAttention(Block):
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the attention output of each position."""
         queries, keys, values = (
-            part.unflatten(1, (self.num_heads, -1)).mT
-            for part in self.project(x).flatten(2).split(self.widths, 1)
+            projected.unflatten(1, (self.num_heads, -1)).mT
+            for projected in self.project(x).flatten(2).split(self.widths, 1)
         )
         queries = queries * self.head_dim**-0.5
         relative_scores = relative_position_scores(

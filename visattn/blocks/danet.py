@@ -99,7 +99,7 @@ class DANet(Block):
 
     def _position_attention(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         queries, keys, values = (
-            part(x).flatten(2).mT for part in (self.query, self.key, self.value)
+            projection(x).flatten(2).mT for projection in (self.query, self.key, self.value)
         )
         output, weights = dot_product_attention(
             queries, keys, values, scale=1.0, need_weights=self.position_tap.wanted

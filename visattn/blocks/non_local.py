@@ -61,7 +61,7 @@ class NonLocal(Block):
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features plus the normalized attention output."""
         queries, keys, values = (
-            part(x).flatten(2).mT for part in (self.query, self.key, self.value)
+            projection(x).flatten(2).mT for projection in (self.query, self.key, self.value)
         )
         output, weights = dot_product_attention(
             queries, keys, values, scale=self.scale, need_weights=self.tap.wanted

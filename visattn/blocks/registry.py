@@ -363,7 +363,7 @@ def import_block(path: str) -> type[nn.Module]:
         <class 'visattn.blocks.simam.SimAM'>
     """
     module, _, name = path.rpartition(".")
-    if not all(part.isidentifier() for part in path.split(".")):
+    if not all(word.isidentifier() for word in path.split(".")):
         raise ValueError(f"there is no block {path!r}: a class is named as package.module.Class")
     _check_trust(path, module)
     try:

@@ -369,7 +369,7 @@ def _fused_attention(
         allowed = mask | empty
         attn_mask = allowed if attn_mask is None else torch.where(allowed, attn_mask, -torch.inf)
     output = scaled_dot_product_attention(
-        *(_to_four_dims(_in_rows(part)) for part in (query, keys, values)),
+        *(_to_four_dims(_in_rows(tensor)) for tensor in (query, keys, values)),
         attn_mask=None if attn_mask is None else _to_four_dims(_expand_mask(attn_mask, query)),
         is_causal=causal,
         scale=scale,
@@ -394,8 +394,8 @@ def _attention_by_rows(
         starts = range(0, query.shape[-2], _ROWS)
         parts = [query[..., first : first + _ROWS, :] for first in starts]
     outputs = [
-        dot_product_attention_weights(part, keys, scale=scale).to(values.dtype) @ values
-        for part in parts
+        dot_product_attention_weights(rows, keys, scale=scale).to(values.dtype) @ values
+        for rows in parts
     ]
     return torch.cat(outputs, -2)
 

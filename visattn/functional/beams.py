@@ -30,16 +30,17 @@ class BeamHistory(Generic[StepOutputT]):
         self.tokens = torch.zeros_like(self.parents)
         self.log_probs = torch.zeros(shape, device=device)
         self.outputs = tuple(
-            None if part is None else part.new_zeros(*shape, *part.shape[2:]) for part in output
+            None if tensor is None else tensor.new_zeros(*shape, *tensor.shape[2:])
+            for tensor in output
         )
         self.output_type: Callable[..., StepOutputT] = type(output)
 
     def record_output(self, step: int, active: Int[Tensor, " a"], output: StepOutputT) -> None:
         """Store the attention tensors of the live hypotheses of the active images."""
-        for stored, part in zip(self.outputs, output, strict=True):
-            if stored is not None and part is not None:
+        for stored, tensor in zip(self.outputs, output, strict=True):
+            if stored is not None and tensor is not None:
                 # Before the first word an image has one hypothesis, later up to `beam_size`.
-                stored[step, active, : part.shape[1]] = part
+                stored[step, active, : tensor.shape[1]] = tensor
 
     def record_tokens(
         self,
@@ -64,8 +65,8 @@ class BeamHistory(Generic[StepOutputT]):
         tokens = lengths.new_full(shape, pad_token)
         log_probs = self.log_probs.new_zeros(shape)
         outputs = tuple(
-            None if part is None else part.new_zeros(*shape, *part.shape[3:])
-            for part in self.outputs
+            None if tensor is None else tensor.new_zeros(*shape, *tensor.shape[3:])
+            for tensor in self.outputs
         )
         image = torch.arange(len(lengths), device=lengths.device)[:, None]
         # Nothing is moved while searching: each step stores the column that its words continue. A
@@ -351,7 +352,7 @@ class _Candidates(NamedTuple):
 
     def ending(self, end_token: int, beam_size: int) -> "_Candidates":
         """Return the first `beam_size` candidates, with minus infinity for those that continue."""
-        first = _Candidates(*(part[:, :beam_size] for part in self))
+        first = _Candidates(*(values[:, :beam_size] for values in self))
         return first._replace(
             totals=first.totals.masked_fill(first.tokens != end_token, -torch.inf)
         )
@@ -363,7 +364,7 @@ class _Candidates(NamedTuple):
         ends = self.tokens == end_token
         order = ends.long().argsort(dim=1, stable=True)[:, :beam_size]
         candidates = self._replace(totals=self.totals.masked_fill(ends, -torch.inf))
-        return _Candidates(*(part.gather(1, order) for part in candidates))
+        return _Candidates(*(values.gather(1, order) for values in candidates))
 
 
 def _best_candidates(

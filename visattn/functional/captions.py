@@ -34,8 +34,8 @@ class WordPacking(NamedTuple):
     def to(self, device: torch.device | str) -> Self:
         """Return the packing with its tensors on another device."""
         return self._make(
-            part.to(device, non_blocking=True) if isinstance(part, Tensor) else part
-            for part in self
+            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+            for value in self
         )
 
 

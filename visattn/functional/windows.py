@@ -125,7 +125,10 @@ def window_attention(
     grid = (queries.shape[-3], queries.shape[-2])
     indices, mask = window_indices(grid, window_size, shift_size, device=queries.device)
     output, weights = dot_product_attention(
-        *(part.flatten(-3, -2)[..., indices.clamp(min=0), :] for part in (queries, keys, values)),
+        *(
+            tensor.flatten(-3, -2)[..., indices.clamp(min=0), :]
+            for tensor in (queries, keys, values)
+        ),
         mask=mask,
         scale=scale,
         need_weights=need_weights,
@@ -406,7 +409,7 @@ def neighborhood_attention(
     indices = neighborhood_indices(grid, kernel_size, device=queries.device)
     output, weights = dot_product_attention(
         queries.flatten(-3, -2).unsqueeze(-2),
-        *(part.flatten(-3, -2)[..., indices, :] for part in (keys, values)),
+        *(tensor.flatten(-3, -2)[..., indices, :] for tensor in (keys, values)),
         scale=scale,
         need_weights=need_weights,
     )

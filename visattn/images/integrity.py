@@ -7,7 +7,8 @@ from collections.abc import Iterator
 # After FF, 00 is data and D0 to D7 are restarts within a scan: neither begins a segment.
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]", re.DOTALL)
 _EMPTY_MARKERS = {0x01, 0xD8}  # markers without content
-_SCAN, _END = 0xDA, 0xD9
+_SCAN = 0xDA
+_END = 0xD9
 
 
 def count_jpeg_scans(content: bytes) -> int:
@@ -27,14 +28,15 @@ def count_jpeg_scans(content: bytes) -> int:
     Source:
         ITU-T T.81, annex B.
     """
-    scans, offset = 0, 2
+    scans = 0
+    offset = 2
     while match := _MARKER.search(content, offset):
-        kind = content[match.end() - 1]
+        marker = content[match.end() - 1]
         offset = match.end()
-        if kind == _END:
+        if marker == _END:
             break
-        scans += kind == _SCAN
-        if kind not in _EMPTY_MARKERS:
+        scans += marker == _SCAN
+        if marker not in _EMPTY_MARKERS:
             offset += max(2, int.from_bytes(content[offset : offset + 2], "big"))
     return scans
 

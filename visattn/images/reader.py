@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,13 +182,8 @@ def read_rgb(
     """
     if isinstance(source, LoadedImage):
         return Image.fromarray(source.pixels), source.orientation
-    name = _source_name(source)
-    try:
+    with _explained_errors(source):
         return _decode_upright(_open_image(source, max_bytes), max_pixels, reduction)
-    except Exception as error:  # decoders raise struct.error, zlib.error, SyntaxError, KeyError ...
-        raise ImageError(
-            f"{printable_name(name)}: {printable_name(_error_reason(error))}"
-        ) from error
 
 
 def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
@@ -205,8 +201,7 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
         >>> read_label_image(file.getvalue())
         array([[  0,   7, 255]], dtype=uint8)
     """
-    name = _source_name(source)
-    try:
+    with _explained_errors(source):
         image = _open_image(source, _MAX_BYTES)
         _check_size(*image.size, _MAX_PIXELS)
         image.load()
@@ -215,22 +210,16 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
                 f"a mask of class numbers has one channel, got {image.mode}: save it as a gray or "
                 "palette PNG"
             )
-        orientation = _exif_orientation(image)
-        upright = image if orientation == 1 else image.transpose(_EXIF_TRANSPOSE[orientation])
-        numbers = np.array(upright)
+        numbers = np.array(_upright(image, _exif_orientation(image)))
         if numbers.max() > 255 or numbers.min() < 0:
             raise ImageError(
                 f"class numbers must be 0 to 255, got {numbers.min()} to {numbers.max()}"
             )
-    except Exception as error:
-        raise ImageError(
-            f"{printable_name(name)}: {printable_name(_error_reason(error))}"
-        ) from error
-    return numbers.astype(np.uint8)
+        return numbers.astype(np.uint8)
 
 
 def read_size(
-    source: PathLike | bytes, *, max_bytes: int = 256 * 2**20
+    source: PathLike | bytes, *, max_bytes: int = _MAX_BYTES
 ) -> tuple[tuple[int, int], int]:
     """Return height and width of the upright image and its EXIF orientation, from the header.
 
@@ -243,12 +232,8 @@ def read_size(
         >>> read_size(file.getvalue())
         ((5, 7), 1)
     """
-    try:
+    with _explained_errors(source):
         return _upright_size(_open_image(source, max_bytes))
-    except Exception as error:
-        raise ImageError(
-            f"{printable_name(_source_name(source))}: {printable_name(_error_reason(error))}"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -283,15 +268,11 @@ def read_header(path: PathLike) -> ImageHeader:
         >>> read_header(file)
         ImageHeader(size=(5, 7), orientation=1, mode='RGB')
     """
-    try:
-        with open_regular_file(path) as file:
-            with _WARNINGS_LOCK, warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                image = Image.open(file, formats=image_formats())
-            return ImageHeader(*_upright_size(image), image.mode)
-    except Exception as error:
-        name = printable_name(_source_name(path))
-        raise ImageError(f"{name}: {printable_name(_error_reason(error))}") from error
+    with _explained_errors(path), open_regular_file(path) as file:
+        with _WARNINGS_LOCK, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(file, formats=image_formats())
+        return ImageHeader(*_upright_size(image), image.mode)
 
 
 def find_images(
@@ -446,7 +427,8 @@ def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: 
 
 def _upright_size(image: Image.Image) -> tuple[tuple[int, int], int]:
     """Return height and width of the upright image, and the EXIF orientation of the stored one."""
-    orientation, (width, height) = _exif_orientation(image), image.size
+    orientation = _exif_orientation(image)
+    width, height = image.size
     # Pillow reports the size of a TIFF upright already.
     transposed = orientation >= 5 and image.format != "TIFF"
     return (width, height) if transposed else (height, width), orientation
@@ -483,9 +465,12 @@ def _decode_upright(
     if isinstance(file, io.BytesIO):
         _check_png_rows(image, file)
     orientation = _exif_orientation(image)
-    rgb = to_rgb(image)
-    upright = rgb if orientation == 1 else rgb.transpose(_EXIF_TRANSPOSE[orientation])
+    upright = _upright(to_rgb(image), orientation)
     return upright, max(applied, orientation)  # at least one of the two is 1
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    return image if orientation == 1 else image.transpose(_EXIF_TRANSPOSE[orientation])
 
 
 def _check_png_rows(image: Image.Image, file: io.BytesIO) -> None:
@@ -519,6 +504,16 @@ def _exif_orientation(image: Image.Image) -> int:
         finally:
             image.info.update(xmp)
     return orientation if orientation in _EXIF_TRANSPOSE else 1
+
+
+@contextmanager
+def _explained_errors(source: object) -> Iterator[None]:
+    """Raise any error of a decoder as one that names the image and the reason."""
+    name = printable_name(_source_name(source))
+    try:
+        yield
+    except Exception as error:  # struct.error, zlib.error, SyntaxError, KeyError ...
+        raise ImageError(f"{name}: {printable_name(_error_reason(error))}") from error
 
 
 def _error_reason(error: Exception) -> str:

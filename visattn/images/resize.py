@@ -61,13 +61,21 @@ class ResizeSpec:
             )
 
     def geometry(self, size: tuple[int, int], orientation: int = 1) -> Geometry:
-        """Return the geometry of an image of this size; see `resize_geometry`.
+        """Return the geometry of an image of this size after `resize_to_input`.
+
+        Args:
+            size: Height and width of the upright image.
+            orientation: EXIF orientation of the stored image.
 
         Example:
             >>> ResizeSpec((224, 224)).geometry((448, 640)).region
             (96.0, 0.0, 544.0, 448.0)
         """
-        return resize_geometry(size, self, orientation)
+        resized, canvas, padding, crop = _resize_steps(size, self)
+        geometry = Geometry.identity(size, orientation).resized(resized)
+        if canvas != resized:
+            geometry = geometry.padded(*padding, canvas)
+        return geometry if canvas == self.size else geometry.cropped(*crop, self.size)
 
 
 def resize_to_input(
@@ -85,7 +93,7 @@ def resize_to_input(
         (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
     """
     pixels = resize_rgb(Image.fromarray(image.pixels), resize)
-    return pixels, resize_geometry(image.size, resize, image.orientation)
+    return pixels, resize.geometry(image.size, image.orientation)
 
 
 def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:
@@ -100,28 +108,15 @@ def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]
     (rows, columns), canvas, padding, crop = _resize_steps(size, resize)
     pixels = np.array(image.resize((columns, rows), _FILTERS[resize.interpolation]))
     if canvas != (rows, columns):
-        (top, left), inner = padding, pixels
+        top, left = padding
+        resized = pixels
         pixels = np.full((*canvas, 3), resize.fill, dtype=np.uint8)
-        pixels[top : top + rows, left : left + columns] = inner
+        pixels[top : top + rows, left : left + columns] = resized
     top, left = crop
     pixels = np.ascontiguousarray(
         pixels[top : top + height, left : left + width].transpose(2, 0, 1)
     )
     return torch.from_numpy(pixels)
-
-
-def resize_geometry(size: tuple[int, int], resize: ResizeSpec, orientation: int = 1) -> Geometry:
-    """Return the geometry of an image of this size after `resize_to_input`.
-
-    Example:
-        >>> resize_geometry((448, 640), ResizeSpec((224, 224))).region
-        (96.0, 0.0, 544.0, 448.0)
-    """
-    resized, canvas, padding, crop = _resize_steps(size, resize)
-    geometry = Geometry.identity(size, orientation).resized(resized)
-    if canvas != resized:
-        geometry = geometry.padded(*padding, canvas)
-    return geometry if canvas == resize.size else geometry.cropped(*crop, resize.size)
 
 
 def _resize_steps(
@@ -144,12 +139,12 @@ def _resize_steps(
 
 
 def _resized_size(size: tuple[int, int], resize: ResizeSpec) -> tuple[int, int]:
-    (y, x), (height, width) = size, resize.size
+    y, x = size
     if resize.mode == "squash":
         return resize.size
     if resize.mode == "crop":
         shorter = resize.shorter or min(resize.size)
         longer = int(shorter * max(y, x) / min(y, x))  # truncated, as in torchvision
         return (shorter, longer) if y <= x else (longer, shorter)
-    scale = min(height / y, width / x)
+    scale = min(resize.size[0] / y, resize.size[1] / x)
     return max(1, round(y * scale)), max(1, round(x * scale))

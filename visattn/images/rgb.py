@@ -90,12 +90,12 @@ def _uint16_to_uint8(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..
 
 
 def _scale_to_range(values: Shaped[np.ndarray, "y x"]) -> UInt8[np.ndarray, "y x"]:
-    rows = max(
-        1, _CHUNK_PIXELS // values.shape[1]
-    )  # float64 copies of the whole image would need much memory
+    # In chunks: a float64 copy of the whole image would need much memory.
+    rows = max(1, _CHUNK_PIXELS // values.shape[1])
     chunks = [slice(start, start + rows) for start in range(0, len(values), rows)]
     ranges = [_finite_range(values[chunk]) for chunk in chunks]
-    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    low = min(lowest for lowest, _ in ranges)
+    high = max(highest for _, highest in ranges)
     scaled = np.zeros(values.shape, dtype=np.uint8)
     if low < high:
         for chunk in chunks:

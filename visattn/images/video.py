@@ -21,7 +21,8 @@ from visattn.io.safe_text import open_regular_file
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
-_DEFAULT_FPS, _MAX_FPS = 25.0, 1000.0
+_DEFAULT_FPS = 25.0
+_MAX_FPS = 1000.0
 _MAX_PIXELS = 64_000_000  # of a frame
 _FFMPEG_LEVEL = "OPENCV_FFMPEG_LOGLEVEL"
 _FFMPEG_QUIET = "-8"
@@ -50,9 +51,8 @@ class VideoClip:
 
     Args:
         name: Path of the file.
-        frames: The frames, in the order in which they were selected.
-        fps: Frames per second of the video.
-        num_frames: Number of frames of the video.
+        frames: In the order in which they were selected.
+        num_frames: Number of frames of the whole video.
     """
 
     name: str
@@ -165,7 +165,8 @@ class VideoReader:
             if not self._capture.grab():
                 break
             seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
-            index, self.num_read = self.num_read, self.num_read + 1
+            index = self.num_read
+            self.num_read += 1
             if index % self.every or (self.only is not None and index not in self.only):
                 continue
             decoded, pixels = self._capture.retrieve()

@@ -243,7 +243,7 @@ def summary(model: nn.Module, example: Example) -> ModelSummary:
     shapes = [leaf.shape for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
     batch = shapes[0][0]
     rows = [
-        _site_cost(name, part, _per_image(counted[name], batch)) for name, part in blocks.items()
+        _site_cost(name, block, _per_image(counted[name], batch)) for name, block in blocks.items()
     ]
     rest = sum(p.numel() for p in model.parameters()) - sum(row.num_parameters for row in rows)
     elsewhere = MACs() if "" in blocks else counted[""]  # a single block has no rest

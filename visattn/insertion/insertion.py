@@ -255,8 +255,8 @@ def build_blocks(
     # Outputs cannot be compared on the meta device; otherwise build on the CPU.
     on_meta = site.device.type == "meta" and not identity
     with torch.device("meta" if on_meta else "cpu"):
-        for each in specs:
-            block = _build_block(each, site.channels, {**options, **_signal_options(each, source)})
+        for spec in specs:
+            block = _build_block(spec, site.channels, {**options, **_signal_options(spec, source)})
             blocks[_unique_name(block, blocks)] = block
         _check_signals(blocks, site, source)
         changing = [
@@ -463,8 +463,8 @@ def insert(
     return Insertion(
         blocks=next(iter(blocks)).names,
         sites=tuple(inserted),
-        num_parameters=sum(p.numel() for each in blocks for p in each.parameters()),
-        num_identity_scales=sum(len(each.identity_scales) for each in blocks),
+        num_parameters=sum(p.numel() for block in blocks for p in block.parameters()),
+        num_identity_scales=sum(len(block.identity_scales) for block in blocks),
         num_skipped=num_skipped if position == "residual" else 0,
         notes=selection.notes,
     )

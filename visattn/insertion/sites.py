@@ -364,7 +364,8 @@ def _compile_pattern(at: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*\.|\*\*|\*|\?|\[[^\]]+\])", at)
     return re.compile(
         "".join(
-            marks.get(part) or (part if part.startswith("[") else re.escape(part)) for part in parts
+            marks.get(token) or (token if token.startswith("[") else re.escape(token))
+            for token in parts
         )
     )
 

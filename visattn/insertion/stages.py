@@ -218,7 +218,7 @@ class _StageEnds:
         if self._has_additions(stage):
             end = self._residual_end(stage)
             return self._last_repeated(end, stage) or end if end else None
-        pooled = [each for grid, each in self.trace.pooled.items() if stage.contains(grid, 0)]
+        pooled = [sources for grid, sources in self.trace.pooled.items() if stage.contains(grid, 0)]
         if not pooled:
             return self.classifier_input(output_modules)
         hosts, order = pooled[-1]

@@ -227,7 +227,7 @@ class _TraceMode(TorchFunctionMode):
 
         def enter(module: nn.Module, inputs: object) -> None:
             self.running.append(name)
-            features = [self._feature_map(*each) for each in self._tracked_tensors(inputs)]
+            features = [self._feature_map(*tracked) for tracked in self._tracked_tensors(inputs)]
             sequential = isinstance(module, nn.Sequential)
             self.resolutions.enter(name, features, self.clock, sequential=sequential)
 
@@ -236,7 +236,7 @@ class _TraceMode(TorchFunctionMode):
             self.clock += 1
             shape = tuple(output.shape) if isinstance(output, Tensor) else ()
             features = self.resolutions.leave(self._output_size(output), shape, self.clock)
-            source = next((each.hosts for each in features if each.grid), ())
+            source = next((feature_map.hosts for feature_map in features if feature_map.grid), ())
             module_output = replace(self._describe_output(output), order=self.clock, source=source)
             self.trace.outputs.setdefault(name, []).append(module_output)
             if not name and isinstance(output, Tensor) and output in self.provenances:

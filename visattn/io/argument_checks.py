@@ -61,9 +61,9 @@ def checked_arguments(**ranges: tuple[float, float]) -> Callable[[Callable[P, R]
         signature = inspect.signature(function)
         variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         hints = {
-            name: each.annotation
-            for name, each in signature.parameters.items()
-            if each.kind not in variable and each.annotation is not each.empty
+            name: parameter.annotation
+            for name, parameter in signature.parameters.items()
+            if parameter.kind not in variable and parameter.annotation is not parameter.empty
         }
 
         @functools.wraps(function)
@@ -132,11 +132,13 @@ def fits(value: object, hint: Any) -> bool | None:
     origin = get_origin(hint)
     inner = get_args(hint)
     if origin in (Union, types.UnionType):
-        results = [fits(value, each) for each in inner]
-        return True if True in results else None if None in results else False
+        results = [fits(value, inner_hint) for inner_hint in inner]
+        if True in results:
+            return True
+        return None if None in results else False
     if origin is Literal:
         # By type too: True equals 1.
-        return any(type(value) is type(each) and value == each for each in inner)
+        return any(type(value) is type(choice) and value == choice for choice in inner)
     if hint is int or hint is float:
         number = Integral if hint is int else Real
         # NaN, which alone does not equal itself, is refused.
@@ -164,7 +166,9 @@ def _fits_sequence(value: object, origin: Any, inner: tuple[Any, ...]) -> bool |
     if len(kinds) != len(value):
         return False
     results = [fits(item, kind) for item, kind in zip(value, kinds, strict=True)]
-    return False if False in results else None if None in results else True
+    if False in results:
+        return False
+    return None if None in results else True
 
 
 def _is_plain_class(hint: Any) -> bool:
@@ -180,8 +184,8 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _choices(hint: Any) -> list[str]:
-    literals = (each for each in _members(hint) if get_origin(each) is Literal)
-    return [str(choice) for each in literals for choice in get_args(each)]
+    literals = (member for member in _members(hint) if get_origin(member) is Literal)
+    return [str(choice) for literal in literals for choice in get_args(literal)]
 
 
 def _describe(hint: Any) -> str:

@@ -138,8 +138,8 @@ def atomic_replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))  # a link stays
     with temporary_folder(target) as part:
         yield part
-        for each in (*part.rglob("*"), part):
-            flush(each)
+        for entry in (*part.rglob("*"), part):
+            flush(entry)
         if target.exists():
             part.chmod(stat.S_IMODE(target.stat().st_mode))
         if target.is_dir() and any(target.iterdir()):
@@ -177,9 +177,8 @@ def flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if (
-            error.errno != errno.EINVAL or not path.is_dir()
-        ):  # some file systems cannot sync a directory
+        # Some file systems cannot sync a directory.
+        if error.errno != errno.EINVAL or not path.is_dir():
             raise
     finally:
         os.close(descriptor)

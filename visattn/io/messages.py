@@ -22,8 +22,6 @@ def did_you_mean(
     """Return a hint with the names that are most similar to an unknown one.
 
     Args:
-        name: The unknown name.
-        choices: The valid names.
         n: Largest number of names.
         cutoff: How similar names must be, in [0, 1], as `difflib.get_close_matches` takes it.
         canonical: The names to suggest instead of some choices, which are their aliases.
@@ -37,7 +35,8 @@ def did_you_mean(
         >>> did_you_mean("x", ["rise", "rollout"], otherwise="see the list")
         'see the list'
     """
-    names, canonical = list(choices), canonical or {}
+    names = list(choices)
+    canonical = canonical or {}
     matches = get_close_matches(name, names, n=n, cutoff=cutoff)
     if matches:
         *others, last = dict.fromkeys(canonical.get(match, match) for match in matches)
@@ -71,9 +70,8 @@ def user_code_location(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_user_code(frame.filename)]
-    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
-
-
-def _is_user_code(file: str) -> bool:
-    return not file.startswith("<") and not any(part in file for part in _FOREIGN)
+    for frame in reversed(frames):
+        file = frame.filename
+        if not file.startswith("<") and not any(folder in file for folder in _FOREIGN):
+            return f"{file}, line {frame.lineno}, in {frame.name}"
+    return ""

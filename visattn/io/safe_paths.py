@@ -102,7 +102,7 @@ def check_relative_path(name: str) -> None:
     outside = not parts or parts[0].startswith("/") or ".." in parts or parts[0][1:2] == ":"
     if outside or CONTROL_CHARACTERS.search(name):
         raise ValueError(f"a file name must be a path inside its directory, got {short_repr(name)}")
-    longest = max(len(part.encode()) for part in parts)
+    longest = max(len(component.encode()) for component in parts)
     if longest > _MAX_COMPONENT_BYTES or len(name.encode()) > _MAX_PATH_BYTES:
         raise ValueError(
             f"a path may have {_MAX_PATH_BYTES:,} bytes, and {_MAX_COMPONENT_BYTES} per component, "

@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 MAX_BYTES = 2**30
-CONTROL_CHARACTERS = re.compile(
-    "[\0-\x1f\x7f-\x9f\ud800-\udfff]"
-)  # control characters and surrogates
+CONTROL_CHARACTERS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # and surrogates
 _BYTE_ORDER_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -130,7 +128,8 @@ def decode_utf8(content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        offset, fault = error.start, f"not UTF-8, byte {content[error.start]:#04x} at offset"
+        offset = error.start
+        fault = f"not UTF-8, byte {content[offset]:#04x} at offset"
     else:
         if "\0" not in text:
             return text

@@ -26,7 +26,7 @@ def parse_module_names(text: str) -> list[str]:
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
+        if not all(word.isidentifier() for word in name.split(".")):
             raise ValueError(
                 f"{TRUST_VARIABLE} must hold module names separated by commas, such as "
                 f"my_blocks,my_tasks; got {name!r}"

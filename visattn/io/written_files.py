@@ -29,7 +29,8 @@ from visattn.io.safe_text import decode_utf8, open_regular_file, parse_json, rea
 RECORD = ".visattn"
 _FORMAT = "visattn-files-1"
 _MAX_BYTES = 2**28
-_READY, _JOURNAL = ".ready", ".visattn-journal.json"
+_READY = ".ready"
+_JOURNAL = ".visattn-journal.json"
 _READY_NAME = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.ready")
 _OF_SYSTEM = (".DS_Store", "Thumbs.db")  # file managers write them everywhere
 
@@ -38,7 +39,6 @@ class WrittenFiles(NamedTuple):
     """The sets of files that visattn wrote into a folder.
 
     Args:
-        folder: The folder.
         sets: Digests of each file, by the name of its set: the present one, and while a file is
             being replaced that of the new content too.
 
@@ -70,7 +70,7 @@ class WrittenFiles(NamedTuple):
                 return cls(folder, {})
             sets = {
                 str(key): {
-                    str(name): [str(each) for each in known] for name, known in files.items()
+                    str(name): [str(digest) for digest in known] for name, known in files.items()
                 }
                 for key, files in content["sets"].items()
             }
@@ -240,7 +240,7 @@ def check_own_folder(folder: Path, *, overwrite: bool = False, own: Sequence[str
     passed = {RECORD, *_OF_SYSTEM}
     names = [name for name in _files_of(folder) if name not in passed]
     foreign = WrittenFiles.read(folder).foreign(names)
-    replaceable = [name for name in foreign if any(Path(name).match(each) for each in own)]
+    replaceable = [name for name in foreign if any(Path(name).match(pattern) for pattern in own)]
     if len(foreign) > len(replaceable):
         others = [name for name in foreign if name not in replaceable]
         raise FileExistsError(

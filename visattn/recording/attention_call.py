@@ -207,19 +207,8 @@ def disable_torch_function(call: ModuleCall) -> None:
 
 def restore_torch_function(call: ModuleCall) -> None:
     """Undo `disable_torch_function`."""
-    call.state.pop(_GUARD).__exit__(None, None, None)
-
-
-def multihead_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `nn.MultiheadAttention.forward` by name, with defaults.
-
-    Example:
-        >>> multihead_arguments((1, 2, 3), {"attn_mask": 5})["attn_mask"]
-        5
-    """
-    bound = _MHA_FORWARD.bind(None, *args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+    if guard := call.state.pop(_GUARD, None):  # None if the call failed before it began
+        guard.__exit__(None, None, None)
 
 
 def multihead_call(
@@ -229,7 +218,8 @@ def multihead_call(
 
     Returns the reason as text if its weights cannot be recorded.
     """
-    arguments = multihead_arguments(args, kwargs)
+    bound = _MHA_FORWARD.bind(None, *args, **kwargs)
+    bound.apply_defaults()
     options = {
         "bias_k": layer.bias_k,
         "add_zero_attn": layer.add_zero_attn,
@@ -244,7 +234,7 @@ def multihead_call(
         "dropout_p": layer.dropout,
         "training": layer.training,
     }
-    return _multihead_call({**arguments, **options}, output[0], batch_first=layer.batch_first)
+    return _multihead_call({**bound.arguments, **options}, output[0], batch_first=layer.batch_first)
 
 
 def functional_multihead_call(

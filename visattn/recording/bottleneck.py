@@ -12,7 +12,7 @@ from visattn.recording.feature_layers import (
     resolve_feature_layer,
     to_grid,
 )
-from visattn.recording.frozen import frozen, unrounded, with_grad
+from visattn.recording.frozen import first_weight, frozen, unrounded, with_grad
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 from visattn.recording.outputs import output_tensors
 from visattn.recording.token_grid import fits
@@ -95,12 +95,11 @@ def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:
     handles = [hook(name, module) for name, module in explained.model.named_modules() if name]
     random = torch.Generator().manual_seed(0)
     image = torch.randn(1, len(info.mean), *info.input_size, generator=random)
-    weights = (weight for weight in explained.model.parameters() if weight.is_floating_point())
     try:
         with frozen(explained.model):
-            output = explained.forward(with_grad(image.to(next(weights, image))))
-            parts = [part for part in output_tensors(output) if part.requires_grad]
-            return outputs, torch.stack([part.square().sum() for part in parts]).sum()
+            output = explained.forward(with_grad(image.to(first_weight(explained.model))))
+            scores = [tensor for tensor in output_tensors(output) if tensor.requires_grad]
+            return outputs, torch.stack([tensor.square().sum() for tensor in scores]).sum()
     finally:
         for handle in handles:
             handle.remove()

@@ -9,20 +9,20 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from visattn.blocks.tap import Tap
 from visattn.recording.attention_call import (
     AttentionCall,
-    disable_torch_function,
-    multihead_call,
-    multihead_output,
-    restore_torch_function,
 )
-from visattn.recording.frozen import eval_mode
+from visattn.recording.frozen import without_grad
 from visattn.recording.interception import AttentionInterceptor
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
+from visattn.recording.module_calls import (
+    ModuleCall,
+    ModuleCallStack,
+    probing,
+    tapped_attention,
+)
 from visattn.recording.outputs import class_scores
-from visattn.recording.probe import ObservedTokens
-from visattn.recording.read_rows import Layouts, Reading, as_read_rows
+from visattn.recording.probe import Layouts, ObservedTokens, layout_of
+from visattn.recording.read_rows import Reading, as_read_rows
 
 _FACTOR = -1e4  # of changed weights, which shows behind the small factors of residual branches
 _CHANGED = 1e-4  # share of the largest score by which scores differ that are changed
@@ -45,21 +45,18 @@ class _ChangedAttention:
     model: nn.Module
     layouts: Layouts
     changes: Sequence[_Change | None]
-    calls: ModuleCallStack = field(default_factory=lambda: ModuleCallStack(probing=True))
     failed: set[str] = field(default_factory=set)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Change attention inside the block."""
         with ExitStack() as stack:
-            modules = dict(self.model.named_modules())
-            for site, module in modules.items():
-                if isinstance(module, Tap) and module.kind == "tokens":
-                    attention = modules[site.rpartition(".")[0]]
-                    hook = self._output_hook(site)
-                    stack.callback(attention.register_forward_hook(hook).remove)
-            stack.enter_context(self.calls.hooked(self.model, _on_enter, self._on_exit))
-            stack.enter_context(AttentionInterceptor(self.calls, self, self.replace))
+            for site, attention in tapped_attention(self.model):
+                hook = self._output_hook(site)
+                stack.callback(attention.register_forward_hook(hook).remove)
+            calls = ModuleCallStack(probing=True)
+            interceptor = AttentionInterceptor(calls, self, self.replace)
+            stack.enter_context(interceptor.intercepting(self.model))
             yield
 
     def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
@@ -71,8 +68,7 @@ class _ChangedAttention:
 
     def replace(self, call: ModuleCall, attention: AttentionCall) -> Tensor | None:
         """Return changed weights of an attention call; None if it stays as it is."""
-        layouts = self.layouts.get(call.site) or ("",)
-        layout = layouts[call.index % len(layouts)]
+        layout = layout_of(self.layouts, call.site, call.index)
         if not any(change is not None and change.site == call.site for change in self.changes):
             return None
         if attention.heads_mixed or not isinstance(layout, ObservedTokens):
@@ -100,24 +96,6 @@ class _ChangedAttention:
         windows = layout.windows.cpu()
         return change.rows[windows.clamp(min=0)] & (windows >= 0)
 
-    def _on_exit(
-        self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        layer = call.module
-        if not isinstance(layer, nn.MultiheadAttention):
-            return None
-        try:
-            attention = output and multihead_call(layer, args, kwargs, output)
-            if isinstance(attention, AttentionCall):
-                weights = self.replace(call, attention)
-                if weights is None:
-                    return None
-                return multihead_output(attention, weights, output, batch_first=layer.batch_first)
-            self.failed.add(call.site)
-            return None
-        finally:
-            restore_torch_function(call)
-
     def _output_hook(self, site: str) -> Callable[..., Any]:
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
             tensor = output[0] if isinstance(output, tuple) else output
@@ -133,11 +111,6 @@ class _ChangedAttention:
             return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
         return hook
-
-
-def _on_enter(call: ModuleCall, *_: Any) -> None:
-    if isinstance(call.module, nn.MultiheadAttention):
-        disable_torch_function(call)
 
 
 def read_by_change(
@@ -184,23 +157,16 @@ class _Test:
         """Return for each change whether it changes the scores; also if it could not be made."""
         results: list[bool] = []
         for start in range(0, len(changes), _BATCH):
-            part = changes[start : start + _BATCH]
-            attention = _ChangedAttention(self.model, self.layouts, [None, *part])
-            images = self.image.expand(len(part) + 1, -1, -1, -1).contiguous()
-            devices = [images.device] if images.device.type == "cuda" else []
-            with (
-                torch.random.fork_rng(devices=devices),
-                torch.no_grad(),
-                eval_mode(self.model),
-                probing(),
-                attention.active(),
-            ):
+            batch = changes[start : start + _BATCH]
+            attention = _ChangedAttention(self.model, self.layouts, [None, *batch])
+            images = self.image.expand(len(batch) + 1, -1, -1, -1).contiguous()
+            with without_grad(self.model), probing(), attention.active():
                 scores = class_scores(self.forward(images), len(images)).float()
             self.failed |= attention.failed
             same = (scores - scores[:1]).abs() <= _CHANGED * scores[:1].abs().max()
             results += [
                 change.site in attention.failed or not is_same
-                for change, is_same in zip(part, same.all(1)[1:].tolist(), strict=True)
+                for change, is_same in zip(batch, same.all(1)[1:].tolist(), strict=True)
             ]
         return results
 

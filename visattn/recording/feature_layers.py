@@ -14,12 +14,13 @@ from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import did_you_mean
 from visattn.recording.frozen import (
-    eval_mode,
+    first_weight,
     frozen,
     internal_geometry,
     internal_transform,
     unrounded,
     with_grad,
+    without_grad,
 )
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
 from visattn.recording.module_calls import probing
@@ -173,8 +174,7 @@ class _CellGradients:
         info = self.explained.info
         random = torch.Generator().manual_seed(0)
         shape = (_NOISE_IMAGES, len(info.mean), *info.input_size)
-        weights = (weight for weight in self.explained.model.parameters())
-        like = next((weight for weight in weights if weight.is_floating_point()), torch.zeros(()))
+        like = first_weight(self.explained.model)
         outputs: list[Tensor] = []
 
         def hook(_: nn.Module, __: Any, output: Any) -> None:
@@ -272,7 +272,7 @@ def first_tensor(output: Any) -> tuple[Any, Tensor] | None:
         parts = enumerate(cast("list[Any]", output))
     else:
         return None
-    return next(((key, part) for key, part in parts if isinstance(part, Tensor)), None)
+    return next(((key, value) for key, value in parts if isinstance(value, Tensor)), None)
 
 
 @dataclass(frozen=True)
@@ -358,12 +358,11 @@ def _block_outputs(
             outputs[-1].append(first[1].detach().float().cpu().clone())
         if resizes and isinstance(output, Mapping):
             parts = cast("Mapping[str | int, Tensor]", output)
-            levels = tuple(key for key, part in parts.items() if part.ndim == 4)
+            levels = tuple(key for key, level in parts.items() if level.ndim == 4)
             raise _PyramidComputed
 
     images = _block_images(explained)
-    devices = [images.device] if images.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(explained.model):
+    with without_grad(explained.model):
         handle = explained.model.get_submodule(site).register_forward_hook(hook)
         try:
             for batch in images.split(1 if resizes else len(images)):
@@ -393,8 +392,7 @@ def _block_images(explained: ExplainedModel) -> Float[Tensor, "m c y x"]:
         top, left, bottom, right = _block_box(center, size)
         images.append(images[0].clone())
         images[-1][:, top:bottom, left:right] = 1 + change[:, top:bottom, left:right]
-    weights = (weight for weight in explained.model.parameters() if weight.is_floating_point())
-    return torch.stack(images).to(next(weights, base))
+    return torch.stack(images).to(first_weight(explained.model))
 
 
 def _block_box(center: tuple[float, float], size: tuple[int, int]) -> tuple[int, int, int, int]:

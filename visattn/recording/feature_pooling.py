@@ -110,39 +110,139 @@ class GradientRun:
     output: OutputLayout = field(default_factory=OutputLayout)
 
 
-def run_with_gradients(
-    model: nn.Module,
-    image: Tensor,
-    forward: Callable[[Tensor], Any],
-    quadrants: QuadrantProbeResult,
-    num_classes: int | None = None,
-    *,
-    trace_attention: bool = False,
-) -> GradientRun:
-    """Run a model on an image that requires a gradient; return its module outputs and scores."""
-    run = GradientRun((image.shape[2], image.shape[3]))
-    tracer = AttentionTracer(model, lambda: len(run.outputs))
-    with ExitStack() as stack:
-        if trace_attention:
-            stack.enter_context(tracer.tracing())
-        for site, module in model.named_modules():
-            hook = _output_hook(site, run, quadrants)
-            handle = module.register_forward_hook(hook, with_kwargs=True)
-            stack.callback(handle.remove)
-        output = forward(image)
-    run.calls = tracer.calls
-    has_scores = True
-    run.output = detect_output_layout(output, len(image), num_classes)
-    if not run.output.error:
-        output = class_scores(output, len(image), run.output)
-    elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
-        output = output["out"] if "out" in output else output["logits"]
-        has_scores = output.ndim == 4
-    else:
-        has_scores = isinstance(output, Tensor) and output.ndim == 4
-    run.scores = _differentiable(output)
-    run.pooled = run.scores if has_scores else _differentiable(_image_vector(output))
-    return run
+@dataclass(frozen=True, eq=False)
+class ScoreTracer:
+    """Traces the scores of a model back to features, and to the attention that they read.
+
+    Args:
+        forward: Calls the model on normalized images.
+        quadrants: Result of its run on quadrant images.
+        layouts: Positions of the tokens of its attention; without any, attention is not traced.
+        num_classes: Number of classes, if it is known.
+    """
+
+    model: nn.Module
+    forward: Callable[[Tensor], Any]
+    quadrants: QuadrantProbeResult
+    layouts: Layouts = field(default_factory=dict)
+    num_classes: int | None = None
+
+    def pooled_features(self, image: Tensor) -> PooledFeatures:
+        """Return the last features before pooling, from one run of the model with gradients.
+
+        Every path from the image to the scores passes through certain tensors, the bottlenecks. The
+        last bottleneck whose gradient is spread over positions, and not only over a vector or a
+        class token, is what the model pools. The result is the module that returned it or, where
+        only a class token continues, the last module through which all positions reach the class
+        token.
+        """
+        with frozen(self.model), probing():
+            detached = GradientEverywhere(keep=False)
+            with detached if self.layouts else nullcontext():
+                run = self._run(image)
+            graph = None
+            result = PooledFeatures(error="its scores have no gradient with respect to the image")
+            if run.scores:
+                search = _PoolingSearch(run, self.quadrants)
+                result = replace(search.search(), output=run.output)
+                graph = search.graph
+            # What is read without gradients is read, too.
+            first = None if detached.used else self._reading_of(run, graph)
+            result.reading = self._confirmed(first or self._read(image), image)
+        return result
+
+    def reading(self, image: Tensor) -> Reading | None:
+        """Return what the scores of a model read of its attention; None if they depend on none."""
+        return self._confirmed(self._read(image), image)
+
+    def _confirmed(self, reading: Reading | None, image: Tensor) -> Reading | None:
+        """Return a reading, with runs on other images if it may depend on the image."""
+        if reading is None or reading.rows is None or not reading.ambiguous:
+            return reading
+        # Mirrored and inverted images have their maxima elsewhere.
+        others = [self._read(variant) for variant in (image.flip(-1), -image.flip(-2))]
+        images = [other.rows for other in others if other is not None and other.rows is not None]
+        if all(map(reading.rows.same_cells, images)):
+            return reading
+        # A maximum: which tokens it takes depends on the image.
+        return replace(reading, rows=mean_of_images([reading.rows, *images]))
+
+    def _read(self, image: Tensor) -> Reading | None:
+        """Return what scores read of attention on one image, also of what the model detaches."""
+        if not self.layouts:
+            return None
+        with frozen(self.model), probing():
+            with GradientEverywhere(keep=True):
+                run = self._run(image)
+            return self._reading_of(run)
+
+    def _reading_of(self, run: GradientRun, graph: GradientGraph | None = None) -> Reading | None:
+        """Return what the scores of a run read of its attention."""
+        if not run.pooled or not self.layouts:
+            return None
+        if graph is None or run.pooled is not run.scores:
+            graph = GradientGraph([gradient_edge(tensor) for tensor in run.pooled])
+        weights = _random_weights(run.pooled)
+        reader = RowReader(
+            run.calls,
+            [output.edge for output in run.outputs],
+            graph,
+            lambda edges: _gradients(run.pooled, weights, edges),
+            self.layouts,
+        )
+        reading = reader.read()
+        if reading is None:
+            graph.unblock_zero_gradients()
+            reading = reader.read()
+        return reading
+
+    def _run(self, image: Tensor) -> GradientRun:
+        """Run the model on an image that requires a gradient."""
+        run = GradientRun((image.shape[2], image.shape[3]))
+        tracer = AttentionTracer(self.model, lambda: len(run.outputs))
+        with ExitStack() as stack:
+            if self.layouts:
+                stack.enter_context(tracer.tracing())
+            for site, module in self.model.named_modules():
+                hook = self._output_hook(site, run)
+                stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+            output = self.forward(with_grad(image))
+        run.calls = tracer.calls
+        run.output = detect_output_layout(output, len(image), self.num_classes)
+        has_scores = True
+        if not run.output.error:
+            output = class_scores(output, len(image), run.output)
+        elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
+            output = output["out"] if "out" in output else output["logits"]
+            has_scores = output.ndim == 4
+        else:
+            has_scores = isinstance(output, Tensor) and output.ndim == 4
+        run.scores = _differentiable(output)
+        run.pooled = run.scores if has_scores else _differentiable(_image_vector(output))
+        return run
+
+    def _output_hook(self, site: str, run: GradientRun) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+            if site in self.quadrants.attention_modules or _has_token_tap(module):
+                run.attention.append((_edges((args, kwargs)), _edges(output)))
+            tensor = output[0] if isinstance(output, tuple) else output
+            once = self.quadrants.num_calls[site] == 1
+            if once and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+                layer = self.quadrants.feature_layers.get(site)
+                version = tensor._version  # noqa: SLF001
+                edge = gradient_edge(tensor)
+                run.outputs.append(RecordedOutput(site, edge, tensor, version, layer))
+
+        return hook
+
+
+def _has_token_tap(module: nn.Module) -> bool:
+    return any(isinstance(child, Tap) and child.kind == "tokens" for child in module.children())
+
+
+def _edges(output: Any) -> list[Edge]:
+    tensors = output_tensors(output)
+    return [gradient_edge(tensor) for tensor in tensors if tensor.grad_fn is not None]
 
 
 def _differentiable(output: Any) -> list[Tensor]:
@@ -157,150 +257,12 @@ def _image_vector(output: Any) -> Any:
     """Return the vector that stands for the image in the output of an encoder; () if none."""
     names = _IMAGE_VECTORS if isinstance(output, dict) else ()
     vectors = (output[name] for name in names if name in output)
-    return next((each for each in vectors if isinstance(each, Tensor) and each.ndim == 2), ())
-
-
-def _output_hook(
-    site: str, run: GradientRun, quadrants: QuadrantProbeResult
-) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if site in quadrants.attention_modules or _attends(module):
-            inputs, outputs = (
-                [
-                    gradient_edge(tensor)
-                    for tensor in output_tensors(part)
-                    if tensor.grad_fn is not None
-                ]
-                for part in ((args, kwargs), output)
-            )
-            run.attention.append((inputs, outputs))
-        tensor = output[0] if isinstance(output, tuple) else output
-        once = quadrants.num_calls[site] == 1
-        if once and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
-            version, layer = tensor._version, quadrants.feature_layers.get(site)  # noqa: SLF001
-            run.outputs.append(RecordedOutput(site, gradient_edge(tensor), tensor, version, layer))
-
-    return hook
-
-
-def _attends(module: nn.Module) -> bool:
-    """Return whether a module lets tokens attend to each other, and shows it by its tap."""
-    return any(isinstance(child, Tap) and child.kind == "tokens" for child in module.children())
-
-
-def find_pooled_features(
-    model: nn.Module,
-    image: Tensor,
-    forward: Callable[[Tensor], Any],
-    quadrants: QuadrantProbeResult,
-    num_classes: int | None = None,
-    layouts: Layouts | None = None,
-) -> PooledFeatures:
-    """Return the last features before pooling, from one run of the model with gradients.
-
-    Every path from the image to the scores passes through certain tensors, the bottlenecks. The
-    last bottleneck whose gradient is spread over positions, and not only over a vector or a class
-    token, is what the model pools. The result is the module that returned it or, where only a class
-    token continues, the last module through which all positions reach the class token.
-    """
-    trace = bool(layouts)
-    with frozen(model), probing():
-        detached = GradientEverywhere(keep=False)
-        with detached if trace else nullcontext():
-            run = run_with_gradients(
-                model, with_grad(image), forward, quadrants, num_classes, trace_attention=trace
-            )
-        if run.scores:
-            search = _PoolingSearch(run, quadrants)
-            result = replace(search.search(), output=run.output)
-            graph = search.graph
-        else:
-            result = PooledFeatures(error="its scores have no gradient with respect to the image")
-            graph = None
-        if layouts:
-
-            def read(variant: Tensor) -> Reading | None:
-                return _read_attention(model, variant, forward, quadrants, layouts, num_classes)
-
-            # What is read without gradients is read, too.
-            first = None if detached.used else _reading(run, layouts, graph)
-            result.reading = _confirmed(first or read(image), image, read)
-    return result
-
-
-def find_reading(
-    model: nn.Module,
-    image: Tensor,
-    forward: Callable[[Tensor], Any],
-    quadrants: QuadrantProbeResult,
-    layouts: Layouts,
-) -> Reading | None:
-    """Return what the scores of a model read of its attention; None if they depend on none."""
-
-    def read(variant: Tensor) -> Reading | None:
-        return _read_attention(model, variant, forward, quadrants, layouts)
-
-    return _confirmed(read(image), image, read)
-
-
-def _read_attention(
-    model: nn.Module,
-    image: Tensor,
-    forward: Callable[[Tensor], Any],
-    quadrants: QuadrantProbeResult,
-    layouts: Layouts,
-    num_classes: int | None = None,
-) -> Reading | None:
-    """Return what scores read of attention on one image, also of what the model detaches."""
-    with frozen(model), probing():
-        with GradientEverywhere(keep=True):
-            run = run_with_gradients(
-                model, with_grad(image), forward, quadrants, num_classes, trace_attention=True
-            )
-        return _reading(run, layouts)
-
-
-def _reading(
-    run: GradientRun, layouts: Layouts, graph: GradientGraph | None = None
-) -> Reading | None:
-    """Return what the scores of a run read of its attention."""
-    if not run.pooled:
-        return None
-    if graph is None or run.pooled is not run.scores:
-        graph = GradientGraph([gradient_edge(tensor) for tensor in run.pooled])
-    weights = _random_weights(run.pooled)
-    reader = RowReader(
-        run.calls,
-        [output.edge for output in run.outputs],
-        graph,
-        lambda edges: _gradients(run.pooled, weights, edges),
-        layouts,
-    )
-    reading = reader.read()
-    if reading is None:
-        graph.unblock_zero_gradients()
-        reading = reader.read()
-    return reading
-
-
-def _confirmed(
-    reading: Reading | None, image: Tensor, read: Callable[[Tensor], Reading | None]
-) -> Reading | None:
-    """Return a reading, with runs on other images if it may depend on the image."""
-    if reading is None or reading.rows is None or not reading.ambiguous:
-        return reading
-    # Mirrored and inverted images have their maxima elsewhere.
-    others = [read(variant) for variant in (image.flip(-1), -image.flip(-2))]
-    images = [other.rows for other in others if other is not None and other.rows is not None]
-    if all(map(reading.rows.same_cells, images)):
-        return reading
-    # A maximum: which tokens it takes depends on the image.
-    return replace(reading, rows=mean_of_images([reading.rows, *images]))
+    return next((vec for vec in vectors if isinstance(vec, Tensor) and vec.ndim == 2), ())
 
 
 def _random_weights(tensors: Sequence[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return [torch.randn(each.shape, generator=generator).to(each) for each in tensors]
+    return [torch.randn(tensor.shape, generator=generator).to(tensor) for tensor in tensors]
 
 
 def _gradients(
@@ -340,18 +302,14 @@ class _PoolingSearch:
             return PooledFeatures(error="no gradient of its scores is spread over positions")
         tokens = self._read_tokens(pooled)
         carrier = None if self.dense else self._last_carrier(pooled)
-        same_width = carrier is not None and self._width(carrier.edge) == self._width(pooled)
-        if same_width and carrier:
+        # The last axis holds the channels of tokens.
+        if carrier is not None and edge_shape(carrier.edge)[-1] == edge_shape(pooled)[-1]:
             chosen = carrier
         else:
             chosen = self._pooled_output(pooled, alone=carrier is None)
         if isinstance(chosen, str):
             return PooledFeatures(error=chosen, read_tokens=tokens)
-        if chosen.layer is None:
-            raise AssertionError("the chosen output must be aligned with the image")
-        return PooledFeatures(
-            (*self._earlier_layers(chosen, chosen.layer), chosen.layer), "", tokens
-        )
+        return PooledFeatures(self._layers_up_to(chosen), "", tokens)
 
     def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
         """Return gradients of a random weighted sum of the scores with respect to tensors."""
@@ -392,10 +350,6 @@ class _PoolingSearch:
             if not self._is_spatial(remaining):
                 return self._outermost_output(edge)
         return None
-
-    def _width(self, edge: Edge) -> int:
-        """Return the size of the last axis, the channels of tokens."""
-        return edge_shape(edge)[-1]
 
     def _pooled_output(self, pooled: Edge, *, alone: bool) -> RecordedOutput | str:
         """Return the module output that is pooled, or why there is none.
@@ -439,23 +393,20 @@ class _PoolingSearch:
         size = self.run.image_size
         if not fits(grid, size) and not covers(grid, size):
             return None
-        aligned = {out.edge for out in self.run.outputs if _is_plane(out.layer)}
+        aligned = {
+            out.edge for out in self.run.outputs if out.layer and out.layer.layout == "b c y x"
+        }
         for source in self.graph.bottlenecks[self.graph.bottlenecks.index(edge) + 1 :]:
-            if not self._preserves_rows(source, edge):
-                return None
+            for step in self.graph.between([edge], [source]):
+                is_vector = prod(sorted(edge_shape(step))[:-1]) <= self.vector_positions
+                if not preserves_rows(step) and not is_vector:
+                    return None
             if source in aligned:
-                return replace(output, layer=FeatureLayer(output.site, "b c y x", (rows, columns)))
+                return replace(output, layer=FeatureLayer(output.site, "b c y x", grid))
         return None
 
-    def _preserves_rows(self, source: Edge, edge: Edge) -> bool:
-        between = self.graph.between([edge], [source])
-        return all(preserves_rows(step) or self._is_vector(step) for step in between)
-
-    def _is_vector(self, edge: Edge) -> bool:
-        return prod(sorted(edge_shape(edge))[:-1]) <= self.vector_positions
-
-    def _earlier_layers(self, chosen: RecordedOutput, last: FeatureLayer) -> list[FeatureLayer]:
-        """Return the last bottleneck layer of each earlier grid."""
+    def _layers_up_to(self, chosen: RecordedOutput) -> tuple[FeatureLayer, ...]:
+        """Return the last bottleneck layer of each grid before an output, and the layer of that."""
         bottlenecks = set(self.graph.bottlenecks)
         layers: dict[Any, FeatureLayer] = {}
         for output in self.run.outputs:
@@ -464,8 +415,10 @@ class _PoolingSearch:
             layer = output.layer
             if layer is not None and output.edge in bottlenecks and output.unmodified:
                 layers[layer.grid, layer.layout] = layer
-        layers.pop((last.grid, last.layout), None)
-        return list(layers.values())
+        if chosen.layer is not None:
+            layers.pop((chosen.layer.grid, chosen.layer.layout), None)
+            layers[chosen.layer.grid, chosen.layer.layout] = chosen.layer
+        return tuple(layers.values())
 
     def _read_tokens(self, pooled: Edge) -> tuple[int, ...] | None:
         """Return which tokens the scores depend on, at the last tensor that has tokens."""
@@ -488,7 +441,3 @@ class _PoolingSearch:
                 tokens = gradient.ne(0).any(-1).nonzero().flatten()
                 return tuple(int(token) + most - prefix for token in tokens)
         return None
-
-
-def _is_plane(layer: FeatureLayer | None) -> bool:
-    return layer is not None and layer.layout == "b c y x"

@@ -1,7 +1,7 @@
 """Contexts in which a model is run and then restored: evaluation mode, frozen, unrounded."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import Lock
 from typing import Any, cast
 
@@ -52,9 +52,8 @@ def frozen(model: nn.Module) -> Iterator[None]:
         (True, True)
     """
     states = [(weight, weight.requires_grad) for weight in model.parameters()]
-    devices = {weight.device for weight, _ in states if weight.device.type == "cuda"}
     with (
-        torch.random.fork_rng(devices=list(devices)),
+        _random_state_kept(model),
         torch.inference_mode(mode=False),
         torch.enable_grad(),
         eval_mode(model),
@@ -66,6 +65,35 @@ def frozen(model: nn.Module) -> Iterator[None]:
         finally:
             for weight, requires_grad in states:
                 weight.requires_grad = requires_grad
+
+
+@contextmanager
+def without_grad(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode without gradients; modes and random state are restored.
+
+    Example:
+        >>> with without_grad(torch.nn.Linear(2, 1)):
+        ...     torch.is_grad_enabled()
+        False
+    """
+    with _random_state_kept(model), torch.no_grad(), eval_mode(model):
+        yield
+
+
+def _random_state_kept(model: nn.Module) -> AbstractContextManager[None]:
+    devices = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
+    return torch.random.fork_rng(devices=list(devices))
+
+
+def first_weight(model: nn.Module) -> Tensor:
+    """Return a tensor with dtype and device of the weights of a model.
+
+    Example:
+        >>> first_weight(torch.nn.Linear(2, 1).double()).dtype, first_weight(nn.Identity()).dtype
+        (torch.float64, torch.float32)
+    """
+    weights = (weight.detach() for weight in model.parameters() if weight.is_floating_point())
+    return next(weights, torch.zeros(1))
 
 
 @contextmanager
@@ -137,9 +165,9 @@ def _wide(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return torch.float32 if value in HALF else value
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(_wide(each) for each in value)
+        return type(value)(map(_wide, value))
     if isinstance(value, Mapping):
-        return {key: _wide(each) for key, each in value.items()}
+        return {key: _wide(item) for key, item in value.items()}
     return value
 
 
@@ -242,7 +270,7 @@ _direct_calls = _DirectCalls()
 def internal_transform(model: nn.Module) -> Any:
     """Return the module of a torchvision detector that resizes and pads; None if there is none."""
     name = "GeneralizedRCNNTransform"
-    return next((each for each in model.modules() if type(each).__name__ == name), None)
+    return next((module for module in model.modules() if type(module).__name__ == name), None)
 
 
 def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
@@ -261,8 +289,7 @@ def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
     transform = internal_transform(model)
     if transform is None:
         return identity
-    weights = (weight for weight in model.parameters() if weight.is_floating_point())
-    blank = next(weights, torch.zeros(())).new_zeros(len(transform.image_mean), *size)
+    blank = first_weight(model).new_zeros(len(transform.image_mean), *size)
     with torch.no_grad(), eval_mode(transform):
         images, _ = transform([blank])
     [resized] = images.image_sizes

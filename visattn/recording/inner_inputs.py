@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.recording.frozen import eval_mode
+from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.outputs import output_tensors
 
 _TOLERANCE = 1e-3  # of colors in [0, 1]
@@ -57,17 +57,16 @@ def received_colors(
         >>> colors.scale.tolist(), colors.shift.tolist(), colors.separate
         ([2.0, 2.0, 2.0], [-1.0, -1.0, -1.0], True)
     """
-    weights = (weight.detach() for weight in model.parameters() if weight.is_floating_point())
-    weight = next(weights, torch.zeros(1))
-    black, gray = torch.zeros(1, channels), torch.full((1, channels), 0.5)
+    black = torch.zeros(1, channels)
+    gray = torch.full((1, channels), 0.5)
     colors = torch.cat([black, torch.eye(channels), gray])
-    images = colors[:, :, None, None].expand(-1, -1, *size).to(weight)
+    images = colors[:, :, None, None].expand(-1, -1, *size).to(first_weight(model))
     received: dict[str, Tensor] = {}
 
     def hook(site: str) -> Callable[..., None]:
         def store(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             tensors = output_tensors([args, kwargs])
-            image = next((each for each in tensors if each.is_floating_point()), None)
+            image = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
             if image is not None:
                 received.setdefault(site, image.detach().float())
             if len(received) == len(inner):
@@ -75,14 +74,11 @@ def received_colors(
 
         return store
 
-    devices = [weight.device] if weight.device.type == "cuda" else []
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(eval_mode(model))
+        stack.enter_context(without_grad(model))
         for site, module in inner.items():
-            for part in module.modules():  # some are not called as a whole: forward_features
-                handle = part.register_forward_pre_hook(hook(site), with_kwargs=True)
+            for inside in module.modules():  # some are not called as a whole: forward_features
+                handle = inside.register_forward_pre_hook(hook(site), with_kwargs=True)
                 stack.callback(handle.remove)
         try:
             forward(images)

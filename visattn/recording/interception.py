@@ -1,21 +1,31 @@
 """Interception of attention in unmodified models, with a `TorchFunctionMode`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from visattn.recording.attention_call import (
     AttentionCall,
+    disable_torch_function,
     functional_multihead_call,
+    multihead_call,
     multihead_output,
+    restore_torch_function,
     sdpa_call,
 )
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack, TrackedWeights
+from visattn.recording.module_calls import (
+    ModuleCall,
+    ModuleCallStack,
+    OnEnter,
+    OnExit,
+    TrackedWeights,
+)
 from visattn.recording.outputs import argument_tensors
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
@@ -53,6 +63,8 @@ class AttentionInterceptor(TorchFunctionMode):
             them itself. If it is set, `listener.on_attention` is not called.
         identity_attention: Replace self-attention by the identity, so that every token keeps its
             content.
+        selected: Whether multi-head attention in a module call is wanted, whose projections are
+            computed once more; by default all is.
     """
 
     def __init__(
@@ -62,12 +74,46 @@ class AttentionInterceptor(TorchFunctionMode):
         replace_weights: ReplaceWeights | None = None,
         *,
         identity_attention: bool = False,
+        selected: Callable[[ModuleCall], bool] | None = None,
     ) -> None:
         super().__init__()
         self.calls = calls
         self.listener = listener
         self.replace_weights = replace_weights
         self.identity_attention = identity_attention
+        self.selected = selected
+
+    @contextmanager
+    def intercepting(
+        self, model: nn.Module, on_enter: OnEnter | None = None, on_exit: OnExit | None = None
+    ) -> Iterator[None]:
+        """Intercept the attention of a model inside the block, also in `nn.MultiheadAttention`.
+
+        The callbacks are those of `ModuleCallStack.hooked`.
+        """
+
+        def enter(call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            changed = on_enter(call, args, kwargs) if on_enter else None
+            if isinstance(call.module, nn.MultiheadAttention):
+                disable_torch_function(call)
+            return changed
+
+        def leave(
+            call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        ) -> Any:
+            changed = None
+            if isinstance(call.module, nn.MultiheadAttention):
+                try:  # torch functions are not intercepted yet, also those that are called here
+                    if output is not None:  # after an exception
+                        changed = self._multihead_layer(call, call.module, args, kwargs, output)
+                finally:
+                    restore_torch_function(call)
+            if on_exit:
+                on_exit(call, args, kwargs, output)
+            return changed
+
+        with self.calls.hooked(model, enter, leave), self:
+            yield
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -121,22 +167,48 @@ class AttentionInterceptor(TorchFunctionMode):
     def _multihead(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Intercept the function behind `nn.MultiheadAttention`, called by another module."""
         output = F.multi_head_attention_forward(*args, **kwargs)
-        replace = self.replace_weights
-        with torch.set_grad_enabled(replace is not None and torch.is_grad_enabled()):
+        if self.selected and not self.selected(call):
+            return output
+        with self._grad_mode():
             attention = functional_multihead_call(args, kwargs, output)
+        return self._multihead_output(call, attention, output, batch_first=False)
+
+    def _multihead_layer(
+        self,
+        call: ModuleCall,
+        layer: nn.MultiheadAttention,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> Any:
+        if self.selected and not self.selected(call):
+            return output
+        with self._grad_mode():
+            attention = multihead_call(layer, args, kwargs, output)
+        return self._multihead_output(call, attention, output, batch_first=layer.batch_first)
+
+    def _grad_mode(self) -> torch.set_grad_enabled:
+        return torch.set_grad_enabled(self.replace_weights is not None and torch.is_grad_enabled())
+
+    def _multihead_output(
+        self, call: ModuleCall, attention: AttentionCall | str, output: Any, *, batch_first: bool
+    ) -> Any:
+        """Report finished multi-head attention; return its output, or that of other weights."""
         if isinstance(attention, str):
             self.listener.on_unsupported(call, attention)
             return output
         if self.calls.probing and attention.tokens is not None:
             call.projection_inputs.append(attention.tokens)
-        if replace is None:
+        weights = None
+        if self.replace_weights is None:
             self.listener.on_attention(call, attention)
-        weights = None if replace is None else replace(call, attention)
+        else:
+            weights = self.replace_weights(call, attention)
         if self.identity_attention and attention.shape[2] == attention.shape[3]:
             weights = torch.eye(attention.shape[3]).to(output[0])
         if weights is None:
             return output
-        return multihead_output(attention, weights, output, batch_first=False)
+        return multihead_output(attention, weights, output, batch_first=batch_first)
 
     def _softmax(
         self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -100,7 +100,7 @@ class KeySources(TorchFunctionMode):
     @contextmanager
     def collecting(self) -> Iterator[None]:
         """Collect inside the block."""
-        with self.calls.hooked(self.model, _store_arguments, _do_nothing), self:
+        with self.calls.hooked(self.model, _store_arguments), self:
             yield
 
     def __torch_function__(
@@ -144,10 +144,10 @@ class KeySources(TorchFunctionMode):
         """Return zeros that a product with zeros gives, or an activation of them; else None."""
         if func in _ACTIVATIONS and args and id(args[0]) in self._zeros:
             return args[0]
-        if func not in _PRODUCTS or not any(id(each) in self._zeros for each in args):
+        if func not in _PRODUCTS or not any(id(arg) in self._zeros for arg in args):
             return None
-        tensors = [each for each in args if isinstance(each, Tensor)]
-        if len({each.dtype for each in tensors}) > 1:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if len({tensor.dtype for tensor in tensors}) > 1:
             return None
         return self._zeros_like(tensors[0], torch.broadcast_shapes(*(t.shape for t in tensors)))
 
@@ -189,7 +189,9 @@ class KeySources(TorchFunctionMode):
                 rows.sum(), list(self._linear.values()), allow_unused=True
             )
             self._projections.update(
-                weight for weight, each in zip(weights, gradients, strict=True) if each is not None
+                weight
+                for weight, gradient in zip(weights, gradients, strict=True)
+                if gradient is not None
             )
 
     def without_keys(self) -> frozenset[int]:
@@ -217,8 +219,8 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     bias = arguments.get("bias")
     kernel = weight.shape[2:]
     stride, padding, dilation = (
-        (each,) * len(kernel) if isinstance(each, int) else each
-        for each in (arguments.get(name, default) for name, default in
+        (option,) * len(kernel) if isinstance(option, int) else option
+        for option in (arguments.get(name, default) for name, default in
                      (("stride", 1), ("padding", 0), ("dilation", 1)))
     )  # fmt: skip
     # [b, c, 4, 6] with a kernel of 2 x 3: axes [b, c, 2, 2, 2, 3], cells and what is inside a cell
@@ -226,10 +228,10 @@ def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     whole = pixels.ndim == weight.ndim and not any(
         side % size for side, size in zip(pixels.shape[2:], kernel, strict=True)
     )
-    plain = all(each == 1 for each in dilation) and arguments.get("groups", 1) == 1
+    plain = all(step == 1 for step in dilation) and arguments.get("groups", 1) == 1
     if not (whole and plain and tuple(stride) == tuple(kernel)):
         return None
-    if padding != "valid" and any(each != 0 for each in padding):
+    if padding != "valid" and any(width != 0 for width in padding):
         return None
     for axis, size in enumerate(kernel):
         pixels = pixels.unflatten(2 + 2 * axis, (-1, size))
@@ -277,10 +279,6 @@ def _query_key_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Ten
 
 def _store_arguments(call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     call.state["arguments"] = {**{str(number): arg for number, arg in enumerate(args)}, **kwargs}
-
-
-def _do_nothing(*_: Any) -> None:
-    return None
 
 
 def _key_states(stack: list[ModuleCall], num_queries: int, num_keys: int) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from visattn.recording.frozen import eval_mode
+from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.probe_cache import forward_function
 
 ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]
@@ -219,7 +219,7 @@ def takes_clips(model: nn.Module) -> bool:
 def vision_config(config: Any) -> Any:
     """Return the vision part of a Hugging Face configuration; the whole one if it has no parts."""
     parts = (getattr(config, name, None) for name in _VISION_CONFIGS)
-    return next((part for part in parts if hasattr(part, "model_type")), config)
+    return next((inner for inner in parts if hasattr(inner, "model_type")), config)
 
 
 def _size_values(module: nn.Module) -> Iterator[Any]:
@@ -244,10 +244,8 @@ def _parse_sides(size: Any) -> tuple[int, int] | None:
 
 def _runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
     """Whether a model runs on an image of this size."""
-    weights = (weight for weight in model.parameters() if weight.is_floating_point())
-    zeros = next(weights, torch.zeros(())).new_zeros(1, channels, *size)
-    devices = [zeros.device] if zeros.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(model):
+    zeros = first_weight(model).new_zeros(1, channels, *size)
+    with without_grad(model):
         try:
             forward_function(model)(zeros)
         except Exception:  # noqa: BLE001 - any exception of the user's model means no

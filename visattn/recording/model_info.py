@@ -306,7 +306,7 @@ def describe_scores(output: OutputLayout) -> str:
         return output.error
     assumed = "assumed: a network without its classifier may end in the same way"
     key = f"{output.key} of the output" if output.key else ""
-    return ", ".join(part for part in (key, assumed * output.assumed) if part)
+    return ", ".join(text for text in (key, assumed * output.assumed) if text)
 
 
 def _format_layer(layer: AttentionLayer) -> str:

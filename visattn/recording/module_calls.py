@@ -74,7 +74,9 @@ class ModuleCallStack:
         return is_probing() != self.probing
 
     @contextmanager
-    def hooked(self, model: nn.Module, on_enter: OnEnter, on_exit: OnExit) -> Iterator[None]:
+    def hooked(
+        self, model: nn.Module, on_enter: OnEnter | None = None, on_exit: OnExit | None = None
+    ) -> Iterator[None]:
         """Call back whenever a module of a model starts and ends.
 
         If `on_enter` returns a pair, it replaces the arguments of the module. If `on_exit` returns
@@ -88,7 +90,12 @@ class ModuleCallStack:
         self.stack.clear()
 
     def _register_hooks(
-        self, hooks: ExitStack, site: str, module: nn.Module, on_enter: OnEnter, on_exit: OnExit
+        self,
+        hooks: ExitStack,
+        site: str,
+        module: nn.Module,
+        on_enter: OnEnter | None,
+        on_exit: OnExit | None,
     ) -> None:
         third_party = is_third_party(module)
 
@@ -100,7 +107,7 @@ class ModuleCallStack:
             call = ModuleCall(site, module, self.counts[site], third_party)
             self.counts[site] += 1
             self.stack.append(call)
-            return on_enter(call, args, kwargs)
+            return on_enter(call, args, kwargs) if on_enter else None
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if self.inactive or not any(call.module is module for call in self.stack):
@@ -108,7 +115,7 @@ class ModuleCallStack:
             while self.stack[-1].module is not module:  # left behind by an exception
                 self.stack.pop()
             try:
-                return on_exit(self.stack[-1], args, kwargs, output)
+                return on_exit(self.stack[-1], args, kwargs, output) if on_exit else None
             finally:
                 self.stack.pop()
 
@@ -117,6 +124,19 @@ class ModuleCallStack:
             module.register_forward_hook(hook, with_kwargs=True, always_call=True),
         ):
             hooks.callback(handle.remove)
+
+
+def tapped_attention(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the name of each tap that gets attention among tokens, and the module around it.
+
+    Example:
+        >>> [site for site, _ in tapped_attention(nn.Sequential(nn.Sequential(Tap("tokens"))))]
+        ['0.0']
+    """
+    modules = dict(model.named_modules())
+    for site, module in modules.items():
+        if isinstance(module, Tap) and module.kind == "tokens":
+            yield site, modules[site.rpartition(".")[0]]
 
 
 def may_compute_attention(module: nn.Module) -> bool:

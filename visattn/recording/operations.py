@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.frozen import frozen, with_grad
+from visattn.recording.frozen import first_weight, frozen, with_grad
 from visattn.recording.gradient_graph import is_rectifier, node_kind
 from visattn.recording.outputs import output_tensors
 
@@ -163,12 +163,10 @@ def model_operations(
         >>> model_operations(model, model, (2, 3), 1)
         ModelOperations(names=('hardtanh', 'silu'), not_rectifiers=('silu',))
     """
-    weights = (weight for weight in model.parameters() if weight.is_floating_point())
-    weight = next(weights, torch.zeros(1)).detach()
     noise = torch.randn(1, channels, *size, generator=torch.Generator().manual_seed(0))
     with frozen(model), OperationRecorder() as recorder:
         try:
-            output = forward(with_grad(noise.to(weight)))
+            output = forward(with_grad(noise.to(first_weight(model))))
         except (RuntimeError, NotImplementedError):  # of operations without a gradient
             return ModelOperations()
     return recorder.operations(output)
@@ -196,8 +194,8 @@ def _masked_activation(name: str, args: list[Any]) -> tuple[Tensor, bool] | None
     Also returns whether the mask is boolean. One in floats that is all ones masks nothing, and then
     does not tell whether it is that of a ReLU.
     """
-    parts = [part for arg in args for part in (arg if isinstance(arg, tuple) else (arg,))]
-    tensors = [part for part in parts if isinstance(part, Tensor)]
+    parts = [item for arg in args for item in (arg if isinstance(arg, tuple) else (arg,))]
+    tensors = [item for item in parts if isinstance(item, Tensor)]
     own = [tensor for tensor in tensors if tensor.requires_grad]
     if name not in _MASKINGS or len(own) != 1:
         return None

@@ -174,8 +174,8 @@ def output_tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         yield output
     else:
-        for _, part in _named_parts(output):
-            yield from output_tensors(part)
+        for _, value in _named_parts(output):
+            yield from output_tensors(value)
 
 
 def argument_tensors(args: Sequence[Any]) -> list[Tensor]:
@@ -191,7 +191,7 @@ def argument_tensors(args: Sequence[Any]) -> list[Tensor]:
         if isinstance(arg, Tensor):
             tensors.append(arg)
         elif isinstance(arg, (list, tuple)):
-            tensors += [part for part in arg if isinstance(part, Tensor)]
+            tensors += [item for item in arg if isinstance(item, Tensor)]
     return tensors
 
 
@@ -222,7 +222,7 @@ def _no_scores_error(
 def _several_scores_error(
     parts: list[tuple[str, str, Tensor]], candidates: Mapping[str, Tensor]
 ) -> str:
-    several = [part for part in parts if part[0] in candidates]
+    several = [named for named in parts if named[0] in candidates]
     listed = ", ".join(f"{name} {list(tensor.shape)}" for name, _, tensor in several)
     functions = ", ".join(
         f"target=lambda output: {expression}{_column(tensor)}" for _, expression, tensor in several
@@ -250,8 +250,8 @@ def _example_target(
             key = next((key for key in ("scores", *first) if key in first), "scores")
             return f"torch.stack([image[{key!r}].sum() for image in output])"
         return "one number for each image"
-    suitable = [part for part in parts if part[0] == score_key] or [
-        part for part in parts if part[2].ndim >= 2
+    suitable = [named for named in parts if named[0] == score_key] or [
+        named for named in parts if named[2].ndim >= 2
     ]
     _, expression, tensor = (suitable or parts)[0 if score_key else -1]
     if tensor.ndim == 3:
@@ -279,28 +279,28 @@ def _tensor_parts(output: Any) -> list[tuple[str, str, Tensor]]:
     has_attributes = dataclasses.is_dataclass(output) or hasattr(output, "_fields")
     is_sequence = not has_attributes and isinstance(output, (list, tuple))
     parts: list[tuple[str, str, Tensor]] = []
-    for name, part in _named_parts(output):
-        if isinstance(part, Tensor):
+    for name, value in _named_parts(output):
+        if isinstance(value, Tensor):
             access = f".{name}" if has_attributes else name if is_sequence else f"[{name!r}]"
-            parts.append((name, f"output{access}", part))
+            parts.append((name, f"output{access}", value))
     return parts
 
 
 def _named_parts(output: Any) -> list[tuple[str, Any]]:
     if isinstance(output, Mapping):
-        return [(str(name), part) for name, part in cast("Mapping[Any, Any]", output).items()]
+        return [(str(name), value) for name, value in cast("Mapping[Any, Any]", output).items()]
     if dataclasses.is_dataclass(output):
         fields = dataclasses.fields(output)
         return [(field.name, getattr(output, field.name)) for field in fields]
     if hasattr(output, "_fields"):
         return [(name, getattr(output, name)) for name in output._fields]
     if isinstance(output, (list, tuple)):
-        return [(f"[{index}]", part) for index, part in enumerate(cast("Sequence[Any]", output))]
+        return [(f"[{index}]", value) for index, value in enumerate(cast("Sequence[Any]", output))]
     return []
 
 
 def _list_parts(parts: Sequence[tuple[str, Any]]) -> str:
-    listed = [f"{name} {_describe_part(part)}".strip() for name, part in parts[:_MAX_LISTED]]
+    listed = [f"{name} {_describe_part(named)}".strip() for name, named in parts[:_MAX_LISTED]]
     return ", ".join(listed) + (", ..." if len(parts) > _MAX_LISTED else "")
 
 
@@ -510,7 +510,7 @@ def read_detections(
 def _parts(output: Any) -> dict[str, Any]:
     """Return the named parts of an output."""
     if isinstance(output, Mapping):
-        return {str(key): part for key, part in cast("Mapping[Any, Any]", output).items()}
+        return {str(key): value for key, value in cast("Mapping[Any, Any]", output).items()}
     if hasattr(output, "_fields"):
         return {name: getattr(output, name) for name in output._fields}
     return dict(vars(output)) if hasattr(output, "__dataclass_fields__") else {}

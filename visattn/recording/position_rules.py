@@ -81,8 +81,8 @@ class Line:
 
 def steps(axis: Axis) -> Iterator[Run]:
     """Yield the runs of an axis, also those behind tokens."""
-    for part in axis:
-        yield from (part,) if isinstance(part, Run) else part.runs
+    for run in axis:
+        yield from (run,) if isinstance(run, Run) else run.runs
 
 
 def moves(axis: Axis) -> bool:
@@ -98,14 +98,14 @@ def still(size: int) -> Axis:
 def joined(parts: Sequence[Run | Tokens]) -> Axis:
     """Return parts without those of length one; neighbors that make one run are joined."""
     joined: list[Run | Tokens] = []
-    for part in parts:
+    for run in parts:
         last = joined[-1] if joined else None
-        if part.size == 1:
+        if run.size == 1:
             continue
-        if isinstance(last, Run) and isinstance(part, Run) and last.step == part.step * part.size:
-            joined[-1] = Run(last.size * part.size, part.step)
+        if isinstance(last, Run) and isinstance(run, Run) and last.step == run.step * run.size:
+            joined[-1] = Run(last.size * run.size, run.step)
         else:
-            joined.append(part)
+            joined.append(run)
     return tuple(joined)
 
 
@@ -114,7 +114,7 @@ def _reshaped(line: Line, shape: Sequence[int]) -> Line | None:
     # A reshape keeps the order of all elements, so that the parts of all axes, one after the other,
     # are only cut and joined anew. [1536] = 32 x 48 as [4, 8, 48]: 32 rows are cut into 4 groups of
     # 8, whose step is that of 8 rows. What would cut across a part (5 x 7 as 7 x 5) has no line.
-    parts = [part for axis in line.axes for part in axis][::-1]  # the next one is the last
+    parts = [run for axis in line.axes for run in axis][::-1]  # the next one is the last
     axes: list[Axis] = []
     for size in shape:
         taken: list[Run | Tokens] = []
@@ -195,7 +195,7 @@ def slid(
         axes = joined([Run(size, run.step * stride)])
         line = replace(line, radius=line.radius + abs(run.step) * (kernel - 1) / 2)
         return line.with_axis(axis, axes, line.start + run.step * moved)
-    unchanged = stride == 1 and not moved and prod(part.size for part in runs) == size
+    unchanged = stride == 1 and not moved and prod(run.size for run in runs) == size
     return line if unchanged else None
 
 
@@ -218,7 +218,7 @@ def _sliced(line: Line, axis: int, first: int, stride: int, size: int) -> Line |
     parts = line.axes[axis]
     if not moves(parts):
         return line.with_axis(axis, still(size))
-    total = prod(part.size for part in parts)
+    total = prod(run.size for run in parts)
     if size == total and stride == 1:
         return line
     if len(parts) != 1:
@@ -315,7 +315,7 @@ def _convolution(op: Operation) -> list[Line | None]:
     if line is None:
         return [None]
     options = zip(
-        weight.shape[2:], *(pair(each, count) for each in (strides, paddings, dilations)),
+        weight.shape[2:], *(pair(option, count) for option in (strides, paddings, dilations)),
         strict=True,
     )  # fmt: skip
     channel = image.ndim - count - 1
@@ -464,9 +464,9 @@ def _split(op: Operation) -> list[Line | None]:
     axis = (op.args[2] if len(op.args) > 2 else 0) % op.args[0].ndim
     lines: list[Line | None] = []
     first = 0
-    for part in op.outputs:
-        lines.append(line and _sliced(line, axis, first, 1, part.shape[axis]))
-        first += part.shape[axis]
+    for output in op.outputs:
+        lines.append(line and _sliced(line, axis, first, 1, output.shape[axis]))
+        first += output.shape[axis]
     return lines
 
 

@@ -1,6 +1,6 @@
 """Locates the tokens of attention layers by sending token indices through a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,10 +10,6 @@ from torch import Tensor, nn
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.recording.attention_call import (
     AttentionCall,
-    disable_torch_function,
-    multihead_arguments,
-    multihead_call,
-    restore_torch_function,
 )
 from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import AttentionLayer, FeatureLayer
@@ -49,6 +45,20 @@ class ObservedTokens:
     layer: AttentionLayer
     key_prefix_tokens: tuple[str, ...]
     windows: Tensor | None = None
+
+
+Layouts = Mapping[str, Sequence[ObservedTokens | str]]
+"""Positions of the tokens of each call of each module, or why it cannot be recorded."""
+
+
+def layout_of(layouts: Layouts, site: str, index: int) -> ObservedTokens | str | None:
+    """Return the positions of the tokens of a call; None if the module did not run in the probe.
+
+    Several images may have run one after the other: call 3 of a module that runs twice per image is
+    its second.
+    """
+    calls = layouts.get(site)
+    return calls[index % len(calls)] if calls else None
 
 
 @dataclass(eq=False)
@@ -124,7 +134,8 @@ class ModelProbe:
         """Return what was found while the model runs."""
         with ExitStack() as stack:
             stack.enter_context(probing())
-            stack.enter_context(self.calls.hooked(self.model, self._on_enter, self._on_exit))
+            interceptor = AttentionInterceptor(self.calls, self)
+            stack.enter_context(interceptor.intercepting(self.model, self._on_enter, self._on_exit))
             for site, module in self.model.named_modules():
                 is_tap = isinstance(module, Tap)
                 hook = self._tap_hook(site) if is_tap else self.grids.forward_hook(site)
@@ -132,7 +143,6 @@ class ModelProbe:
                 if isinstance(module, Tap) and module.kind == "tokens":
                     module.requests.append(_FIRST_QUERY)
                     stack.callback(module.requests.remove, _FIRST_QUERY)
-            stack.enter_context(AttentionInterceptor(self.calls, self))
             self.result.output = detect_output_layout(forward(), PROBE_BATCH_SIZE)
         sites = dict.fromkeys(layer.site for layer in self.attention_inputs.values())
         aligned = self.quadrants.feature_layers
@@ -153,11 +163,8 @@ class ModelProbe:
         norm = _norm_of_same_block(self.grids.last_norm, call.site)
         call.state["input_layer"] = norm or self._parent_input()
         call.state["last_features"] = self.grids.last_features
-        if isinstance(call.module, nn.MultiheadAttention):
-            call.projection_inputs.append(multihead_arguments(args, kwargs)["query"])
-            disable_torch_function(call)
-            return None
-        if len(self.calls.stack) == 1:  # the model itself gets images, which are no tokens
+        # The model itself gets images, which are no tokens.
+        if isinstance(call.module, nn.MultiheadAttention) or len(self.calls.stack) == 1:
             return None
         for index, arg in enumerate(args):
             if isinstance(arg, Tensor) and (code := self.grids.encode(arg)) is not None:
@@ -172,16 +179,7 @@ class ModelProbe:
         stack = self.calls.stack
         return stack[-2].state["last_features"] if len(stack) > 1 else None
 
-    def _on_exit(
-        self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        if isinstance(call.module, nn.MultiheadAttention):
-            attention = output and multihead_call(call.module, args, kwargs, output)
-            restore_torch_function(call)
-            if isinstance(attention, str):
-                self.on_unsupported(call, attention)
-            elif attention:  # None after an exception
-                self.on_attention(call, attention)
+    def _on_exit(self, call: ModuleCall, _: Any, __: Any, output: Any) -> None:
         if not call.third_party or not (call.num_attentions or "unsupported" in call.state):
             return
         layout = self._token_layout(call, output)

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from visattn.blocks.tap import Tap
 from visattn.io.messages import user_code_location
 from visattn.recording.changed_attention import read_by_change
-from visattn.recording.feature_pooling import PooledFeatures, find_pooled_features
-from visattn.recording.frozen import eval_mode
+from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
+from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.outputs import detect_output_layout
-from visattn.recording.probe import ModelProbe, ProbeResult
+from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
-from visattn.recording.read_rows import Layouts
 from visattn.recording.receptive_field import TracedGrids, trace_grids
 from visattn.recording.token_grid import PROBE_BATCH_SIZE
 
@@ -119,7 +118,7 @@ def probe_pooled_features(
             model, input_size, channels, forward, quadrants, num_classes, result.layouts
         )
         if pooled.reading is None and result.attention_layers and not result.output.error:
-            image = quadrant_images(channels, input_size, _first_weight(model))[:1]
+            image = quadrant_images(channels, input_size, first_weight(model))[:1]
             pooled.reading = read_by_change(model, image, forward, result.layouts)
         if pooled.layers:
             last = pooled.layers[-1]
@@ -140,17 +139,12 @@ def _pooled_features(
     num_classes: int | None = None,
     layouts: Layouts | None = None,
 ) -> PooledFeatures:
-    image = quadrant_images(channels, input_size, _first_weight(model))[:1]
+    image = quadrant_images(channels, input_size, first_weight(model))[:1]
     try:
-        return find_pooled_features(model, image, forward, quadrants, num_classes, layouts)
+        tracer = ScoreTracer(model, forward, quadrants, layouts or {}, num_classes)
+        return tracer.pooled_features(image)
     except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
         return PooledFeatures(error=f"its scores are not differentiable ({error})")
-
-
-def _first_weight(model: nn.Module) -> Tensor:
-    """Return a tensor with dtype and device of a model's weights."""
-    weights = (weight.detach() for weight in model.parameters() if weight.is_floating_point())
-    return next(weights, torch.zeros(1))
 
 
 def _probe(
@@ -159,11 +153,9 @@ def _probe(
     channels: int,
     forward: Callable[[Tensor], Any],
 ) -> ProbeResult:
-    weight = _first_weight(model)
-    devices = [weight.device] if weight.device.type == "cuda" else []
-    images = quadrant_images(channels, input_size, weight)
+    images = quadrant_images(channels, input_size, first_weight(model))
     zeros = torch.zeros_like(images[:PROBE_BATCH_SIZE])
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), eval_mode(model):
+    with without_grad(model):
         try:
             outputs: list[Any] = []
             probe = QuadrantProbe(model, input_size)

@@ -26,10 +26,6 @@ from torch.nn.functional import interpolate
 
 from visattn.recording.attention_call import (
     AttentionCall,
-    disable_torch_function,
-    multihead_call,
-    multihead_output,
-    restore_torch_function,
 )
 from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import FeatureLayer, FeatureLayout
@@ -238,7 +234,6 @@ class QuadrantProbe:
     def __init__(self, model: nn.Module, image_size: tuple[int, int]) -> None:
         self.model = model
         self.image_size = image_size
-        self.calls = ModuleCallStack(probing=True)
         self.result = QuadrantProbeResult()
 
     def run(self, forward: Callable[[], Any]) -> QuadrantProbeResult:
@@ -255,11 +250,10 @@ class QuadrantProbe:
     @contextmanager
     def identity_attention(self) -> Iterator[None]:
         """Replace self-attention by the identity inside the block."""
-        with (
-            probing(),
-            self.calls.hooked(self.model, _on_enter, self._on_exit),
-            AttentionInterceptor(self.calls, self, identity_attention=True),
-        ):
+        interceptor = AttentionInterceptor(
+            ModuleCallStack(probing=True), self, identity_attention=True
+        )
+        with probing(), interceptor.intercepting(self.model):
             yield
 
     def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
@@ -281,26 +275,6 @@ class QuadrantProbe:
     def on_unsupported(self, call: ModuleCall, reason: str) -> None:  # noqa: ARG002 - of a protocol
         """Store that a module computes attention."""
         self.result.attention_modules.add(call.site)
-
-    def _on_exit(
-        self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        layer = call.module
-        if not isinstance(layer, nn.MultiheadAttention):
-            return None
-        try:
-            attention = output and multihead_call(layer, args, kwargs, output)
-            self.result.attention_modules.add(call.site)
-            if not isinstance(attention, AttentionCall):
-                return None
-            self.on_attention(call, attention)
-            queries, keys = attention.shape[2:]
-            identity = torch.eye(keys).to(output[0])
-            if queries != keys:
-                return None
-            return multihead_output(attention, identity, output, batch_first=layer.batch_first)
-        finally:
-            restore_torch_function(call)
 
     def _forward_hook(self, site: str) -> Callable[..., None]:
         def hook(
@@ -426,11 +400,6 @@ def candidate_grids(num_cells: int, image_size: tuple[int, int]) -> Iterator[Gri
 
 def _is_candidate(grid: Grid, image_size: tuple[int, int]) -> bool:
     return fits(grid, image_size) or covers(grid, image_size)
-
-
-def _on_enter(call: ModuleCall, *_: Any) -> None:
-    if isinstance(call.module, nn.MultiheadAttention):
-        disable_torch_function(call)
 
 
 def _is_probe_batch(tensor: Tensor) -> bool:

@@ -74,7 +74,7 @@ def record_queries(
         eval_mode(model),
         torch.no_grad(),
         listener.listening(model),
-        calls.hooked(model, listener.on_enter, lambda *_: None),
+        calls.hooked(model, listener.on_enter),
         AttentionInterceptor(calls, listener),
     ):
         output = _run(model, inputs)
@@ -102,8 +102,9 @@ def _run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     """Run a detector, which must need nothing but the image."""
     required = [
         name
-        for name, each in inspect.signature(type(model).forward).parameters.items()
-        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        for name, parameter in inspect.signature(type(model).forward).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ][1:]
     texts = [name for name in required if name not in inputs]
     try:
@@ -164,7 +165,7 @@ class _Listener:
 
     def on_enter(self, _: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Store the grids whose cells enter a module as tokens, row by row."""
-        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
         for tensor in tensors:
             if tensor.ndim != 3 or 1 not in tensor.shape[:2]:
                 continue

@@ -1,6 +1,6 @@
 """Attention layers that the scores of a model read, and the rows that they read after the last."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -9,23 +9,15 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from visattn.blocks.tap import Tap
-from visattn.recording.attention_call import (
-    AttentionCall,
-    disable_torch_function,
-    multihead_call,
-    restore_torch_function,
-)
-from visattn.recording.gradient_graph import Edge, GradientGraph
+from visattn.recording.attention_call import AttentionCall
+from visattn.recording.gradient_graph import Edge, GradientGraph, gradient_edge
 from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import ReadRows
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack
-from visattn.recording.probe import ObservedTokens
+from visattn.recording.module_calls import ModuleCall, ModuleCallStack, tapped_attention
+from visattn.recording.probe import Layouts, ObservedTokens, layout_of
 
-Layouts = Mapping[str, Sequence[ObservedTokens | str]]
 Gradients = Callable[[Sequence[Edge]], Sequence[Tensor | None]]
 _PARALLEL = 0.999  # cosine of gradients above which tokens are read by the same linear weights
 _ALIKE = 1.5  # ratio of shares up to which they count as equal: they are from one direction
@@ -94,7 +86,7 @@ class GradientEverywhere(TorchFunctionMode):
                 args = (args[0].detach(), *args[1:])  # torch warns of what the model detached
         elif detaches or not torch.is_grad_enabled():
             self.used = self.used or any(
-                isinstance(each, Tensor) and each.requires_grad for each in args
+                isinstance(arg, Tensor) and arg.requires_grad for arg in args
             )
         return func(*args, **(kwargs or {}))
 
@@ -105,21 +97,17 @@ class AttentionTracer:
     def __init__(self, model: nn.Module, num_outputs: Callable[[], int]) -> None:
         self.model = model
         self.num_outputs = num_outputs
-        self.stack = ModuleCallStack(probing=True)
         self.calls: list[TracedCall] = []
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
         """Collect calls inside the block."""
         with ExitStack() as stack:
-            modules = dict(self.model.named_modules())
-            for site, module in modules.items():
-                if isinstance(module, Tap) and module.kind == "tokens":
-                    hook = self._output_hook(site)
-                    attention = modules[site.rpartition(".")[0]]
-                    stack.callback(attention.register_forward_hook(hook).remove)
-            stack.enter_context(self.stack.hooked(self.model, _on_enter, self._on_exit))
-            stack.enter_context(AttentionInterceptor(self.stack, self))
+            for site, attention in tapped_attention(self.model):
+                hook = self._output_hook(site)
+                stack.callback(attention.register_forward_hook(hook).remove)
+            interceptor = AttentionInterceptor(ModuleCallStack(probing=True), self)
+            stack.enter_context(interceptor.intercepting(self.model))
             yield
 
     def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
@@ -129,18 +117,6 @@ class AttentionTracer:
 
     def on_unsupported(self, call: ModuleCall, reason: str) -> None:
         """Ignore attention that cannot be recorded."""
-
-    def _on_exit(
-        self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        layer = call.module
-        if not isinstance(layer, nn.MultiheadAttention):
-            return
-        restore_torch_function(call)
-        if output is not None:
-            attention = multihead_call(layer, args, kwargs, output)
-            if isinstance(attention, AttentionCall):
-                self.on_attention(call, attention)
 
     def _output_hook(self, site: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
@@ -153,14 +129,8 @@ class AttentionTracer:
 
     def _add(self, site: str, index: int, tensor: Tensor, axis: int | None) -> None:
         if tensor.grad_fn is not None:
-            edge = get_gradient_edge(tensor)
-            key = edge.node, edge.output_nr
-            self.calls.append(TracedCall(site, index, key, axis, self.num_outputs()))
-
-
-def _on_enter(call: ModuleCall, *_: Any) -> None:
-    if isinstance(call.module, nn.MultiheadAttention):
-        disable_torch_function(call)
+            edge = gradient_edge(tensor)
+            self.calls.append(TracedCall(site, index, edge, axis, self.num_outputs()))
 
 
 @dataclass(eq=False)
@@ -178,14 +148,14 @@ class RowReader:
         gradients = self.gradients([call.edge for call in self.calls])
         sites = {call.site: False for call in self.calls}
         last = None
-        read: list[tuple[TracedCall, ObservedTokens, Tensor | None]] = []
+        read: list[tuple[TracedCall, ObservedTokens, Tensor]] = []
         # A layer is read if the scores have a gradient there, a token if its row of the last such
         # layer has: a zero is exact, since nothing leads from the scores to it.
         for call, gradient in zip(self.calls, gradients, strict=True):
-            if _is_nonzero(gradient):
-                sites[call.site], last = True, call
-                layouts = self.layouts.get(call.site) or ("it did not run",)
-                layout = layouts[call.index % len(layouts)]
+            if gradient is not None and bool(gradient.ne(0).any()):
+                sites[call.site] = True
+                last = call
+                layout = layout_of(self.layouts, call.site, call.index)
                 if isinstance(layout, ObservedTokens):
                     read.append((call, layout, gradient))
         if not read:
@@ -195,7 +165,7 @@ class RowReader:
         call, layout, gradient = read[-1]
         if layout.layer.single_query:
             return replace(reading, rows=ReadRows(pool=True))
-        rows = None if gradient is None else _read_rows(gradient, call, layout)
+        rows = _read_rows(gradient, call, layout)
         if rows is None:
             return reading
         num_prefix = len(layout.layer.prefix_tokens)
@@ -308,11 +278,10 @@ def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
         ReadRows(prefix=(), patches=1.0, cells=(), kinds=(), pool=False, linear=False)
     """
     count = len(readings)
-    prefix = [
-        sum(shares) / count for shares in zip(*(each.prefix for each in readings), strict=True)
-    ]
-    patches = sum(each.patches for each in readings) / count
-    return ReadRows(tuple(prefix), patches, kinds=readings[0].kinds, linear=False)
+    prefixes = zip(*(reading.prefix for reading in readings), strict=True)
+    prefix = tuple(sum(shares) / count for shares in prefixes)
+    patches = sum(reading.patches for reading in readings) / count
+    return ReadRows(prefix, patches, kinds=readings[0].kinds, linear=False)
 
 
 def _are_alike(values: Tensor, other: Tensor, limits: Tensor | float) -> Tensor:
@@ -322,10 +291,6 @@ def _are_alike(values: Tensor, other: Tensor, limits: Tensor | float) -> Tensor:
 
 def _cosines(gradients: Tensor, other: Tensor) -> Tensor:
     return torch.cosine_similarity(gradients, other[None], dim=1, eps=1e-300)
-
-
-def _is_nonzero(gradient: Tensor | None) -> bool:
-    return gradient is not None and bool(gradient.ne(0).any())
 
 
 def _read_rows(
@@ -353,13 +318,12 @@ def _read_rows(
 
 def as_read_rows(weights: Float[Tensor, " n"], layout: ObservedTokens, *, linear: bool) -> ReadRows:
     """Return the shares of the tokens of a layer by kind."""
-    num_prefix, (rows, columns) = len(layout.layer.prefix_tokens), layout.layer.grid
-    prefix = weights[:num_prefix]
-    cells = weights[num_prefix:]
+    kinds = layout.layer.prefix_tokens
+    prefix = weights[: len(kinds)]
+    cells = weights[len(kinds) :]
     total = float(cells.sum())
     equal = float(cells.amax() - cells.amin()) <= 1e-6 * max(total, 1e-12)
     grid: tuple[tuple[float, ...], ...] = ()
     if not equal:
-        grid = tuple(map(tuple, (cells / total).view(rows, columns).tolist()))
-    kinds = layout.layer.prefix_tokens
+        grid = tuple(map(tuple, (cells / total).view(layout.layer.grid).tolist()))
     return ReadRows(tuple(prefix.tolist()), total, grid, kinds=kinds, linear=linear)

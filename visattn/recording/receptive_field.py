@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from visattn.geometry.placement import GridPlacement
-from visattn.recording.frozen import eval_mode
+from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.module_calls import probing
 from visattn.recording.outputs import argument_tensors, output_tensors
 from visattn.recording.position_rules import (
@@ -109,7 +109,7 @@ def _checked(line: Line | None, output: Tensor) -> Line | None:
         return None
     for index, size in enumerate(output.shape):
         axis = line.axes[index]
-        if prod(part.size for part in axis) != size:
+        if prod(run.size for run in axis) != size:
             if moves(axis):
                 return None
             line = line.with_axis(index, still(size))
@@ -176,7 +176,7 @@ class PositionTracer(TorchDispatchMode):
         if not any(tensor in self.lines for tensor in tensors):
             return output
         outputs = output if isinstance(output, (list, tuple)) else [output]
-        results = [part for part in outputs if isinstance(part, Tensor)]
+        results = [output for output in outputs if isinstance(output, Tensor)]
         self._note_keys(name, args)
         traced = self._trace(func, name, args, kwargs, results)
         for tensor, lines in zip(results, traced, strict=False):
@@ -204,7 +204,7 @@ class PositionTracer(TorchDispatchMode):
         axes: list[list[Line | None]] = []
         for axis in (0, 1):
             lines = rule(
-                Operation(lambda part, axis=axis: self.of(part)[axis], args, kwargs, results)
+                Operation(lambda tensor, axis=axis: self.of(tensor)[axis], args, kwargs, results)
             )
             axes.append(
                 [_checked(line, result) for line, result in zip(lines, results, strict=False)]
@@ -243,7 +243,7 @@ class PositionTracer(TorchDispatchMode):
             self.keys.append(lines)
 
     def _on_meta(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        kwargs = {name: part for name, part in kwargs.items() if name != "device"}
+        kwargs = {name: arg for name, arg in kwargs.items() if name != "device"}
         if all(tensor.is_meta for tensor in argument_tensors((*args, *kwargs.values()))):
             return args, kwargs
         return tree_map_only(Tensor, self._twin, (args, kwargs))
@@ -381,21 +381,20 @@ def trace_grids(
         >>> traced.output("1", (4, 6)).shift((4, 6))
         (-0.125, -0.125)
     """
-    weights = (weight for weight in model.parameters() if weight.is_floating_point())
-    weight = next(weights, torch.zeros(()))
+    weight = first_weight(model)
     input_size = (shape[-2], shape[-1])
     errors: list[str] = []
     for meta in (True, False):
         calls: dict[str, list[_ModuleTrace]] = {}
         device = "meta" if meta else weight.device
         tracer = PositionTracer(meta=meta)
-        devices = [weight.device] if weight.device.type == "cuda" else []
         with (
             # In inference mode operations arrive undivided, and views do not know their base.
-            torch.inference_mode(mode=False), torch.random.fork_rng(devices=devices),
-            torch.no_grad(), eval_mode(model), probing(),
+            torch.inference_mode(mode=False),
+            without_grad(model),
+            probing(),
             _noting_calls(model, tracer, calls),
-        ):  # fmt: skip
+        ):
             batch = torch.zeros(tuple(shape), dtype=weight.dtype, device=device)
             tracer.start(batch)
             try:
@@ -422,7 +421,9 @@ def _noting_calls(
         for site, module in model.named_modules():
 
             def enter(_: nn.Module, args: Any) -> None:
-                begun.append((len(tracer.keys), [tracer.of(part) for part in output_tensors(args)]))
+                begun.append(
+                    (len(tracer.keys), [tracer.of(tensor) for tensor in output_tensors(args)])
+                )
 
             def leave(_: nn.Module, __: Any, output: Any, site: str = site) -> None:
                 first, inputs = begun.pop() if begun else (len(tracer.keys), [])

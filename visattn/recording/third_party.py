@@ -14,10 +14,6 @@ from visattn.functional.windows import dense_to_window_weights, window_weights_t
 from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_call import (
     AttentionCall,
-    disable_torch_function,
-    multihead_call,
-    multihead_output,
-    restore_torch_function,
 )
 from visattn.recording.interception import AttentionInterceptor, sums_to_one
 from visattn.recording.module_calls import (
@@ -26,7 +22,7 @@ from visattn.recording.module_calls import (
     first_image_batch,
     with_images,
 )
-from visattn.recording.probe import ObservedTokens, ProbeResult
+from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.recording.word_rows import row_tolerance
 from visattn.results.info import MapInfo
@@ -87,10 +83,10 @@ class ThirdPartyRecorder:
     def recording(self) -> Iterator[None]:
         """Record inside the block."""
         replace = self.replace_weights if self.differentiable else None
-        with (
-            self.calls.hooked(self.model, self._on_enter, self._on_exit),
-            AttentionInterceptor(self.calls, self, replace),
-        ):
+        interceptor = AttentionInterceptor(
+            self.calls, self, replace, selected=lambda call: self._token_layout(call) is not None
+        )
+        with interceptor.intercepting(self.model, self._on_enter, self._on_exit):
             yield
 
     def _on_enter(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -105,37 +101,10 @@ class ThirdPartyRecorder:
                 self._outer_call = (call, args, kwargs)
                 if self.probe_first and self._probe_result is None:
                     self._probe_result = self._probe(self._images)
-        if isinstance(call.module, nn.MultiheadAttention):
-            disable_torch_function(call)
 
-    def _on_exit(
-        self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
+    def _on_exit(self, *_: Any) -> None:
         if len(self.calls.stack) == 1:
             self._outer_call = None
-        if not isinstance(call.module, nn.MultiheadAttention):
-            return None
-        try:  # interception is still disabled, so that it ignores what is computed here
-            return None if output is None else self._multihead(call, args, kwargs, output)
-        finally:
-            restore_torch_function(call)
-
-    def _multihead(
-        self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        """Record `nn.MultiheadAttention`, and return its output if that changes."""
-        layer = call.module
-        if not isinstance(layer, nn.MultiheadAttention) or self._token_layout(call) is None:
-            return None
-        with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()):
-            attention = multihead_call(layer, args, kwargs, output)
-        if isinstance(attention, str):
-            self.on_unsupported(call, attention)
-        elif not self.differentiable:
-            self.on_attention(call, attention)
-        elif (weights := self.replace_weights(call, attention)) is not None:
-            return multihead_output(attention, weights, output, batch_first=layer.batch_first)
-        return None
 
     def on_unsupported(self, call: ModuleCall, reason: str) -> None:
         """Store why a layer cannot be recorded."""
@@ -248,13 +217,10 @@ class ThirdPartyRecorder:
         if self._probe_result is None:
             self._probe_result = self._probe(self._images)
         result = self._probe_result
-        layouts = result.layouts.get(call.site)
-        if not layouts:
+        layout = layout_of(result.layouts, call.site, call.index)
+        if layout is None:
             self.on_unsupported(call, result.error or "it did not run in the probe run")
             return None
-        # Several images may have run one after the other: call 3 of a module that runs twice per
-        # image is its second.
-        layout = layouts[call.index % len(layouts)]
         if isinstance(layout, str):
             self.on_unsupported(call, layout)
             return None

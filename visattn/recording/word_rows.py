@@ -98,7 +98,10 @@ def vision_towers(model: nn.Module) -> dict[str, nn.Module]:
 
 def _takes_text(module: nn.Module) -> bool:
     parameters = inspect.signature(module.forward).parameters
-    if all(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters.values()):
+    if all(
+        parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        for parameter in parameters.values()
+    ):
         return any(_takes_text(child) for child in module.children())  # a wrapper of another
     return not _TEXT.isdisjoint(parameters)
 
@@ -117,9 +120,9 @@ def _reusing_forward(forward: Callable[..., Any], call: _Call) -> Callable[..., 
         begin, end, total = rows
         if total == end - begin:
             return _map_tensors(call.output, Tensor.clone)
-        if any(not each.ndim or len(each) != total for each in _tensors(call.output)):
+        if any(not tensor.ndim or len(tensor) != total for tensor in _tensors(call.output)):
             return forward(*args, **kwargs)
-        return _map_tensors(call.output, lambda each: each[begin:end].clone())
+        return _map_tensors(call.output, lambda tensor: tensor[begin:end].clone())
 
     return reused
 
@@ -178,7 +181,7 @@ def _tensors(value: Any) -> list[Tensor]:
     parts = value.values() if isinstance(value, Mapping) else value
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
         return []
-    return [tensor for part in parts for tensor in _tensors(part)]
+    return [tensor for item in parts for tensor in _tensors(item)]
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -186,20 +189,16 @@ def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        changed = {key: _map_tensors(each, change) for key, each in value.items()}
+        changed = {key: _map_tensors(item, change) for key, item in value.items()}
         return cast("Any", type(value))(**changed)
     if isinstance(value, (list, tuple)):
-        return type(value)(_map_tensors(each, change) for each in value)
+        return type(value)(_map_tensors(item, change) for item in value)
     return value
 
 
 def call_site(call: ModuleCall) -> str:
     """Return the name of a module call; `layer#2` is the second call of `layer`."""
     return call.site if call.index == 0 else f"{call.site}#{call.index + 1}"
-
-
-def _do_nothing(*_: Any) -> None:
-    return None
 
 
 class WordRows:
@@ -235,7 +234,7 @@ class WordRows:
         """Record inside the block."""
         replace = self.replace_weights if self.differentiable else None
         with (
-            self.calls.hooked(self.model, _do_nothing, _do_nothing),
+            self.calls.hooked(self.model),
             AttentionInterceptor(self.calls, self, replace),
         ):
             yield
@@ -293,7 +292,7 @@ def _heads_as_axis(weights: Tensor) -> Tensor:
 
 def _device(attention: AttentionCall) -> str:
     known = (attention.queries, attention.weights, attention.values)
-    return next((each.device.type for each in known if each is not None), "cpu")
+    return next((tensor.device.type for tensor in known if tensor is not None), "cpu")
 
 
 def _as_computed(attention: AttentionCall) -> AttentionCall:
@@ -302,8 +301,8 @@ def _as_computed(attention: AttentionCall) -> AttentionCall:
     if attention.queries is None or output is None or attention.queries.dtype == output.dtype:
         return attention
     queries, keys, values = (
-        None if each is None else each.to(output.dtype)
-        for each in (attention.queries, attention.keys, attention.values)
+        None if tensor is None else tensor.to(output.dtype)
+        for tensor in (attention.queries, attention.keys, attention.values)
     )
     return replace(attention, queries=queries, keys=keys, values=values)
 

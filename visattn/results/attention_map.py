@@ -404,23 +404,24 @@ class AttentionMap(SavedAsJson):
         #     value                 nan  nan  0    0.25  0.75  1    nan  nan
         (xx, xy, x0), (yx, yy, y0), _ = self.geometry.matrix
         rows, columns = size or self.geometry.image_size
-        values, (grid_y, grid_x) = self.values, self.values.shape[-2:]
-        height, width = self.geometry.input_size
         image_y, image_x = self.geometry.image_size
-        y, x = _centers(rows, image_y), _centers(columns, image_x)
+        y = _centers(rows, image_y)
+        x = _centers(columns, image_x)
         left, top, right, bottom = self.geometry.region
         visible = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
         visible &= left < right and top < bottom
+        values = self.values
+        grid_y, grid_x = values.shape[-2:]
+        height, width = self.geometry.input_size
         if xy:  # rotated by 90 degrees: the x of the image is the y of the grid
             values = values.transpose(-1, -2)
-            down, along = (y - y0) / yx * grid_x / width, (x - x0) / xy * grid_y / height
+            down = (y - y0) / yx * grid_x / width
+            along = (x - x0) / xy * grid_y / height
         else:
-            down, along = (y - y0) / yy * grid_y / height, (x - x0) / xx * grid_x / width
-        values = _resample_axis(values, along, -1, smooth=smooth)
-        values = _resample_axis(values, down, -2, smooth=smooth)
-        return values.masked_fill_(
-            ~visible.to(values.device), torch.nan
-        )  # in place on a new tensor
+            down = (y - y0) / yy * grid_y / height
+            along = (x - x0) / xx * grid_x / width
+        values = _resample(values, down, along, smooth=smooth)
+        return values.masked_fill_(~visible.to(values.device), torch.nan)  # a new tensor
 
     def boxes(
         self, threshold: float = BOX_THRESHOLD, *, relative: bool = True, smooth: bool = True
@@ -445,7 +446,7 @@ class AttentionMap(SavedAsJson):
         Example:
             >>> values = torch.tensor([[0.0, 1.0, 0.0, 0.2]])
             >>> gate = AttentionMap(values, "gate", "gate", Geometry.identity((2, 8)))
-            >>> [(each.box, round(each.score, 2)) for each in gate.boxes(0.5, smooth=False)]
+            >>> [(box.box, round(box.score, 2)) for box in gate.boxes(0.5, smooth=False)]
             [((2.0, 0.0, 4.0, 2.0), 0.83)]
         """
         if not 0 < threshold <= (1 if relative else float("inf")):
@@ -458,9 +459,9 @@ class AttentionMap(SavedAsJson):
             )
         parts: list[MapBox] = []
         maps = list(self) if self.values.ndim > self._map_ndim else [self]
-        for index, each in enumerate(maps):
-            label = each.info.label or each.info.class_name
-            placed = each.resize_to_image(smooth=smooth)
+        for index, attention_map in enumerate(maps):
+            label = attention_map.info.label or attention_map.info.class_name
+            placed = attention_map.resize_to_image(smooth=smooth)
             parts += part_boxes(placed, threshold, relative=relative, label=label, index=index)
         size = self.geometry.image_size  # pyright: ignore[reportOptionalMemberAccess] (checked)
         return MapBoxes(tuple(parts), threshold, relative, size, len(maps))
@@ -517,11 +518,10 @@ def resample_to_input(
         batch = maps.reshape(1, -1, *maps.shape[-2:])
         fine = interpolate(batch, size, mode="bilinear", align_corners=False)
         return fine.reshape(*maps.shape[:-2], *size)
-    (grid_y, grid_x), (height, width) = maps.shape[-2:], size
-    along = (_centers(size[1], width) - left) * grid_x / (right - left)
-    down = (_centers(size[0], height) - top) * grid_y / (bottom - top)
-    maps = _resample_axis(maps, along, -1, smooth=True)
-    return _resample_axis(maps, down, -2, smooth=True)
+    height, width = size
+    down = (_centers(height, height) - top) * maps.shape[-2] / (bottom - top)
+    along = (_centers(width, width) - left) * maps.shape[-1] / (right - left)
+    return _resample(maps, down, along, smooth=True)
 
 
 def lists_of(values: Float[Tensor, "*axes"]) -> dict[str, Any]:
@@ -570,6 +570,18 @@ def truncate_text(text: str, max_length: int = 60) -> str:
 def _centers(count: int, length: int) -> Float[Tensor, " n"]:
     """Return the centers of `count` pixels that together span `length` pixels of the image."""
     return (torch.arange(count, dtype=torch.float64) + 0.5) * (length / count)
+
+
+def _resample(
+    values: Float[Tensor, "*axes y x"],
+    down: Float[Tensor, " y2"],
+    along: Float[Tensor, " x2"],
+    *,
+    smooth: bool,
+) -> Float[Tensor, "*axes y2 x2"]:
+    """Return a new tensor of the values at rows and columns in units of cells."""
+    values = _resample_axis(values, along, -1, smooth=smooth)
+    return _resample_axis(values, down, -2, smooth=smooth)
 
 
 def _resample_axis(

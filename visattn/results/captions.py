@@ -121,10 +121,15 @@ class Caption(SavedAsJson):
         return not self.is_video and not self.further_maps
 
     @property
+    def photo_maps(self) -> tuple[AttentionMap, ...]:
+        """The maps of the words on each photo of the prompt, or on its video."""
+        return (self.maps, *self.further_maps)
+
+    @property
     def image_maps(self) -> tuple[AttentionMap, ...]:
         """The maps of the words on each photo of the prompt, or on each frame of the video."""
         if not self.is_video:
-            return (self.maps, *self.further_maps)
+            return self.photo_maps
         maps = self.maps
         return tuple(
             replace(maps, values=maps.values[:, number]) for number in range(len(maps.info.frames))
@@ -140,7 +145,7 @@ class Caption(SavedAsJson):
         if len(images) == 1:
             return self.maps.display_range()
         # As if the photos were side by side: the peak of a word is that on any of them.
-        flat = torch.cat([each.values.flatten(1).nan_to_num(0.0) for each in images], 1)
+        flat = torch.cat([maps.values.flatten(1).nan_to_num(0.0) for maps in images], 1)
         joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
         return joined.display_range()
 
@@ -172,8 +177,8 @@ class Caption(SavedAsJson):
         if self.words:
             return self
         first, *further = (
-            replace(each, values=torch.zeros(1, *each.values.shape[1:]), labels=())
-            for each in (self.maps, *self.further_maps)
+            replace(maps, values=torch.zeros(1, *maps.values.shape[1:]), labels=())
+            for maps in self.photo_maps
         )
         return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
                        further_maps=tuple(further), spaces=())  # fmt: skip
@@ -189,15 +194,15 @@ class Caption(SavedAsJson):
             >>> record["caption"], record["maps"], record["geometry"]
             ('7', [[[1.0, 1.0]]], None)
         """
-        places = [maps.place() for maps in (self.maps, *self.further_maps)]
-        several = {"images": [each.info.image for each in (self.maps, *self.further_maps)]}
+        places = [maps.place() for maps in self.photo_maps]
+        several = {"images": [maps.info.image for maps in self.photo_maps]}
         return {
             "image": self.image,
             **_caption_record(self),
             **_video_entries(self),
             "geometry": places if self.further_maps else places[0],
             **(several if self.further_maps else {}),
-            "alternatives": [_caption_record(each) for each in self.alternatives],
+            "alternatives": [_caption_record(caption) for caption in self.alternatives],
         }
 
     def to_arrays(self) -> dict[str, Any]:
@@ -206,22 +211,22 @@ class Caption(SavedAsJson):
         Maps on the second photo of a prompt are `photo2_maps`, with `photo2_geometry`.
         """
         arrays: dict[str, Any] = {}
-        for number, each in enumerate((self, *self.alternatives), start=1):
+        for number, caption in enumerate((self, *self.alternatives), start=1):
             suffix = "" if number == 1 else f"_{number}"
             arrays |= {
-                f"maps{suffix}": each.maps.values.numpy(),
-                f"words{suffix}": np.array(each.words, dtype=np.str_),
-                f"gates{suffix}": np.array(each.gates),
-                f"log_probs{suffix}": np.array(each.log_probs),
-                f"score{suffix}": np.array(each.score),
+                f"maps{suffix}": caption.maps.values.numpy(),
+                f"words{suffix}": np.array(caption.words, dtype=np.str_),
+                f"gates{suffix}": np.array(caption.gates),
+                f"log_probs{suffix}": np.array(caption.log_probs),
+                f"score{suffix}": np.array(caption.score),
             }
-            for photo, maps in enumerate(each.further_maps, start=2):
+            for photo, maps in enumerate(caption.further_maps, start=2):
                 arrays[f"photo{photo}_maps{suffix}"] = maps.values.numpy()
-        for photo, maps in enumerate((self.maps, *self.further_maps), start=1):
+        for photo, maps in enumerate(self.photo_maps, start=1):
             if maps.geometry is not None:
                 prefix = "" if photo == 1 else f"photo{photo}_"
                 arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
-        return arrays | {key: np.array(each) for key, each in _video_entries(self).items()}
+        return arrays | {key: np.array(entry) for key, entry in _video_entries(self).items()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
@@ -237,7 +242,8 @@ class Caption(SavedAsJson):
             >>> Caption.from_dict(record).words
             ('7',)
         """
-        others = tuple(_read_caption(record, each, ()) for each in record.get("alternatives", ()))
+        alternatives = record.get("alternatives", ())
+        others = tuple(_read_caption(record, entry, ()) for entry in alternatives)
         return _read_caption(record, record, others)
 
 
@@ -253,7 +259,7 @@ def _read_caption(
     names = record.get("images", name)
     places = record["geometry"] if several else [record["geometry"]]
     lists = entry["maps"] if several else [entry["maps"]]
-    shapes = [{"shape": each} for each in entry.get("shapes", ())] or [{}] * len(lists)
+    shapes = [{"shape": shape} for shape in entry.get("shapes", ())] or [{}] * len(lists)
     made = {**entry.get("made", {}), **{key: record[key] for key in _OF_VIDEO if key in record}}
     maps = [
         AttentionMap(
@@ -298,15 +304,14 @@ def _video_entries(caption: Caption) -> dict[str, Any]:
 
 def _caption_record(caption: Caption) -> dict[str, Any]:
     """Return what an alternative has as well as the caption itself."""
-    every = (caption.maps, *caption.further_maps)
     info = caption.maps.info.to_dict()
-    made = {name: each for name, each in info.items() if name not in ("image", *_OF_VIDEO)}
+    made = {name: value for name, value in info.items() if name not in ("image", *_OF_VIDEO)}
     # The name is written beside the caption already, unless the map is of another image.
-    if len(every) == 1 and caption.maps.info.image != caption.image:
+    if not caption.further_maps and caption.maps.info.image != caption.image:
         made["image"] = caption.maps.info.image
-    maps = [each.values.tolist() for each in every]
+    maps = [maps.values.tolist() for maps in caption.photo_maps]
     # Nested lists lose their shape without words.
-    shapes = {} if caption.words else {"shapes": [list(each.values.shape) for each in every]}
+    shapes = [list(maps.values.shape) for maps in caption.photo_maps]
     statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
     return {
         "caption": caption.text,
@@ -318,19 +323,19 @@ def _caption_record(caption: Caption) -> dict[str, Any]:
         **({"gate_symbol": caption.gate_symbol} if caption.gate_symbol != _GATE else {}),
         **({"spaces": list(caption.spaces)} if caption.spaces else {}),
         **({"notes": caption.notes} if caption.notes else {}),
-        **{name: each.to_dict() for name, each in statistics.items() if each is not None},
+        **{name: value.to_dict() for name, value in statistics.items() if value is not None},
         "site": caption.maps.site,
         "kind": caption.maps.kind,
         "made": made,
         "maps": maps if caption.further_maps else maps[0],
-        **shapes,
+        **({} if caption.words else {"shapes": shapes}),
         "phrases": [
             {
-                "text": " ".join(caption.words[each.first : each.first + each.words]),
-                **each._asdict(),
-                "boxes": [list(box) for box in each.boxes],
-                "correctness": list(each.correctness),
+                "text": " ".join(caption.words[phrase.first : phrase.first + phrase.words]),
+                **phrase._asdict(),
+                "boxes": [list(box) for box in phrase.boxes],
+                "correctness": list(phrase.correctness),
             }
-            for each in caption.phrases
+            for phrase in caption.phrases
         ],
     }

@@ -220,7 +220,9 @@ class MapInfo:
         return cls(**values, more=more, written=written)
 
 
-_FIELDS = {_KEYS.get(each.name, each.name): each.name for each in fields(MapInfo)
-           if each.name not in ("more", "written")}  # fmt: skip
+_FIELDS = {_KEYS.get(named.name, named.name): named.name for named in fields(MapInfo)
+           if named.name not in ("more", "written")}  # fmt: skip
 # Mappings, which have a factory instead of a default, are empty by default.
-_DEFAULTS = {each.name: {} if each.default is MISSING else each.default for each in fields(MapInfo)}
+_DEFAULTS = {
+    named.name: {} if named.default is MISSING else named.default for named in fields(MapInfo)
+}

@@ -35,7 +35,6 @@ class MapBoxes:
     """Boxes of one map or several, those of a map in descending order of their scores.
 
     Args:
-        boxes: The boxes.
         threshold: Value from which a pixel belongs to a part.
         relative: Whether the threshold is a share of the peak of each map, or a value of the map.
         image_size: Height and width of the upright image.
@@ -59,7 +58,7 @@ class MapBoxes:
     def per_map(self) -> list[list[Box]]:
         """Return the boxes of each map."""
         return [
-            [each.box for each in self.boxes if each.map_index == index]
+            [box.box for box in self.boxes if box.map_index == index]
             for index in range(self.num_maps)
         ]
 
@@ -76,13 +75,13 @@ class MapBoxes:
             "relative": self.relative,
             "image_size": list(self.image_size),
             "num_maps": self.num_maps,
-            "boxes": [{**each._asdict(), "box": list(each.box)} for each in self.boxes],
+            "boxes": [{**box._asdict(), "box": list(box.box)} for box in self.boxes],
         }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "MapBoxes":
         """Return the boxes from the dictionary of `to_dict`."""
-        boxes = tuple(MapBox(**{**each, "box": tuple(each["box"])}) for each in plain["boxes"])
+        boxes = tuple(MapBox(**{**box, "box": tuple(box["box"])}) for box in plain["boxes"])
         height, width = plain["image_size"]
         rule = plain["threshold"], plain["relative"]
         return cls(boxes, *rule, (height, width), plain["num_maps"])
@@ -102,8 +101,8 @@ def part_boxes(
 
     Example:
         >>> values = torch.tensor([[4.0, 0.0, 1.0], [2.0, 0.0, 1.0]])
-        >>> for each in part_boxes(values, 1.0, relative=False):
-        ...     print(each.box, each.score, each.peak)
+        >>> for box in part_boxes(values, 1.0, relative=False):
+        ...     print(box.box, box.score, box.peak)
         (0.0, 0.0, 1.0, 2.0) 0.75 4.0
         (2.0, 0.0, 3.0, 2.0) 0.25 1.0
     """
@@ -118,9 +117,9 @@ def part_boxes(
     boxes: list[MapBox] = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(labels), start=1):
         inside = torch.from_numpy(labels[rows, columns] == number)
-        part = known[rows, columns][inside]
+        mass = known[rows, columns][inside]
         sides = (columns.start, rows.start, columns.stop, rows.stop)
         left, top, right, bottom = map(float, sides)
-        share = float(part.sum(dtype=torch.float64)) / total
-        boxes.append(MapBox((left, top, right, bottom), share, float(part.max()), label, index))
-    return sorted(boxes, key=lambda each: -each.score)
+        share = float(mass.sum(dtype=torch.float64)) / total
+        boxes.append(MapBox((left, top, right, bottom), share, float(mass.max()), label, index))
+    return sorted(boxes, key=lambda box: -box.score)

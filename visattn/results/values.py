@@ -63,7 +63,8 @@ class Answer(SavedAsJson):
 
     def __repr__(self) -> str:
         """Return question and answer in one line."""
-        (text, probability), question = self.answers[0], truncate_text(self.question, 80)
+        text, probability = self.answers[0]
+        question = truncate_text(self.question, 80)
         maps = "no maps" if self.maps is None else f"{len(self.maps)} maps"
         return f"Answer({question!r}: {text!r}, {100 * probability:.0f} %, {maps})"
 
@@ -74,7 +75,10 @@ class Answer(SavedAsJson):
             >>> Answer("Red?", ("red",), (("yes", 0.9),), None).to_dict()["answers"]
             [{'answer': 'yes', 'probability': 0.9}]
         """
-        maps, weights = self.maps, self.word_weights
+        maps = self.maps
+        made: dict[str, Any] = {}
+        if maps is not None:
+            made = {"site": maps.site, "kind": maps.kind, "made": maps.info.to_dict()}
         return {
             "question": self.question,
             "answers": [{"answer": text, "probability": share} for text, share in self.answers],
@@ -83,9 +87,9 @@ class Answer(SavedAsJson):
             "notes": list(self.notes),
             "hops": [] if maps is None else list(maps.labels),
             **({"maps": None} if maps is None else lists_of(maps.values)),
-            "word_weights": None if weights is None else weights.tolist(),
+            "word_weights": None if self.word_weights is None else self.word_weights.tolist(),
             "geometry": None if maps is None else maps.place(),
-            **({} if maps is None else _made(maps)),
+            **made,
             **({"image": self.image} if self.image else {}),
         }
 
@@ -113,7 +117,7 @@ class Answer(SavedAsJson):
         return cls(
             question=record["question"],
             words=tuple(record["words"]),
-            answers=tuple((each["answer"], each["probability"]) for each in record["answers"]),
+            answers=tuple((entry["answer"], entry["probability"]) for entry in record["answers"]),
             maps=maps,
             word_weights=None if weights is None else torch.tensor(weights),
             unknown=tuple(record["unknown"]),
@@ -192,7 +196,6 @@ class ScanPath(SavedAsJson):
     """Locations, windows and predictions of a glimpse model on one image.
 
     Args:
-        class_names: Names of the classes.
         probabilities: Class probabilities after each glimpse.
         locations: x and y of each glimpse on the input of the network, in [-1, 1], the initial
             location included.
@@ -286,7 +289,9 @@ class ScanPath(SavedAsJson):
     def to_dict(self) -> dict[str, Any]:
         """Return the scan path as values of JSON; patches and pixels as `pack_array` packs them."""
         arrays = {"patches": self.patches, "pixels": self.pixels}
-        packed = {key: pack_array(each.numpy()) for key, each in arrays.items() if each.numel()}
+        packed = {
+            key: pack_array(tensor.numpy()) for key, tensor in arrays.items() if tensor.numel()
+        }
         return {**self.summary(), **packed}
 
     @classmethod
@@ -379,12 +384,12 @@ class Detections(SavedAsJson):
             "height": height,
             "objects": [
                 {
-                    "class": each.label,
-                    "score": each.score,
-                    "box": list(each.box),
-                    "query": each.query,
+                    "class": detected.label,
+                    "score": detected.score,
+                    "box": list(detected.box),
+                    "query": detected.query,
                 }
-                for each in self.objects
+                for detected in self.objects
             ],
             "site": self.maps.site,
             **self.maps.info.to_dict(),
@@ -408,8 +413,8 @@ class Detections(SavedAsJson):
             True
         """
         objects = tuple(
-            DetectedObject(each["class"], each["score"], tuple(each["box"]), each["query"])
-            for each in record["objects"]
+            DetectedObject(entry["class"], entry["score"], tuple(entry["box"]), entry["query"])
+            for entry in record["objects"]
         )
         points = record["points"]
         if points is not None:
@@ -417,7 +422,7 @@ class Detections(SavedAsJson):
             # Nested lists lose their shape without detections.
             points = points if objects else points.reshape(0, 0, 3)
         info = MapInfo.from_dict(_without(record, _OF_DETECTIONS))
-        labels = tuple(each.label for each in objects)
+        labels = tuple(detected.label for detected in objects)
         maps = AttentionMap(tensor_of(record), record["site"], "queries",
                             read_place(record["geometry"]), info, labels)  # fmt: skip
         return cls(objects, maps, points)
@@ -463,7 +468,7 @@ class Segmentation(SavedAsJson):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the segmentation as values of JSON; labels as `pack_array` packs them."""
-        gates = [each.to_dict() for each in self.gates]
+        gates = [gate.to_dict() for gate in self.gates]
         return {**self.summary(), "labels": pack_array(self.labels), "gates": gates}
 
     @classmethod
@@ -490,7 +495,7 @@ class Segmentation(SavedAsJson):
         return cls(
             labels=unpack_array(record["labels"]).copy(),
             class_names=tuple(record["class_names"]),
-            gates=tuple(AttentionMap.from_dict(each) for each in record["gates"]),
+            gates=tuple(AttentionMap.from_dict(gate) for gate in record["gates"]),
             geometry=Geometry.from_dict(record["geometry"]),
         )
 
@@ -526,11 +531,6 @@ class RecordedLayer:
 
 def _without(record: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in keys}
-
-
-def _made(maps: AttentionMap) -> dict[str, Any]:
-    """Return how maps were made."""
-    return {"site": maps.site, "kind": maps.kind, "made": maps.info.to_dict()}
 
 
 def resolution_maps(

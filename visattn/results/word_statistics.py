@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+_STATISTICS = ("share", "entropy", "spread", "in_boxes")  # of each head, as to_dict names them
+
 KeyKind = Literal["prompt", "special", "word"]
 
 
@@ -180,30 +182,26 @@ class HeadOverview:
             if math.isfinite(float(self.share[layer, head]))
         ]
         if self.in_boxes is not None:
-            return sorted(scores, key=lambda each: -(each.in_boxes or 0.0))
-        kept = [each for each in scores if each.share >= least and each.share > 0]
-        return sorted(kept, key=lambda each: each.spread)
+            return sorted(scores, key=lambda score: -(score.in_boxes or 0.0))
+        kept = [score for score in scores if score.share >= least and score.share > 0]
+        return sorted(kept, key=lambda score: score.spread)
 
     def _score(self, layer: int, head: int) -> HeadScore:
         boxes = None if self.in_boxes is None else float(self.in_boxes[layer, head])
         share, entropy, spread = (
-            float(each[layer, head]) for each in (self.share, self.entropy, self.spread)
+            float(statistic[layer, head]) for statistic in (self.share, self.entropy, self.spread)
         )
         return HeadScore(layer, head, share, entropy, spread, boxes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the overview as plain values for JSON; heads that a layer lacks are None."""
-        plain = {
-            name: [
-                [value if math.isfinite(value) else None for value in row] for row in each.tolist()
-            ]
-            for name, each in (
-                ("share", self.share), ("entropy", self.entropy), ("spread", self.spread),
-                ("in_boxes", self.in_boxes),
-            )
-            if each is not None
-        }  # fmt: skip
-        best = [[each.layer, each.head] for each in self.ranked()[:10]]
+        plain: dict[str, list[list[float | None]]] = {}
+        for name in _STATISTICS:
+            statistic = getattr(self, name)
+            if statistic is not None:
+                rows = statistic.tolist()
+                plain[name] = [[x if math.isfinite(x) else None for x in row] for row in rows]
+        best = [[score.layer, score.head] for score in self.ranked()[:10]]
         area = {} if self.area is None else {"area": self.area}
         return {"layers": list(self.sites), **plain, **area, "ranked": best}
 
@@ -217,9 +215,11 @@ class HeadOverview:
             >>> again.share
             tensor([[0.5000,    nan]])
         """
-        parts = {
-            name: torch.tensor([[math.nan if each is None else each for each in row]
-                                for row in record[name]])
-            for name in ("share", "entropy", "spread", "in_boxes") if name in record
-        }  # fmt: skip
-        return cls(tuple(record["layers"]), **parts, area=record.get("area"))
+        statistics = {
+            name: torch.tensor(
+                [[math.nan if x is None else x for x in row] for row in record[name]]
+            )
+            for name in _STATISTICS
+            if name in record
+        }
+        return cls(tuple(record["layers"]), **statistics, area=record.get("area"))

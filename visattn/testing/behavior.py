@@ -245,7 +245,7 @@ def _is_single_channel_softmax(block: nn.Module, weights: Tensor) -> bool:
 
 def _find_taps(block: nn.Module) -> dict[str, Tap]:
     parts = cast("Iterable[tuple[str, nn.Module]]", block.named_modules())
-    return {name: part for name, part in parts if isinstance(part, Tap)}
+    return {name: module for name, module in parts if isinstance(module, Tap)}
 
 
 SIZES = ((32, 32), (20, 33), (7, 7), (5, 3), (1, 9), (1, 1))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from visattn.images.resize import ResizeSpec, resize_geometry
+from visattn.images.resize import ResizeSpec
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.pipelines.captioning import ResizeMode, caption
@@ -53,13 +53,13 @@ def drawn(browser: Any) -> np.ndarray:
 
 
 GEOMETRIES = {
-    "crop": resize_geometry((211, 653), ResizeSpec((224, 224))),
-    "tall crop": resize_geometry((653, 211), ResizeSpec((224, 160), shorter=170), orientation=6),
-    "squash": resize_geometry((211, 653), ResizeSpec((224, 224), mode="squash")),
-    "pad": resize_geometry((211, 653), ResizeSpec((224, 224), mode="pad")),
-    "mirror": resize_geometry((211, 653), ResizeSpec((224, 224))).flipped(),
-    "turned": resize_geometry((653, 211), ResizeSpec((224, 160)), orientation=6).to_stored(),
-    "turned back": resize_geometry((653, 211), ResizeSpec((224, 160)), orientation=5).to_stored(),
+    "crop": ResizeSpec((224, 224)).geometry((211, 653)),
+    "tall crop": ResizeSpec((224, 160), shorter=170).geometry((653, 211), orientation=6),
+    "squash": ResizeSpec((224, 224), mode="squash").geometry((211, 653)),
+    "pad": ResizeSpec((224, 224), mode="pad").geometry((211, 653)),
+    "mirror": ResizeSpec((224, 224)).geometry((211, 653)).flipped(),
+    "turned": ResizeSpec((224, 160)).geometry((653, 211), orientation=6).to_stored(),
+    "turned back": ResizeSpec((224, 160)).geometry((653, 211), orientation=5).to_stored(),
 }
 
 
@@ -103,7 +103,7 @@ def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("style", ["heat", "light"])
 def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> None:
-    geometry = resize_geometry((61, 107), ResizeSpec((32, 32)))
+    geometry = ResizeSpec((32, 32)).geometry((61, 107))
     maps = AttentionMap(grids(3, 3), "look", "words", geometry, labels=WORDS)
     kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, vmax=0.3)
     browser.open(tmp_path / "a.html")

@@ -101,7 +101,7 @@ def _select_rotations(
     """Return the rotary embeddings of the kept tokens of each image."""
     if rotation is None:
         return None
-    cosines, sines = (part[0, 0][indices].unsqueeze(1) for part in rotation)
+    cosines, sines = (table[0, 0][indices].unsqueeze(1) for table in rotation)
     return cosines, sines
 
 

@@ -460,7 +460,7 @@ class TokenAttention(nn.Module):
         queries, keys, values = parts.unbind(0)
         queries, keys = self.q_norm(queries), self.k_norm(keys)
         if layout.rotation is not None:
-            queries, keys = (apply_rotary(part, *layout.rotation) for part in (queries, keys))
+            queries, keys = (apply_rotary(tensor, *layout.rotation) for tensor in (queries, keys))
         if self.temperature is not None:
             queries = queries * self.temperature
         return _Projections(queries, keys, values, self._groups(layout, x.device))

@@ -125,7 +125,7 @@ class WindowAttention(nn.Module):
         count = windows.places.shape[0]
         mask = windows.mask
         output, _ = dot_product_attention(
-            *(part.flatten(1, 2) for part in windows[:3]),
+            *(tensor.flatten(1, 2) for tensor in windows[:3]),
             mask=None if mask is None else mask.repeat(self.num_heads, 1, 1),
             bias=self._window_bias().repeat_interleave(count, 0),
         )

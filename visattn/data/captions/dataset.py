@@ -18,7 +18,7 @@ from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.data.phrases import phrases_to_input
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage, PathLike, read_image, read_size
-from visattn.images.resize import ResizeSpec, resize_geometry, resize_to_input
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.safe_paths import SafeDirectory
 from visattn.results.captions import Phrase
 
@@ -208,7 +208,7 @@ class CaptionedPhotos(CaptionedImages):
     def geometry(self, index: int) -> Geometry:
         """Return the geometry of a photo; only the header of its file is read."""
         size, orientation = read_size(self.folder / self._entry(index).file)
-        return resize_geometry(size, self.resize, orientation)
+        return self.resize.geometry(size, orientation)
 
 
 def check_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> None:

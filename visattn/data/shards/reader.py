@@ -30,7 +30,7 @@ from visattn.data.shards.format import (
 )
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageError, LoadedImage, PathLike, read_image, read_size
-from visattn.images.resize import ResizeSpec, resize_geometry
+from visattn.images.resize import ResizeSpec
 from visattn.io.safe_text import decode_utf8, parse_json
 
 _MAX_OPEN_TARS = 32
@@ -339,7 +339,7 @@ class ShardedPhotos(CaptionedImages):
     def geometry(self, index: int) -> Geometry:
         """Return the geometry of a photo; only its header is decoded."""
         size, orientation = self.samples.size(index)
-        return resize_geometry(size, self.resize, orientation)
+        return self.resize.geometry(size, orientation)
 
 
 class ShardImages(_ReadOnAccess[LoadedImage]):
