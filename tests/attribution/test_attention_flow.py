@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.attribution.attention import max_flow as attention_flow
+from visattn.attribution.attention import max_flow
 
 
 def plain_flow(layers: list[Tensor], row: Tensor, sink: int, residual: float) -> float:
@@ -39,7 +39,7 @@ def test_flow_equals_the_maximum_flow(
     mixed = random_layers(count, 1, scale=1)[0][2]
     for row in (first, mixed):
         expected = [plain_flow(layers, row, sink, residual) for sink in range(count)]
-        result = attention_flow(layers, row, residual=residual)
+        result = max_flow(layers, row, residual=residual)
         assert result.tolist() == pytest.approx(expected, abs=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_three_nodes_by_hand() -> None:
     attention = torch.tensor(rows, dtype=torch.float64)
     row = torch.tensor([1.0, 0.0, 0.0]).double()
     # upper layer, from token 0: 0.6, 0.15, 0.25; lower layer, into token 1: 0.15, 0.7, 0
-    result = attention_flow([attention, attention], row, first=1)
+    result = max_flow([attention, attention], row, first=1)
     # token 2: min(.6, .25) + min(.15, 0) + min(.25, .95)
     assert result.tolist() == pytest.approx([0.15 + 0.15, 0.25 + 0.25], abs=1e-6)
 
@@ -64,26 +64,24 @@ def test_a_flow_returns_to_take_another_way() -> None:
     row = torch.tensor([1.0, 0.0, 0.0, 0.0]).double()
     for sink in range(4):
         expected = plain_flow(layers, row, sink, 0.0)
-        assert float(attention_flow(layers, row, residual=0.0)[sink]) == pytest.approx(
-            expected, abs=1e-6
-        )
+        assert float(max_flow(layers, row, residual=0.0)[sink]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_deep_networks_of_many_tokens_are_solved_at_once() -> None:
     layers = random_layers(197, 12, scale=0.5)
     row = torch.zeros(197).double()
     row[0] = 1
-    result = attention_flow(layers, row, first=1)
+    result = max_flow(layers, row, first=1)
     entering = 0.5 + 0.5 * layers[0].sum(0)[1:]
     torch.testing.assert_close(result, entering.clamp(max=1), atol=1e-5, rtol=0)
 
 
 def test_invalid_arguments_raise_an_error() -> None:
     with pytest.raises(ValueError, match="must be a layer and a residual weight in"):
-        attention_flow([], torch.ones(1))
+        max_flow([], torch.ones(1))
     with pytest.raises(ValueError, match=r"got 1 and 1\.5"):
-        attention_flow([torch.ones(1, 1)], torch.ones(1), residual=1.5)
+        max_flow([torch.ones(1, 1)], torch.ones(1), residual=1.5)
     with pytest.raises(ValueError, match="row must not exceed a sum of 1; got .* row of sum 2"):
-        attention_flow([torch.eye(2)], torch.ones(2))
+        max_flow([torch.eye(2)], torch.ones(2))
     with pytest.raises(ValueError, match="must be finite and not negative"):
-        attention_flow([torch.full((2, 2), torch.nan)], torch.tensor([1.0, 0.0]))
+        max_flow([torch.full((2, 2), torch.nan)], torch.tensor([1.0, 0.0]))

@@ -9,7 +9,7 @@ import torch
 from small_models import images, linear_model, small_cnn
 from torch import Tensor, nn
 
-from visattn.attribution import perturbation as variants
+from visattn.attribution import perturbation
 from visattn.attribution.gradient import input_gradient, integrated_gradients, smoothgrad
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, ModelInfo
@@ -136,7 +136,7 @@ def test_the_memory_of_gradients_bounds_the_batch(monkeypatch: pytest.MonkeyPatc
     expected = [function(explained, x, target) for function in functions]
     assert max(sizes) == 32
     for budget, batch in ((7 * 840, 6), (1, 2)):  # three variants of both images, one of each
-        monkeypatch.setattr(variants, "_GRADIENT_BYTES", budget)
+        monkeypatch.setattr(perturbation, "_GRADIENT_BYTES", budget)
         for function, right in zip(functions, expected, strict=True):
             sizes.clear()
             torch.testing.assert_close(function(explained, x, target), right)

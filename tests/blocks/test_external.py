@@ -11,7 +11,7 @@ from host_models import image, residual_net
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.blocks import registry as catalogs
+from visattn.blocks import registry
 from visattn.blocks.base import BlockInfo
 from visattn.blocks.registry import block_name, check_block_class
 from visattn.models.resnet import AttentionResNet
@@ -46,8 +46,8 @@ class Halved(nn.Module):
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unregisters blocks after each test."""
-    monkeypatch.setattr(catalogs, "_registered", {})
-    monkeypatch.setattr(catalogs, "_imported", {})
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_imported", {})
     monkeypatch.delenv("VISATTN_TRUST_MODULES", raising=False)
 
 
@@ -184,7 +184,7 @@ def test_loading_a_saved_model_imports_nothing(
     model = AttentionResNet(("a", "b"), depth=8, block="their_blocks.Gate", img_size=(8, 8)).eval()
     va.save(model, file)
     theirs.unlink()
-    monkeypatch.setattr(catalogs, "_imported", {})
+    monkeypatch.setattr(registry, "_imported", {})
     sys.modules.pop("their_blocks")
     with pytest.raises(
         ValueError, match=r"'their_blocks.Gate', .* call va.register_block\(Class\)"

@@ -32,7 +32,7 @@ from image_zoo import (
 )
 from PIL import Image, PngImagePlugin
 
-from visattn.images import integrity as jpeg_scans
+from visattn.images import integrity
 from visattn.images.reader import ImageError, LoadedImage, find_images, read_image, read_size
 
 STORED = {  # EXIF code -> the upright pixels as they then lie in the file
@@ -286,19 +286,18 @@ def test_oversized_file_is_not_read(tmp_path: Path) -> None:
 
 
 def test_jpeg_scans_are_counted() -> None:
-    assert jpeg_scans.count_jpeg_scans(ZOO["jpeg"]) == 1
-    assert 1 < jpeg_scans.count_jpeg_scans(ZOO["progressive jpeg"]) < 20
+    assert integrity.count_jpeg_scans(ZOO["jpeg"]) == 1
+    assert 1 < integrity.count_jpeg_scans(ZOO["progressive jpeg"]) < 20
     assert (
-        jpeg_scans.count_jpeg_scans(many_scans(77))
-        == jpeg_scans.count_jpeg_scans(many_scans(1)) + 76
+        integrity.count_jpeg_scans(many_scans(77)) == integrity.count_jpeg_scans(many_scans(1)) + 76
     )
     film = ZOO["jpeg"] + b"\xff\xda" * 1000  # what telephones append
     preview = b"\xff\xe1" + (2002).to_bytes(2) + b"\xff\xda" * 1000
     for content in (film, ZOO["jpeg"][:2] + preview + ZOO["jpeg"][2:]):
-        assert jpeg_scans.count_jpeg_scans(content) == 1
+        assert integrity.count_jpeg_scans(content) == 1
         assert read_image(content).size == (13, 19)
     for content in (b"", b"\xff", b"\xff\xd8\xff\xe1", ZOO["jpeg"][:200]):
-        assert jpeg_scans.count_jpeg_scans(content) <= 1
+        assert integrity.count_jpeg_scans(content) <= 1
     assert read_image(many_scans(50)).size == (64, 64)
 
 

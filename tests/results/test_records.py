@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from visattn.results import records as saved_maps
+from visattn.results import records
 from visattn.results.records import read_saved_maps, reshape_maps
 
 MAPS = np.random.default_rng(2).random((2, 3, 5))
@@ -81,11 +81,11 @@ def test_number_and_size_are_limited_before_memory_is_used(
     with pytest.raises(ValueError, match="at most 1,000 maps"):
         reshape_maps(np.zeros((1001, 6)), grid=(2, 3))
     assert len(reshape_maps(np.zeros((1000, 2, 3)))) == 1000
-    monkeypatch.setattr(saved_maps, "MAX_CELLS", 29)
+    monkeypatch.setattr(records, "MAX_CELLS", 29)
     np.savez_compressed(tmp_path / "a.npz", maps=MAPS)
     with pytest.raises(ValueError, match=r"a.npz: holds 30 values \(2, 3, 5\), more than 29"):
         read_saved_maps(tmp_path / "a.npz")
     with pytest.raises(ValueError, match="at most 29 cells in all"):
         reshape_maps(MAPS)
-    monkeypatch.setattr(saved_maps, "MAX_CELLS", 30)
+    monkeypatch.setattr(records, "MAX_CELLS", 30)
     assert read_saved_maps(tmp_path / "a.npz").maps.shape == (2, 3, 5)

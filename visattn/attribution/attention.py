@@ -380,13 +380,16 @@ def rollout(
     """
     included = included_layers(explained, start_layer, "rollout")
     layers = record_weights(explained, images, target, included, queries="all")
+    fused = [_fuse_or_select_heads(layer.weights, heads) for layer in layers]
+    return _rollout_of(layers, fused, discard_ratio, residual)
+
+
+def _rollout_of(
+    layers: Sequence[LayerWeights], weights: Sequence[Tensor], discard_ratio: float, residual: float
+) -> Float[Tensor, "b gy gx"]:
     matrices = [
-        discard_lowest(
-            _fuse_or_select_heads(layer.weights, heads),
-            discard_ratio,
-            num_kept_columns=len(layer.prefix_tokens),
-        )
-        for layer in layers
+        discard_lowest(matrix, discard_ratio, num_kept_columns=len(layer.prefix_tokens))
+        for layer, matrix in zip(layers, weights, strict=True)
     ]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
@@ -451,15 +454,8 @@ def gradient_rollout(
     included = included_layers(explained, start_layer, "gradient_rollout")
     recorded = weights_and_gradients(explained, images, target, included)
     layers = [layer for layer, _ in recorded]
-    matrices = [
-        discard_lowest(
-            gradient_rollout_weights(layer.weights, gradients),
-            discard_ratio,
-            num_kept_columns=len(layer.prefix_tokens),
-        )
-        for layer, gradients in recorded
-    ]
-    return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
+    weights = [gradient_rollout_weights(layer.weights, gradients) for layer, gradients in recorded]
+    return _rollout_of(layers, weights, discard_ratio, residual)
 
 
 @method(

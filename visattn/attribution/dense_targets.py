@@ -178,8 +178,8 @@ class BoundRegion(BoundTarget):
                 names = [self.name(number) for number in present]
                 raise ValueError(
                     f"no pixel is predicted as {self.name(self.class_indices[index])}; predicted "
-                    f"are {format_names(names, 6)}; choose one of these, "
-                    "or pass the region as a mask"
+                    f"are {format_names(names, 6)}; choose one of these, or pass the region as a "
+                    "mask"
                 )
         return regions.to(logits)
 
@@ -294,7 +294,8 @@ class BoundBox(BoundTarget):
         weights = self._iou(index, boxes.detach()).square()
         if self.part == "score":
             return (weights * scores).sum()
-        weights, side = weights * scores.detach(), SIDES.index(self.part)
+        weights = weights * scores.detach()
+        side = SIDES.index(self.part)
         total = weights.sum()
         if not bool(total > 0):  # lost under a perturbation: its sides are unknown
             return boxes.new_tensor(self.boxes[index][side])
@@ -317,7 +318,8 @@ class BoundQuery(BoundTarget):
         part: Part | None,
     ) -> None:
         super().__init__(label, explained, geometries)
-        self.kind, self.part = ("token", "score") if part is None else ("query", part)
+        self.kind = "token" if part is None else "query"
+        self.part = part or "score"
         self.index = index
         self.boxes: tuple[Box, ...] = ()
 

@@ -226,7 +226,8 @@ def read_by_target(
     A function of hidden states or of a dense output may read other tokens than a classifier. The
     target is traced on the first image; a copy of it is called.
     """
-    model, info = explained.model, explained.info
+    model = explained.model
+    info = explained.info
     result = probe_model(model, info.input_size, images.shape[1])
     # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)

@@ -401,7 +401,8 @@ def similarity(
     layer = next(
         attention for attention in explained.info.attention_layers if not attention.single_query
     )
-    prefix, (rows, columns) = len(layer.prefix_tokens), layer.grid
+    prefix = len(layer.prefix_tokens)
+    rows, columns = layer.grid
 
     def each_patch(tokens: list[Tensor]) -> Tensor:
         return copies_for_head(tokens[-1][:, prefix:].transpose(0, 1).flatten(0, 1), prefix + 1)

@@ -324,7 +324,8 @@ def beam_search(
         if not count:
             break
         state = state.reorder_beams(candidates.parents)
-        token, total = candidates.tokens, candidates.totals
+        token = candidates.tokens
+        total = candidates.totals
         if count < _SHRINK_THRESHOLD * len(active):
             kept = unfinished.nonzero()[:, 0]
             state, active = state.select_images(kept), active[kept]

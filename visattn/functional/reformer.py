@@ -58,12 +58,15 @@ def linformer_attention(
     count = keys.shape[-2]
     value_projection = key_projection if value_projection is None else value_projection
     _check_projections(count, key_projection, value_projection)
-    key_weights, value_weights, valid = key_projection[:, :count], value_projection[:, :count], None
+    key_weights = key_projection[:, :count]
+    value_weights = value_projection[:, :count]
+    valid = None
     if mask is not None:
         allowed = key_mask(mask, "linformer_attention").unsqueeze(-1)
         keys, values = keys.masked_fill(~allowed, 0.0), values.masked_fill(~allowed, 0.0)
         valid = ((key_weights != 0) & allowed.mT).any(-1).unsqueeze(-2)
-    projected_keys, projected_values = key_weights @ keys, value_weights @ values
+    projected_keys = key_weights @ keys
+    projected_values = value_weights @ values
     return dot_product_attention(
         queries,
         projected_keys,

@@ -271,7 +271,8 @@ def _window_axis(
     #     regions     1 1 1 | 2 2 2 |  3  3 0
     check_window(window, shift)
     if window >= size:
-        window, shift = size, 0
+        window = size
+        shift = 0
     padded = -(-size // window) * window
     positions = (torch.arange(padded, device=device) + shift) % padded
     regions = torch.div(positions - shift, window, rounding_mode="floor") + 1

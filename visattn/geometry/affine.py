@@ -94,7 +94,8 @@ class Geometry:
 
     def resized(self, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after resizing the input, with a separate scale for each axis."""
-        (height, width), (new_height, new_width) = self.input_size, size
+        height, width = self.input_size
+        new_height, new_width = size
         return self._after(width / new_width, 0.0, height / new_height, 0.0, size)
 
     def cropped(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
@@ -103,7 +104,8 @@ class Geometry:
         Raises:
             ValueError: If the window is not inside the input.
         """
-        (height, width), (y, x) = size, self.input_size
+        height, width = size
+        y, x = self.input_size
         if not (0 <= top <= top + height <= y and 0 <= left <= left + width <= x):
             raise ValueError(
                 f"the window {size} at ({top}, {left}) must lie inside {y} x {x} pixels"
@@ -118,7 +120,8 @@ class Geometry:
         Raises:
             ValueError: If the canvas does not contain the input.
         """
-        (y, x), (height, width) = self.input_size, size
+        y, x = self.input_size
+        height, width = size
         if not (0 <= top <= top + y <= height and 0 <= left <= left + x <= width):
             raise ValueError(f"a canvas {size} does not hold {y} x {x} pixels at ({top}, {left})")
         # The region stays: padding shows nothing of the image.
@@ -152,7 +155,8 @@ class Geometry:
         """
         self._check_has_no_placement()
         placed = placement.at_size(self.input_size)
-        (left, top, right, bottom), (height, width) = placed.extent, self.input_size
+        left, top, right, bottom = placed.extent
+        height, width = self.input_size
         # A ResNet at 224 x 224 has 7 x 7 cells, centered at 0.5, 32.5, ... 192.5: they reach from
         # -15.5 to 208.5, and not from 0 to 224. What is drawn over 0 to 224 is moved there first:
         #
@@ -181,7 +185,8 @@ class Geometry:
         if self.placement is None:
             return self
         placed = self.placement.at_size(self.input_size)
-        (left, top, right, bottom), (height, width) = placed.extent, self.input_size
+        left, top, right, bottom = placed.extent
+        height, width = self.input_size
         x = width / (right - left)
         y = height / (bottom - top)
         step: Matrix = ((x, 0.0, -left * x), (0.0, y, -top * y), (0.0, 0.0, 1.0))
@@ -337,7 +342,8 @@ class Geometry:
         """
         try:
             a, b, c = ((float(x), float(y), float(z)) for x, y, z in plain["matrix"])
-            (y, x), (height, width) = plain["input_size"], plain["image_size"]
+            y, x = plain["input_size"]
+            height, width = plain["image_size"]
             left, top, right, bottom = map(float, plain["region"])
             placement = plain.get("placement")
             return cls(
@@ -381,7 +387,8 @@ def _transform_box(matrix: Matrix, box: Box) -> Box:
 
 def _intersection(box: Box, other: Box) -> Box:
     """Return the intersection of two boxes; if empty, an empty box at the edge of `other`."""
-    (x0, y0, x1, y1), (left, top, right, bottom) = box, other
+    x0, y0, x1, y1 = box
+    left, top, right, bottom = other
     return (
         min(max(x0, left), right),
         min(max(y0, top), bottom),

@@ -75,7 +75,8 @@ class GridPlacement:
             step: From one cell to the next, (y, x).
             visible: The part of the input that any cell looks at; None for all of it.
         """
-        (height, width), whole = input_size, (0.0, 0.0, float(input_size[1]), float(input_size[0]))
+        height, width = input_size
+        whole = (0.0, 0.0, float(input_size[1]), float(input_size[0]))
         visible_left, visible_top, visible_right, visible_bottom = (
             whole if visible is None else visible
         )
@@ -113,7 +114,8 @@ class GridPlacement:
     def shift(self, grid: tuple[int, int]) -> tuple[float, float]:
         """Return how far the middle of the map lies from that of the input, in cells, (y, x)."""
         left, top, right, bottom = self.extent
-        (height, width), (dy, dx) = self.input_size, self.step(grid)
+        height, width = self.input_size
+        dy, dx = self.step(grid)
         return (top + bottom - height) / 2 / dy, (left + right - width) / 2 / dx
 
     def moved_to(
@@ -134,7 +136,8 @@ class GridPlacement:
         ]
         left, top, right, bottom = self.extent
         extent = (left + moves[1], top + moves[0], right + moves[1], bottom + moves[0])
-        covered, (height, width) = self.covered, self.input_size
+        covered = self.covered
+        height, width = self.input_size
         if covered is not None:
             covered = (
                 max(covered[0] + moves[1], 0.0), max(covered[1] + moves[0], 0.0),
@@ -210,7 +213,8 @@ class GridPlacement:
             True
         """
         try:
-            covered, (height, width) = plain.get("covered"), plain["input_size"]
+            covered = plain.get("covered")
+            height, width = plain["input_size"]
             spread_y, spread_x = map(float, plain.get("spread", (0.0, 0.0)))
             evidence: Evidence = "gradient" if plain.get("evidence") == "gradient" else "arithmetic"
             return cls(

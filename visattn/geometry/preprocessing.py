@@ -65,7 +65,8 @@ def crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry
         >>> crop_or_pad(Geometry.identity((5, 7)), -1, 2, (7, 3)).region
         (2.0, 0.0, 5.0, 5.0)
     """
-    (y, x), (height, width) = geometry.input_size, size
+    y, x = geometry.input_size
+    height, width = size
     above = max(-top, 0)
     before = max(-left, 0)
     canvas = (y + above + max(top + height - y, 0), x + before + max(left + width - x, 0))
@@ -98,7 +99,8 @@ def _resize(geometry: Geometry, size: Sides | None, max_size: int | None = None)
 
 
 def _center_crop(geometry: Geometry, size: Sides) -> Geometry:
-    (y, x), (height, width) = geometry.input_size, _pair(size)
+    y, x = geometry.input_size
+    height, width = _pair(size)
     return crop_or_pad(geometry, _crop_offset(y, height), _crop_offset(x, width), (height, width))
 
 
@@ -122,7 +124,8 @@ def _padding_widths(padding: Sides) -> tuple[int, int, int, int]:
 
 
 def _trim_border(step: Any, geometry: Geometry) -> Geometry:
-    (y, x), border = geometry.input_size, step.border_size
+    y, x = geometry.input_size
+    border = step.border_size
     return geometry.cropped(border, border, (y - 2 * border, x - 2 * border))
 
 
@@ -158,7 +161,8 @@ def _random_crop(step: Any, geometry: Geometry, params: Any) -> Geometry:
     if isinstance(params, dict):
         left, top = params["padding"][:2]
         return crop_or_pad(geometry, params["top"] - top, params["left"] - left, _pair(step.size))
-    (y, x), (height, width) = geometry.input_size, _pair(step.size)
+    y, x = geometry.input_size
+    height, width = _pair(step.size)
     left, top, right, bottom = _padding_widths(step.padding or 0)
     if step.pad_if_needed:
         # torchvision pads both sides by all that is missing, so twice what is needed.

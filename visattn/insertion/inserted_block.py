@@ -192,12 +192,11 @@ def attention_hook(host: nn.Module, _: Any, output: Tensor | Proxy) -> Tensor | 
 
 def named_modules(model: nn.Module, *, include_inserted: bool = True) -> dict[str, nn.Module]:
     """Return the modules of a model by name, with or without inserted blocks."""
-    inserted = [module for module in model.modules() if isinstance(module, InsertedBlock)]
-    hidden = (
-        set[int]()
-        if include_inserted
-        else {id(part) for inserted in inserted for part in inserted.modules()}
-    )
+    hidden = set[int]()
+    if not include_inserted:
+        for module in model.modules():
+            if isinstance(module, InsertedBlock):
+                hidden.update(map(id, module.modules()))
     named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
     return {name: module for name, module in named if id(module) not in hidden}
 

@@ -91,8 +91,8 @@ def unfreeze(model: nn.Module) -> None:
     for module in model.modules():
         for name in vars(module).pop(_FROZEN, ()):
             module.get_parameter(name).requires_grad_()
-        for kind in ("_forward_pre_hooks", "_forward_hooks"):
-            hooks = cast("dict[int, object]", vars(module)[kind])
+        for attribute in ("_forward_pre_hooks", "_forward_hooks"):
+            hooks = cast("dict[int, object]", vars(module)[attribute])
             for key in [key for key, hook in hooks.items() if hook in _HOOKS]:
                 del hooks[key]
 
@@ -178,23 +178,16 @@ def _trained_names(
     return (
         name
         for name in names
-        if any(_is_inside(name, prefix) for prefix in prefixes)
+        if any(f"{name}.".startswith(f"{prefix}." if prefix else "") for prefix in prefixes)
         or any(_matches(name, pattern) for pattern in trainable)
     )
 
 
-def _is_inside(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}." if prefix else "")
-
-
 def _matches(name: str, pattern: str) -> bool:
-    parents = _parents(name)
-    return any(fnmatchcase(parent, pattern) for parent in parents)
-
-
-def _parents(name: str) -> Iterator[str]:
+    """Return whether a name, or that of a module around it, has a pattern."""
     parts = name.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    parents = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return any(fnmatchcase(parent, pattern) for parent in parents)
 
 
 def _own_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -330,7 +323,8 @@ def _changes_features(block: nn.Module, site: Site, source: SignalSource | None)
     training = block.training
     with torch.no_grad():
         if source is not None and accepts_signal(block):
-            width, grid = source.channels, source.grid
+            width = source.channels
+            grid = source.grid
             y = block.eval()(x, torch.randn(1, width, *grid, generator=random))
         else:
             y = block.eval()(x)
@@ -370,12 +364,10 @@ class Insertion:
         """Return a summary line and one line per site."""
         names = " + ".join(self.blocks)
         head = f"{names} at {len(self.sites)} sites: {self.num_parameters:,} parameters"
-        head += (
-            f", {self.num_identity_scales} of which are identity scales"
-            if self.num_identity_scales
-            else ""
-        )
-        head += f"; {self.num_skipped} additions skipped" if self.num_skipped else ""
+        if self.num_identity_scales:
+            head += f", {self.num_identity_scales} of which are identity scales"
+        if self.num_skipped:
+            head += f"; {self.num_skipped} additions skipped"
         return "\n".join([head, *(f"  {site}" for site in self.sites), *self.notes])
 
 

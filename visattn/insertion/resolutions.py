@@ -31,9 +31,7 @@ def channels_last_after(
         return name in _CHANNELS_LAST
     if name == "permute":
         axes = cast("tuple[int, ...]", args[1] if isinstance(args[1], (tuple, list)) else args[1:])
-        return (
-            True if tuple(axes) == (0, 2, 3, 1) else False if tuple(axes) == (0, 3, 1, 2) else None
-        )
+        return {(0, 2, 3, 1): True, (0, 3, 1, 2): False}.get(tuple(axes))
     return None if name in _LAYOUT_CHANGES else channels_last
 
 
@@ -51,7 +49,11 @@ def infer_channels_last(shape: tuple[int, ...], image: Grid | None) -> bool | No
     """
     if image is None:
         return False
-    first, last = (_aspect_ratio_error(grid, image) for grid in (shape[2:], shape[1:3]))
+    # How much the logarithm of the aspect ratio changes, in either layout.
+    first, last = (
+        abs(math.log(grid[0] / grid[1]) - math.log(image[0] / image[1]))
+        for grid in (shape[2:], shape[1:3])
+    )
     return None if math.isclose(first, last, abs_tol=1e-9) else last < first
 
 
@@ -65,17 +67,11 @@ def spatial_size(shape: tuple[int, ...], *, channels_last: bool | None) -> Grid:
     return (shape[1], shape[2]) if channels_last else (shape[2], shape[3])
 
 
-def _aspect_ratio_error(grid: tuple[int, ...], image: Grid) -> float:
-    """Return the absolute difference of the logarithmic aspect ratios."""
-    return abs(math.log(grid[0] / grid[1]) - math.log(image[0] / image[1]))
-
-
 @dataclass(frozen=True)
 class FeatureMap:
     """Metadata of a tensor that enters a module or function.
 
     Args:
-        shape: Shape of the tensor.
         grid: Height and width of a 4-D tensor.
         hosts: Modules that returned the tensor, activations ignored, outermost last.
         direct: Whether they returned it directly, without a function in between.

@@ -30,13 +30,9 @@ class Site:
     """Module after which a block is inserted.
 
     Args:
-        name: Name of the module.
-        channels: Channels of its output.
         grid: Height and width of its output.
-        channels_last: Whether its output is channels-last.
         stage: Number of its stage, from 1; None before the first.
         num_calls: Number of calls per forward pass.
-        device: Device of its output.
         part: `encoder`, `bottleneck` or `decoder` in a model that upsamples features again.
     """
 
@@ -208,9 +204,11 @@ def select_sites(
         names = [
             name for name in names if stage_number(name, trace, all_stages) in {None, *selected}
         ]
-    sites, skipped = _make_sites(
-        names, modules, trace, all_stages, selected_by_pattern=_is_pattern(position)
+    # Whether it may match modules that the user does not list.
+    is_pattern = callable(position) or (
+        isinstance(position, str) and any(sign in position for sign in "*?[")
     )
+    sites, skipped = _make_sites(names, modules, trace, all_stages, selected_by_pattern=is_pattern)
     sites_in_stages = [site for site in sites if selected is None or site.stage in selected]
     if not sites_in_stages:
         where = f" in stages {sorted(selected)}" if selected else ""
@@ -245,11 +243,6 @@ def _make_sites(
         except NotAFeatureMapError as error:
             skipped[name] = str(error).partition(": ")[2].partition(", but ")[0]
     return sites, skipped
-
-
-def _is_pattern(at: Position) -> bool:
-    """Return whether a position may match modules that the user does not list."""
-    return (isinstance(at, str) and any(sign in at for sign in "*?[")) or callable(at)
 
 
 def _format_skipped(skipped: dict[str, str]) -> str:

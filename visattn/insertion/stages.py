@@ -121,8 +121,10 @@ def _resolution_levels(
     for number in range(len(steps) + 1):
         step = steps[number] if number < len(steps) else None
         part: Part = ""
-        if turn is not None:
-            part = "encoder" if number < turn else "bottleneck" if number == turn else "decoder"
+        if turn is not None and number == turn:
+            part = "bottleneck"
+        elif turn is not None:
+            part = "encoder" if number < turn else "decoder"
         end = _outermost(step.hosts, wrappers) if step else None
         if step and end and has_custom_loop(modules[end]):  # no block can be inserted after it
             end = _outermost(step.inner, wrappers)

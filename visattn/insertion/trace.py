@@ -29,10 +29,7 @@ class ModuleOutput:
 
     Args:
         type_name: `Tensor`, or the name of another type.
-        shape: Shape of the tensor.
         channels_last: Whether features are channels-last; None if unknown.
-        is_floating_point: Whether the dtype is floating point.
-        device: Device of the tensor.
         order: End of the call in the order of all operations and calls of the run.
         source: Modules that returned the input features, outermost last.
     """

@@ -122,7 +122,8 @@ def measured_placement(
     Returns:
         The placement; None if neither tells where the cells lie.
     """
-    grid, size = layer.grid, explained.info.input_size
+    grid = layer.grid
+    size = explained.info.input_size
     if traced is not None:
         apart = [gap / step for gap, step in zip(traced.spread, traced.step(grid), strict=True)]
         if max(apart) <= _NEGLIGIBLE_SPREAD:

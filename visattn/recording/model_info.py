@@ -93,8 +93,10 @@ class ReadRows:
             return "mixture" if self.cells else "mean"
         if self.patches or read - {"class", "distillation"} or "class" not in read:
             return "mixture"
+        if read == {"class"}:
+            return "class"
         alike = len({share for share in self.prefix if share}) == 1
-        return "class" if read == {"class"} else "distilled" if alike else "mixture"
+        return "distilled" if alike else "mixture"
 
     def same_cells(self, other: "ReadRows") -> bool:
         """Whether both read the same patches."""

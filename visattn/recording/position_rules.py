@@ -213,6 +213,11 @@ def _averaged(line: Line, axes: Sequence[int]) -> Line:
     return line
 
 
+def _mixed(line: Line, axis: int, size: int) -> Line | None:
+    """Return the centers of sums over an axis, as of channels, in place of which others come."""
+    return _averaged(line, [axis]).with_axis(axis, still(size))
+
+
 def _sliced(line: Line, axis: int, first: int, stride: int, size: int) -> Line | None:
     """Return the centers of some positions along an axis."""
     parts = line.axes[axis]
@@ -260,14 +265,14 @@ def _concatenated(lines: Sequence[Line | None], sizes: Sequence[int], axis: int)
     tail = sum(sizes[index + 1 :])
     parts = line.axes[axis]
     if isinstance(part := parts[0], Tokens):
-        runs, lead, tail = part.runs, part.lead + lead, part.tail + tail
+        runs = part.runs
+        lead += part.lead
+        tail += part.tail
     else:
         runs = tuple(run for run in parts if isinstance(run, Run))
-    return (
-        None
-        if len(parts) > 1 and len(runs) != len(parts)
-        else line.with_axis(axis, _with_tokens(lead, runs, tail))
-    )
+    if len(parts) > 1 and len(runs) != len(parts):
+        return None
+    return line.with_axis(axis, _with_tokens(lead, runs, tail))
 
 
 # ---------------------------------------------------------------- rules for operations of ATen
@@ -289,15 +294,27 @@ class Operation:
     outputs: Sequence[Tensor]
 
 
+Rule = Callable[[Operation], Sequence[Line | None]]
+"""From an operation to the centers of its outputs."""
+
+
 def pair(value: Any, count: int) -> list[Any]:
     """Return an option for each of some axes, as torch takes it for all in one number."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return values * count if len(values) == 1 else values
 
 
-def pass_on(op: Operation) -> list[Line | None]:
-    """Give the first output the centers of the first input."""
-    return [op.line_of(op.args[0]), *[None] * (len(op.outputs) - 1)]
+def _of_first(rule: Callable[[Line, Operation], Line | None]) -> Rule:
+    """Return the rule that gives the first output centers by those of the first input."""
+
+    def apply(op: Operation) -> list[Line | None]:
+        line = op.line_of(op.args[0])
+        return [line and rule(line, op), *[None] * (len(op.outputs) - 1)]
+
+    return apply
+
+
+pass_on = _of_first(lambda line, _: line)
 
 
 def pointwise(op: Operation) -> list[Line | None]:
@@ -307,32 +324,29 @@ def pointwise(op: Operation) -> list[Line | None]:
     return [_merged([broadcast(line, shape) for line in lines if line])] * len(op.outputs)
 
 
-def _convolution(op: Operation) -> list[Line | None]:
+@_of_first
+def _convolution(line: Line, op: Operation) -> Line | None:
     image, weight, _, strides, paddings, dilations, transposed = op.args[:7]
-    # A bias has no place, so that `line` is that of the image; weights never have one.
-    line = op.line_of(image)
     count = weight.ndim - 2
-    if line is None:
-        return [None]
     options = zip(
         weight.shape[2:], *(pair(option, count) for option in (strides, paddings, dilations)),
         strict=True,
     )  # fmt: skip
     channel = image.ndim - count - 1
-    line = _averaged(line, [channel]).with_axis(channel, still(op.outputs[0].shape[channel]))
+    moved = _mixed(line, channel, op.outputs[0].shape[channel])
     for axis, (kernel, stride, padding, dilation) in enumerate(options, channel + 1):
         size = op.outputs[0].shape[axis]
         extent = (kernel - 1) * dilation + 1
         if transposed:  # output i is input (i + padding - (extent - 1) / 2) / stride
             first = (padding - (extent - 1) / 2) / stride
-            line = line and _resampled(line, axis, size, 1 / stride, first)
+            moved = moved and _resampled(moved, axis, size, 1 / stride, first)
         else:
-            line = line and slid(line, axis, size, kernel=extent, stride=stride, before=padding)
-    return [line]
+            moved = moved and slid(moved, axis, size, kernel=extent, stride=stride, before=padding)
+    return moved
 
 
-def _pooling(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _pooling(line: Line | None, op: Operation) -> Line | None:
     kernels = op.args[1]
     count = len(kernels)
     strides = pair(op.args[2], count) if len(op.args) > 2 and op.args[2] else kernels
@@ -344,21 +358,21 @@ def _pooling(op: Operation) -> list[Line | None]:
         size = op.outputs[0].shape[axis]
         extent = (kernel - 1) * dilation + 1
         line = line and slid(line, axis, size, kernel=extent, stride=stride, before=padding)
-    return [line, *[None] * (len(op.outputs) - 1)]
+    return line
 
 
-def _adaptive_pooling(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _adaptive_pooling(line: Line | None, op: Operation) -> Line | None:
     for axis in range(op.args[0].ndim - len(op.args[1]), op.args[0].ndim):
         size = op.outputs[0].shape[axis]
         # From 7 to 3 the windows are 0-2, 2-4, 4-6; in general unequal, on average evenly spaced.
         ratio = op.args[0].shape[axis] / size
         line = line and _resampled(line, axis, size, ratio, (ratio - 1) / 2)
-    return [line, *[None] * (len(op.outputs) - 1)]
+    return line
 
 
-def _interpolation(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _interpolation(line: Line | None, op: Operation) -> Line | None:
     aligned = op.kwargs.get("align_corners", op.args[2] if len(op.args) > 2 else None)
     for axis in range(2, op.args[0].ndim):
         count = op.args[0].shape[axis]
@@ -370,78 +384,58 @@ def _interpolation(op: Operation) -> list[Line | None]:
             ratio = (count - 1) / (size - 1)
             first = 0.0
         line = line and _resampled(line, axis, size, ratio, first)
-    return [line]
+    return line
 
 
-def _pixel_shuffle(op: Operation) -> list[Line | None]:
+@_of_first
+def _pixel_shuffle(line: Line, op: Operation) -> Line | None:
     """Give the cells that one cell is unfolded into its own center, on average."""
-    line = op.line_of(op.args[0])
     channel = op.args[0].ndim - 3
-    line = line and _averaged(line, [channel])
-    line = line and line.with_axis(channel, still(op.outputs[0].shape[channel]))
+    moved = _mixed(line, channel, op.outputs[0].shape[channel])
     for axis in (channel + 1, channel + 2):
         ratio = op.args[0].shape[axis] / op.outputs[0].shape[axis]
-        line = line and _resampled(line, axis, op.outputs[0].shape[axis], ratio, (ratio - 1) / 2)
-    return [line]
+        moved = moved and _resampled(moved, axis, op.outputs[0].shape[axis], ratio, (ratio - 1) / 2)
+    return moved
 
 
-def _padding(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _padding(line: Line | None, op: Operation) -> Line | None:
     for index, before in enumerate(op.args[1][::2]):
         axis = op.args[0].ndim - 1 - index
-        line = line and slid(
-            line, axis, op.outputs[0].shape[axis], kernel=1, stride=1, before=before
-        )
-    return [line]
+        size = op.outputs[0].shape[axis]
+        line = line and slid(line, axis, size, kernel=1, stride=1, before=before)
+    return line
 
 
-def _reshape(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
-    return [line and _reshaped(line, op.outputs[0].shape)]
-
-
-def _permute(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
-    return [line and replace(line, axes=tuple(line.axes[axis] for axis in op.args[1]))]
-
-
-def _transpose(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _transpose(line: Line, op: Operation) -> Line | None:
     first, second = op.args[1:3] if len(op.args) > 1 else (0, -1)
-    if line is None:
-        return [None]
     axes = list(line.axes)
     axes[first], axes[second] = axes[second], axes[first]
-    return [replace(line, axes=tuple(axes))]
+    return replace(line, axes=tuple(axes))
 
 
-def _expand(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
-    return [line and broadcast(line, op.outputs[0].shape)]
-
-
-def _repeat(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _repeat(line: Line, op: Operation) -> Line | None:
     shape = op.outputs[0].shape
-    if line is None:
-        return [None]
     axes = ((),) * (len(shape) - len(line.axes)) + line.axes
     sizes = (1,) * (len(shape) - op.args[0].ndim) + tuple(op.args[0].shape)
     # Repeated positions would lie at one place twice: no line says that.
     repeated = [new != old for new, old in zip(shape, sizes, strict=True)]
     if any(moves(axis) and more for axis, more in zip(axes, repeated, strict=True)):
-        return [None]
+        return None
     kept = (still(n) if more else axis for axis, more, n in zip(axes, repeated, shape, strict=True))
-    return [replace(line, axes=tuple(kept))]
+    return replace(line, axes=tuple(kept))
 
 
-def _slice(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
-    axis, first, _, stride = (*op.args[1:], *(0, 0, None, 1)[len(op.args) - 1 :])
+@_of_first
+def _slice(line: Line, op: Operation) -> Line | None:
+    options: list[Any] = [*op.args[1:], *(0, 0, None, 1)[len(op.args) - 1 :]]
+    axis, first, _, stride = options
     stride = 1 if stride is None else stride
-    axis, count = axis % op.args[0].ndim, op.args[0].shape[axis]
+    count = op.args[0].shape[axis]
     first = min(max(first + count if first and first < 0 else first or 0, 0), count)
-    return [line and _sliced(line, axis, first, stride, op.outputs[0].shape[axis])]
+    return _sliced(line, axis % op.args[0].ndim, first, stride, op.outputs[0].shape[axis])
 
 
 def _selected(line: Line | None, axis: int, index: int) -> Line | None:
@@ -449,9 +443,10 @@ def _selected(line: Line | None, axis: int, index: int) -> Line | None:
     return line and replace(line, axes=(*line.axes[:axis], *line.axes[axis + 1 :]))
 
 
-def _select(op: Operation) -> list[Line | None]:
+@_of_first
+def _select(line: Line, op: Operation) -> Line | None:
     axis = op.args[1] % op.args[0].ndim
-    return [_selected(op.line_of(op.args[0]), axis, op.args[2] % op.args[0].shape[axis])]
+    return _selected(line, axis, op.args[2] % op.args[0].shape[axis])
 
 
 def _unbind(op: Operation) -> list[Line | None]:
@@ -507,12 +502,10 @@ def _product(left: Line | None, right: Line | None, size: tuple[int, int]) -> Li
     In attention the rows are the queries. A product that only sums over positions has none.
     """
     if left is not None:
-        rows = _averaged(left, [len(left.axes) - 1]).with_axis(len(left.axes) - 1, still(size[1]))
-        if rows.moves:
+        rows = _mixed(left, len(left.axes) - 1, size[1])
+        if rows and rows.moves:
             return rows
-    if right is None:
-        return None
-    return _averaged(right, [len(right.axes) - 2]).with_axis(len(right.axes) - 2, still(size[0]))
+    return right and _mixed(right, len(right.axes) - 2, size[0])
 
 
 def _matrices(op: Operation) -> list[Line | None]:
@@ -521,12 +514,8 @@ def _matrices(op: Operation) -> list[Line | None]:
     return [_product(op.line_of(left), op.line_of(right), size)]
 
 
-def _linear(op: Operation) -> list[Line | None]:
-    return [_product(op.line_of(op.args[0]), None, (0, op.outputs[0].shape[-1]))]
-
-
-def _roll(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _roll(line: Line | None, op: Operation) -> Line | None:
     dims = op.args[2] if len(op.args) > 2 else ()
     for shift, dim in zip(op.args[1], dims, strict=False):
         runs = list(steps(line.axes[dim % op.args[0].ndim])) if line else []
@@ -536,33 +525,33 @@ def _roll(op: Operation) -> list[Line | None]:
             line = (
                 replace(line, rolled=line.rolled + shift * runs[0].step) if len(runs) == 1 else None
             )
-    return [line if dims else None]
+    return line if dims else None
 
 
-def _flip(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _flip(line: Line | None, op: Operation) -> Line | None:
     for dim in op.args[1]:
         axis = dim % op.args[0].ndim
         size = op.args[0].shape[axis]
         line = line and _resampled(line, axis, size, -1, size - 1)
-    return [line]
+    return line
 
 
-def _unfold(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
+@_of_first
+def _unfold(line: Line, op: Operation) -> Line | None:
     axis = op.args[1] % op.args[0].ndim
-    if line is None or len(line.axes[axis]) > 1:
-        return [None]
+    if len(line.axes[axis]) > 1:
+        return None
     [step] = [run.step for run in steps(line.axes[axis])] or [0.0]
     windows = joined([Run(op.outputs[0].shape[axis], step * op.args[3])])
     line = line.with_axis(axis, windows)
-    return [replace(line, axes=(*line.axes, joined([Run(op.args[2], step)])))]
+    return replace(line, axes=(*line.axes, joined([Run(op.args[2], step)])))
 
 
-def _im2col(op: Operation) -> list[Line | None]:
-    line = op.line_of(op.args[0])
-    if line is None or op.args[0].ndim != 4:
-        return [None]
+@_of_first
+def _im2col(line: Line, op: Operation) -> Line | None:
+    if op.args[0].ndim != 4:
+        return None
     channels = still(op.args[0].shape[1])
     kept = list[Run | Tokens]()
     inside: list[Run | Tokens] = list(channels)
@@ -570,14 +559,14 @@ def _im2col(op: Operation) -> list[Line | None]:
         count = (op.args[0].shape[axis] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         runs = list(steps(line.axes[axis])) or [Run(1, 0.0)]
         if len(runs) > 1:
-            return [None]
+            return None
         line = replace(line, start=line.start - padding * runs[0].step)
         inside.append(Run(kernel, dilation * runs[0].step))
         kept.append(Run(count, stride * runs[0].step))
-    return [replace(line, axes=(line.axes[0], joined(inside), joined(kept)))]
+    return replace(line, axes=(line.axes[0], joined(inside), joined(kept)))
 
 
-RULES: dict[str, Callable[[Operation], Sequence[Line | None]]] = {
+RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
     **dict.fromkeys(
         ("max_pool2d_with_indices", "max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d",
@@ -603,11 +592,13 @@ RULES: dict[str, Callable[[Operation], Sequence[Line | None]]] = {
     **dict.fromkeys(
         ("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "flatten",
          "unflatten"),
-        _reshape,
+        _of_first(lambda line, op: _reshaped(line, op.outputs[0].shape)),
     ),
-    "permute": _permute,
+    "permute": _of_first(
+        lambda line, op: replace(line, axes=tuple(line.axes[axis] for axis in op.args[1]))
+    ),
     **dict.fromkeys(("transpose", "t", "numpy_T", "mT"), _transpose),
-    "expand": _expand,
+    "expand": _of_first(lambda line, op: broadcast(line, op.outputs[0].shape)),
     "repeat": _repeat,
     "slice": _slice,
     "select": _select,
@@ -621,7 +612,7 @@ RULES: dict[str, Callable[[Operation], Sequence[Line | None]]] = {
         _reduction,
     ),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "matmul"), _matrices),
-    "linear": _linear,
+    "linear": _of_first(lambda line, op: _product(line, None, (0, op.outputs[0].shape[-1]))),
     "roll": _roll,
     "flip": _flip,
     "unfold": _unfold,

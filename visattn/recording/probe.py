@@ -253,7 +253,8 @@ class ModelProbe:
             query_split = self.grids.split(queries)
         if key_split is None or query_split is None:
             return _no_grid_error(keys if key_split is None else queries, self.prefix_tokens)
-        (key_prefix, key_grid), (prefix, grid) = key_split, query_split
+        key_prefix, key_grid = key_split
+        prefix, grid = query_split
         other_grid = None if key_grid == grid else key_grid
         layer = AttentionLayer(site, grid, heads, prefix, other_grid, single_query=single_query)
         return ObservedTokens(layer, key_prefix)

@@ -300,7 +300,8 @@ class _MapCollector:
 
     def add_third_party(self, recorded: RecordedWeights) -> None:
         """Add a map of intercepted attention among tokens."""
-        weights, grid = recorded.weights, recorded.grid
+        weights = recorded.weights
+        grid = recorded.grid
         values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
         info = replace(recorded.info, align=align_of(recorded.placement))
         attention_map = AttentionMap(
@@ -374,7 +375,8 @@ class TapGrids:
             return
         size = (images.shape[2], images.shape[3])
         channels = images.shape[1]
-        forward, key = None, ""
+        forward = None
+        key = ""
         if len(args) + len(kwargs) > 1:
             forward = with_images(model, args, kwargs, images.detach())
             shapes = [arg.shape[1:] for arg in args if isinstance(arg, Tensor)]

@@ -141,7 +141,8 @@ class ThirdPartyRecorder:
     def _record_rows(
         self, call: ModuleCall, layout: ObservedTokens, attention: AttentionCall
     ) -> None:
-        layer, request = layout.layer, self.request
+        layer = layout.layer
+        request = self.request
         if not self._has_expected_tokens(call, layout, attention):
             return
         heads = request.head_indices(attention.shape[1])
@@ -231,7 +232,8 @@ class ThirdPartyRecorder:
     def _probe(self, images: Tensor) -> ProbeResult:
         size = (images.shape[2], images.shape[3])
         channels = images.shape[1]
-        outer, model = self._outer_call, self.model
+        outer = self._outer_call
+        model = self.model
         is_classifier = isinstance(model, NormalizingClassifier)
         if outer is None or (outer[0].module is model and is_classifier):
             return probe_model(model, size, len(getattr(model, "mean", ())) or channels)

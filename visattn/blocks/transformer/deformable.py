@@ -38,7 +38,8 @@ def deformable_attention(
         Zhu et al. 2020, arXiv:2010.04159, equation 2, without its linear projections.
     """
     # Every second size of [b, n, h, p] from the second on: n and p.
-    (batch, heads, dim), (queries, points) = values.shape[:3], weights.shape[1::2]
+    batch, heads, dim = values.shape[:3]
+    queries, points = weights.shape[1::2]
     grid = 2 * locations.transpose(1, 2).flatten(0, 1) - 1
     sampled = grid_sample(
         at_least_float32(values.flatten(0, 1)), at_least_float32(grid), align_corners=False

@@ -136,7 +136,8 @@ class WindowAttention(nn.Module):
         self, windows: _Windows, layout: TokenLayout
     ) -> Float[Tensor, "b h w p p"] | None:
         """Pass the requested rows through the tap; return the weights by window."""
-        request, places = self.tap.request, windows.places
+        request = self.tap.request
+        places = windows.places
         heads = request.head_indices(self.num_heads)
         rows = request.query_indices(layout.roles, layout.num_tokens)
         weights = dot_product_attention_weights(
