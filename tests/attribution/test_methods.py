@@ -1,5 +1,7 @@
 """The method table: names, requirements, supported methods of models."""
 
+from dataclasses import replace
+
 import pytest
 from small_models import images, small_cnn, token_info
 
@@ -27,6 +29,10 @@ def test_unsupported_methods_have_a_reason() -> None:
     reason = METHODS["rollout"].supports(token_info((4, 6), (2, 3)))
     assert "several token grids (4 x 6, 2 x 3)" in reason
     assert METHODS["attention"].supports(small_cnn().info) == "it has no attention among tokens"
+    partial = replace(token_info((3, 5), (3, 5)), unsupported_layers=(("neck", "it drops tokens"),))
+    assert METHODS["rollout"].supports(partial) == (
+        "its layer neck is not supported: it drops tokens"
+    )
 
 
 def test_a_misspelled_method_gets_suggestions() -> None:

@@ -11,7 +11,7 @@ import torchvision
 import transformers
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.explained_model import analyze_model, describe_model
 from visattn.attribution.model_defaults import HALVES, IMAGENET, default_mean_std, model_defaults
 from visattn.pipelines import Explainer, explain
 
@@ -118,6 +118,13 @@ def test_several_inner_models_must_expect_the_same_colors() -> None:
     for before in (lambda x: x.flip(1), lambda x: x.mean(1, keepdim=True).expand(-1, 3, -1, -1)):
         with pytest.raises(ValueError, match=r"changes the colors of images before models\.0"):
             explain(Around(vit(), before=before), PHOTO, "gradcam", 1)
+
+
+def test_sizes_of_models_of_torchvision_are_known_inside_of_a_network() -> None:
+    models: Any = torchvision.models
+    inception = models.inception_v3(weights=None, init_weights=False, aux_logits=False)
+    assert describe_model(Around(inception)).info.input_size == (299, 299)
+    assert describe_model(Around(models.resnet18())).info.input_size == (224, 224)
 
 
 def test_what_is_assumed_is_said() -> None:

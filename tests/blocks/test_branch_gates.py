@@ -1,6 +1,5 @@
 """Branch weights and the weighted sum of branches."""
 
-import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
@@ -50,17 +49,3 @@ def test_one_hot_weights_select_their_branch(place: int) -> None:
     branches = numbers(3, 2, 5, 3, 7)
     weights = torch.eye(3, dtype=torch.float64)[place][None, :, None].expand(2, 3, 5)
     assert torch.equal(merge_branches(branches.unbind(0), weights), branches[place])
-
-
-def test_branch_without_weights_is_refused() -> None:
-    with pytest.raises(ValueError, match="got 3 branches and weights for 2"):
-        merge_branches(numbers(3, 2, 5, 3, 7).unbind(0), numbers(2, 2, 5))
-
-
-def test_gradients() -> None:
-    scores, branches = numbers(1, 4).requires_grad_(), numbers(2, 1, 2, 1, 3).requires_grad_()
-
-    def mixed(scores: Tensor, branches: Tensor) -> Tensor:
-        return merge_branches(branches.unbind(0), radix_softmax(scores, radix=2))
-
-    assert torch.autograd.gradcheck(mixed, (scores, branches))

@@ -1,4 +1,4 @@
-"""Properties of all channel and combined gates: invariances, precision, compilation."""
+"""Properties of all channel and combined gates beside those of the conformance suite."""
 
 import pytest
 import torch
@@ -50,48 +50,8 @@ def test_channel_gates_are_invariant_to_permuted_positions(kind: type[Block]) ->
 
 
 @pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_output_is_independent_of_gradients_and_memory_format(
-    kind: type[Block],
-) -> None:
+def test_output_is_the_same_without_gradients(kind: type[Block]) -> None:
     block, x = trained(kind), numbers(3, 16, 5, 7)
-    kept = x.clone()
     wanted = block(x.clone().requires_grad_()).detach()
     with torch.no_grad():
         assert torch.equal(block(x), wanted)
-        last = block(x.contiguous(memory_format=torch.channels_last))
-        alone = block(x[1:2])
-    assert torch.equal(x, kept)
-    torch.testing.assert_close(last, wanted, rtol=0, atol=2e-6)
-    torch.testing.assert_close(alone, wanted[1:2], rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_half_precision_is_accurate_to_its_resolution(kind: type[Block], half: torch.dtype) -> None:
-    block, x = trained(kind), numbers(2, 16, 33, 32).to(half)
-    with torch.no_grad():
-        wanted = trained(kind)(x.float())
-        got = block.to(half)(x)
-    assert got.dtype == half
-    digits = 16 * torch.finfo(half).eps
-    torch.testing.assert_close(got.float(), wanted, rtol=digits, atol=digits)
-
-
-@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_dtype_is_kept_under_autocast(kind: type[Block]) -> None:
-    block, x = trained(kind), numbers(2, 16, 5, 7)
-    for inputs in (x, x.bfloat16()):
-        with torch.autocast("cpu", torch.bfloat16):
-            got = block(inputs)
-        assert got.dtype == inputs.dtype
-        torch.testing.assert_close(got.float(), block(x), rtol=0.1, atol=0.1)
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("kind", CHANNEL + COMBINED)
-def test_compiles_and_trains_as_one_graph_of_any_size(kind: type[Block]) -> None:
-    block, twin = trained(kind).train(), trained(kind).train()
-    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
-    for size in ((5, 7), (11, 3)):
-        x = numbers(2, 16, *size)
-        torch.testing.assert_close(compiled(x), twin(x))

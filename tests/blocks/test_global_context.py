@@ -73,11 +73,3 @@ def test_records_the_weights_of_the_positions() -> None:
     assert rows.values.shape == (2, 1, 5, 7)
     torch.testing.assert_close(rows.values.sum((2, 3)), torch.ones(2, 1))
     torch.testing.assert_close(block(x), y, rtol=0, atol=0)
-
-
-def test_context_is_invariant_to_permuted_positions() -> None:
-    block, x = awake(16).double(), torch.randn(2, 16, 35, dtype=torch.float64)
-    order = torch.randperm(35)
-    moved = block(x[:, :, order].unflatten(2, (7, 5)))
-    wanted = block(x.unflatten(2, (5, 7))).flatten(2)[:, :, order].unflatten(2, (7, 5))
-    torch.testing.assert_close(moved, wanted, rtol=0, atol=1e-10)

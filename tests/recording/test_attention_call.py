@@ -45,8 +45,9 @@ def test_torchvision_keeps_its_fast_path_and_its_weights_are_recorded(grad: bool
 class Masked(nn.Module):
     """Multi-head attention over a grid with key padding and attention masks."""
 
-    def __init__(self, *, batch_first: bool) -> None:
+    def __init__(self, *, batch_first: bool, per_head: bool = False) -> None:
         super().__init__()
+        self.per_head = per_head
         self.stem = nn.Conv2d(3, 12, 4, 4)
         self.attend = nn.MultiheadAttention(12, 3, batch_first=batch_first, kdim=12, vdim=12)
         self.weights: list[Tensor] = []
@@ -56,7 +57,8 @@ class Masked(nn.Module):
         if not self.attend.batch_first:
             tokens = tokens.transpose(0, 1)
         hidden = torch.arange(15) % 7 == 3
-        mask = torch.rand(15, 15, generator=torch.Generator().manual_seed(1)) < 0.2
+        shape = (3 * len(x), 15, 15) if self.per_head else (15, 15)
+        mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.2
         mask &= ~torch.eye(15, dtype=torch.bool)
         output, weights = self.attend(
             tokens, tokens, tokens, key_padding_mask=hidden.expand(len(x), -1),
@@ -66,10 +68,10 @@ class Masked(nn.Module):
         return output.mean(1 if self.attend.batch_first else 0)
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_masks_of_multi_head_attention_are_applied(batch_first: bool) -> None:
+@pytest.mark.parametrize(("batch_first", "per_head"), [(False, False), (True, False), (True, True)])
+def test_masks_of_multi_head_attention_are_applied(batch_first: bool, per_head: bool) -> None:
     torch.manual_seed(3)
-    model = Masked(batch_first=batch_first).eval()
+    model = Masked(batch_first=batch_first, per_head=per_head).eval()
     analyze_model(model, (12, 20))
     model.weights.clear()
     with record(model) as recording:

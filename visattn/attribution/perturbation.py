@@ -522,10 +522,10 @@ def evaluate_target(
         return torch.stack([check_one_per_image(target(output), count) for output in outputs])
     batch = variants.flatten(0, 1)
     parts = batch.split(internal_batch_size or max(1, len(batch)))
-    scores = torch.cat([explained.scores(batch) for batch in parts])
+    scores = torch.cat([explained.scores(chunk) for chunk in parts])
     if score_type == "probabilities":
         scores = probabilities(at_least_float32(scores), explained.info.output)
-    return torch.stack([target(batch) for batch in scores.unflatten(0, variants.shape[:2])])
+    return torch.stack([target(rows) for rows in scores.unflatten(0, variants.shape[:2])])
 
 
 def _variant_outputs(

@@ -34,10 +34,7 @@ def eca_kernel_size(channels: int) -> int:
 def eca_gate(pooled: Float[Tensor, "b c"], weight: Float[Tensor, " k"]) -> Float[Tensor, "b c"]:
     """Return the ECA gate of each channel, in (0, 1): a 1D convolution over channels.
 
-    Channels are zero-padded.
-
-    Raises:
-        ValueError: If the kernel size is even.
+    Channels are zero-padded; the kernel size is odd.
 
     Example:
         >>> import torch
@@ -47,10 +44,7 @@ def eca_gate(pooled: Float[Tensor, "b c"], weight: Float[Tensor, " k"]) -> Float
     Source:
         Wang et al. 2020, arXiv:1910.03151, equation 9.
     """
-    kernel = weight.shape[0]
-    if kernel % 2 == 0:
-        raise ValueError(f"the kernel size must be odd, got {kernel}")
-    mixed = conv1d(pooled.unsqueeze(1), weight[None, None], padding=kernel // 2)
+    mixed = conv1d(pooled.unsqueeze(1), weight[None, None], padding=len(weight) // 2)
     return mixed.squeeze(1).sigmoid()
 
 

@@ -19,10 +19,7 @@ def simam_gate(x: Float[Tensor, "b c y x"], *, e_lambda: float = 1e-4) -> Float[
     float32 at least.
 
     Args:
-        e_lambda: Regularization λ added to the variance; larger values flatten the gate.
-
-    Raises:
-        ValueError: If `e_lambda` is not above 0.
+        e_lambda: Regularization λ above 0, added to the variance; larger values flatten the gate.
 
     Example:
         >>> import torch
@@ -33,8 +30,6 @@ def simam_gate(x: Float[Tensor, "b c y x"], *, e_lambda: float = 1e-4) -> Float[
         Yang et al. 2021, "SimAM: A Simple, Parameter-Free Attention Module for Convolutional Neural
         Networks", equations 5 and 6; the variance is unbiased, as in the authors' code.
     """
-    if not e_lambda > 0:
-        raise ValueError(f"e_lambda must be above 0, got {e_lambda}")
     exact = at_least_float32(x)
     centered = exact - channel_means(exact)[:, :, None, None]
     fresh = not can_write_inplace(centered)

@@ -175,7 +175,6 @@ def attention_supervision_loss(
     Args:
         weights: Attention over n locations, one row per word of the batch; rows sum to 1.
         targets: Target attention; rows of supervised words sum to 1. See `pack_targets`.
-        supervised: Words with a target.
 
     Example:
         >>> weights = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
@@ -224,7 +223,6 @@ def pack_targets(
     Args:
         rows: Caption of each target.
         steps: Word of each target; targets beyond the length of the caption are dropped.
-        targets: Target attention.
         lengths: Words per caption, in decreasing order; or the result of `pack_words`.
 
     Example:
@@ -319,7 +317,6 @@ def sample_categorical(
 
     Args:
         probabilities: Probabilities of words or places; rows need not sum to 1.
-        uniforms: A number in [0, 1) for each row.
 
     Example:
         >>> probabilities = torch.tensor([0.25, 0.0, 0.75]).expand(3, 3)

@@ -18,10 +18,6 @@ def channel_pool(
 ) -> Float[Tensor, "b 2 y x"]:
     """Return maximum and mean over channels, stacked.
 
-    Args:
-        x: Features.
-        order: Which comes first.
-
     Example:
         >>> channel_pool(torch.tensor([[[[1.0]], [[3.0]]]])).flatten()
         tensor([3., 2.])
@@ -40,7 +36,6 @@ def cbam_spatial_gate(
     """Return the spatial gate of CBAM, in (0, 1): a convolution of max and mean over channels.
 
     Args:
-        x: Features.
         weight: Convolution over the two pools; its size is odd.
         order: Which pool its first channel reads.
         norm: What the score passes before the sigmoid, as a batch normalization; nothing if None.
@@ -105,9 +100,6 @@ def merge_branches(
 ) -> Float[Tensor, "b c y x"]:
     """Return the sum of the branches, weighted per channel.
 
-    Raises:
-        ValueError: If there are not as many weights as branches.
-
     Example:
         >>> ones = torch.ones(1, 1, 1, 2)
         >>> merge_branches((ones, 3 * ones), torch.tensor([[[0.5], [0.5]]]))
@@ -116,11 +108,6 @@ def merge_branches(
     Source:
         Li et al. 2019, arXiv:1903.06586, equation 6.
     """
-    if len(branches) != weights.shape[1]:
-        raise ValueError(
-            f"each branch needs its weights, got {len(branches)} branches and weights "
-            f"for {weights.shape[1]}"
-        )
     shares = weights[..., None, None].unbind(1)
     total = branches[0] * shares[0]
     for branch, share in zip(branches[1:], shares[1:], strict=True):

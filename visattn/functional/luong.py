@@ -18,9 +18,7 @@ def monotonic_centers(
     """Return monotonic window centers: query t attends around key t.
 
     Args:
-        num_queries: Number of queries.
         start: Center of the first query; in a decoding loop, the step number.
-        device: Device of the result.
 
     Example:
         >>> monotonic_centers(3, start=5)
@@ -41,7 +39,6 @@ def predicted_centers(
     """Return predicted window centers: real numbers between 0 and the number of keys.
 
     Args:
-        query: Queries.
         weight: Weight W_p of the hidden layer.
         vector: Output vector v_p.
         lengths: Number of valid keys, one number for all or one per row of the batch.
@@ -63,10 +60,8 @@ def window_mask(
     """Return the mask in which a query attends to keys within `radius` of its center.
 
     Args:
-        centers: Window center of each query.
         keys: Number of keys, at positions 0, 1, 2 and so on; or the position of each key, such as
             its column in an image.
-        radius: Largest distance between center and key.
 
     Raises:
         ValueError: If the radius is below 1: a center between two keys might reach neither.
@@ -97,10 +92,7 @@ def local_alignment(
     With `monotonic_centers` this is local-m. A window past the last key gives zeros.
 
     Args:
-        scores: Attention scores.
-        centers: Window center of each query.
         radius: Keys to each side of the center.
-        mask: True = may attend; combined with the window.
         positions: Position of each key; 0, 1, 2 and so on if None.
 
     Raises:
@@ -133,11 +125,7 @@ def predictive_alignment(
     so they sum to less than 1.
 
     Args:
-        scores: Attention scores.
-        centers: Window center of each query.
         radius: Keys to each side of the center: two standard deviations.
-        mask: True = may attend; combined with the window.
-        positions: Position of each key; 0, 1, 2 and so on if None.
 
     Raises:
         ValueError: If the radius is below 1.

@@ -17,10 +17,6 @@ Device = torch.device | str | None
 def length_mask(lengths: Int[Tensor, "*b"], num_keys: int) -> Bool[Tensor, "*b 1 keys"]:
     """Return the mask in which all queries attend to the first `lengths` keys.
 
-    Args:
-        lengths: Number of valid keys; the others are padding.
-        num_keys: Number of keys with padding.
-
     Raises:
         ValueError: If the number of keys is negative.
 
@@ -56,11 +52,8 @@ def causal_mask(
     """Return a causal mask: no query attends to later keys.
 
     Args:
-        num_queries: Number of queries.
-        num_keys: Number of keys; as many as queries if None.
         alignment: `upper_left` aligns the first query with the first key, `lower_right` the last
             query with the last key, as with a cache of earlier keys.
-        device: Device of the mask.
 
     Raises:
         ValueError: If the alignment is unknown or a number is negative.
@@ -86,11 +79,8 @@ def band_mask(
     """Return a band mask: a query attends to its own position and nearby keys.
 
     Args:
-        num_queries: Number of queries.
-        num_keys: Number of keys; as many as queries if None.
         below: Keys before the position of the query.
         above: Keys after the position of the query.
-        device: Device of the mask.
 
     Raises:
         ValueError: If a number is negative.
@@ -180,10 +170,7 @@ def fixed_mask(
     Both heads of the paper are combined in one mask.
 
     Args:
-        length: Sequence length.
-        block_size: Positions per block.
         num_summaries: Number of last positions of a block to which later blocks attend.
-        device: Device of the mask.
 
     Raises:
         ValueError: If the block size is below 1 or smaller than the number of summaries.
@@ -214,10 +201,8 @@ def global_local_mask(
     """Return a sliding window with global tokens, which attend to all and are attended to by all.
 
     Args:
-        length: Sequence length.
         radius: Neighbors to each side to which a position attends.
         global_tokens: Positions of global tokens, such as a class token.
-        device: Device of the mask.
 
     Raises:
         ValueError: If a global token lies outside the sequence or a number is negative.

@@ -71,9 +71,6 @@ def resample_pos_embed(
     """Resample learned position embeddings to another grid size.
 
     Args:
-        pos_embed: Position embeddings of the cells, row by row.
-        old_grid: Height and width of the original grid.
-        new_grid: Height and width of the new grid.
         rule: `timm` is bicubic with antialiasing; `plain` is bicubic
             without antialiasing, as in Hugging Face's ViT; `dino` is `plain` with a tenth of a cell
             added to the new size, as in DINO and DINOv2 without registers.
@@ -148,7 +145,6 @@ def relative_position_scores(
     numbers.
 
     Args:
-        queries: Queries on their grid.
         rows: Embeddings of vertical offsets, upwards first; an odd number.
         columns: Embeddings of horizontal offsets, leftwards first; an odd number.
 

@@ -171,10 +171,7 @@ def lsh_buckets(
     The length of a vector does not matter.
 
     Args:
-        vectors: Vectors to hash.
         num_buckets: Number of buckets: 1 or an even number.
-        num_rounds: Number of random rotations.
-        seed: Seed of the rotations; the buckets are the same on every device.
 
     Raises:
         ValueError: If the number of buckets is neither 1 nor even, or there is no round.

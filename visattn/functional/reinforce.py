@@ -30,8 +30,6 @@ def gaussian_log_prob(
 
     Args:
         samples: Samples as drawn. A location that was clamped to the image has no density.
-        means: Means of the Gaussian.
-        std: Standard deviation.
 
     Example:
         >>> round(float(gaussian_log_prob(torch.zeros(2), torch.zeros(2), 1.0)), 4)
@@ -178,7 +176,6 @@ def value_baseline_loss(
 
     Args:
         values: Expected rewards, predicted from what was known before each action.
-        rewards: Observed rewards.
         counted: Actions that count; None for all. Without any the loss is 0.
 
     Example:

@@ -60,8 +60,6 @@ def affine_corners(
     outside.
 
     Args:
-        theta: Affine maps from output to input coordinates.
-        size: Height and width of the input, in pixels.
         align_corners: Whether -1 and 1 are the centers of the outermost pixels.
 
     Example:

@@ -319,9 +319,7 @@ def window_weights_to_dense(
     A row sums to less than 1 if padding of its window received weight.
 
     Args:
-        weights: Weights between the slots of each window.
         indices: Token of each slot, each token once; -1 for padding.
-        count: Number of tokens.
         rows: Tokens whose rows are returned; all if None.
 
     Example:
@@ -349,7 +347,6 @@ def dense_to_window_weights(
     """Return dense weights as weights inside windows: the inverse of `window_weights_to_dense`.
 
     Args:
-        dense: Weights over all tokens.
         weights: Weights inside windows, used for padding.
         indices: Token of each slot, each token once; -1 for padding.
 

@@ -282,12 +282,8 @@ class Geometry:
         corners = boxes.view(-1, 2, 2) * boxes.new_tensor(self.input_size[::-1])
         points = self.to_image(corners.reshape(-1, 2)).view(-1, 2, 2)
         top_left, bottom_right = boxes.new_tensor(self.region).view(2, 2)
-        return (
-            torch.cat([points.amin(1), points.amax(1)], 1)
-            .view(-1, 2, 2)
-            .clamp(top_left, bottom_right)
-            .flatten(1)
-        )
+        corners = torch.stack([points.amin(1), points.amax(1)], 1)
+        return corners.clamp(top_left, bottom_right).flatten(1)
 
     def to_stored(self) -> "Geometry":
         """Return the geometry relative to the stored pixels, before the EXIF orientation.

@@ -168,8 +168,6 @@ def read_rgb(
     Args:
         reduction: Maps height and width of a JPEG to 1, 2, 4 or 8, the factor by which its sides
             are reduced in decoding (DCT scaling), several times faster. None decodes all pixels.
-        max_bytes: Largest file size that is opened.
-        max_pixels: Largest image that is decoded, before the reduction.
 
     Raises:
         ImageError: If the image cannot be read, for any reason; the cause is chained.
@@ -242,7 +240,6 @@ class ImageHeader:
 
     Args:
         size: Height and width of the upright image.
-        orientation: EXIF orientation of the stored image, 1 to 8.
         mode: Kind of pixels, as Pillow names it: `RGB`, `L`, `P`.
     """
 

@@ -172,7 +172,6 @@ class ModelSummary:
 
     Args:
         rows: The model without attention first, then each site.
-        image_shape: Shape of one input, without the batch axis.
     """
 
     rows: tuple[SiteCost, ...]

@@ -31,7 +31,8 @@ def channels_last_after(
         return name in _CHANNELS_LAST
     if name == "permute":
         axes = cast("tuple[int, ...]", args[1] if isinstance(args[1], (tuple, list)) else args[1:])
-        return {(0, 2, 3, 1): True, (0, 3, 1, 2): False}.get(tuple(axes))
+        layouts: dict[tuple[int, ...], bool] = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
+        return layouts.get(tuple(axes))
     return None if name in _LAYOUT_CHANGES else channels_last
 
 
@@ -90,8 +91,6 @@ class ResolutionChange:
     """Change of the spatial size in a function or module.
 
     Args:
-        before: Height and width of the input features.
-        after: Height and width of the output features.
         hosts: Modules that returned the input features, outermost last; none for a function.
         direct: Whether there is no function between these modules and the change.
         module: Outermost module that contains only this change; None for a function.

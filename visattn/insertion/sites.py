@@ -165,7 +165,6 @@ class SiteSelection:
     """Selected sites.
 
     Args:
-        sites: Sites in the order of their first call.
         notes: Remarks: modules that matched a pattern but cannot hold a block, a function after the
             module at the end of a stage.
     """

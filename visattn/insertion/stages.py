@@ -22,8 +22,6 @@ class Stage:
         part: Part of a model that upsamples features again; empty for others.
         end: Module that returns its last features; None if a function does.
         direct: Whether no function, such as an activation, follows that module.
-        start: Order of the change that begins it, among all operations and calls of the run.
-        stop: Order of the change that ends it.
     """
 
     grid: Grid

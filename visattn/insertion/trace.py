@@ -72,7 +72,6 @@ class Addition:
     Args:
         branch: Module whose output is the deeper summand; None if there is none.
         within: Running modules, outermost first.
-        grid: Height and width of the sum.
         order: Position in the order of all operations and calls of the run.
     """
 
@@ -88,13 +87,9 @@ class Trace:
 
     Args:
         image_size: Height and width of the example, if it is an image.
-        outputs: Outputs of each module, call by call.
-        additions: Residual additions, in order.
         changes: Resolution changes on the main path, in order.
         pooled: For each size, the modules whose output was last pooled to 1 x 1 or flattened, and
             the order of that operation.
-        convolutions: Output size and order of each convolution.
-        last_weighted: Order of the last convolution or linear layer.
         output_modules: Modules that returned the output of the model, outermost last.
     """
 

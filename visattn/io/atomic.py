@@ -37,7 +37,6 @@ def atomic_replace(
     the old content or all of the new. The file gets the default permissions of the process.
 
     Args:
-        path: File to replace or create.
         needed_bytes: Expected size, if it is known, for the message of a full disk.
         suffix: Suffix of the temporary file, for writers that choose the format by it.
 

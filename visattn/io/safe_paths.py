@@ -115,9 +115,6 @@ class SafeDirectory:
 
     The directory itself may be a link and lie anywhere, since the user chose it.
 
-    Args:
-        folder: Directory; it need not exist yet.
-
     Example:
         >>> folder = SafeDirectory(getfixture("tmp_path"))
         >>> folder.path("train/a.jpg").relative_to(folder.folder).as_posix()

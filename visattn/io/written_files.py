@@ -131,7 +131,6 @@ def replace_files(folder: Path, key: str, *, overwrite: bool = False) -> Iterato
     Args:
         folder: Folder of the files; it must exist.
         key: Name of the set, such as that of its main file.
-        overwrite: Replace files that visattn did not write, too.
 
     Raises:
         FileExistsError: If a foreign file would be replaced; nothing is changed.

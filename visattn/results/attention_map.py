@@ -629,8 +629,6 @@ def heatmap_png(
     Args:
         values: Maps; NaN outside of the network's input, which becomes gray. Red and blue are
             swapped for negative values.
-        vmin: Magnitude at the lower end of the colormap.
-        vmax: Magnitude at the upper end.
         side: Longer side of a tile in pixels.
 
     Example:

@@ -20,11 +20,7 @@ class Thing:
 
     Args:
         kind: `pixel`, `region`, `box`, `query` or `token`.
-        point: x and y of a pixel of the original image.
-        index: Of a query or a token.
         part: Which number of a box: its `score` or a side.
-        box: Left, top, right, bottom in pixels of the original image.
-        grid: Rows and columns of a region.
         runs: Lengths of its runs of cells, outside and inside by turns, row by row.
 
     Example:

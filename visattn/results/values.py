@@ -144,8 +144,6 @@ def read_labels(
     """Return the labels that a model read, in order, up to the end of the sequence.
 
     Args:
-        probabilities: Class probabilities after each glimpse.
-        class_names: Names of the classes.
         glimpses_per_label: Number of glimpses after which each label is read; by default a single
             label is read after the last glimpse.
         end_class: Name of the class that ends a sequence, which is the last label then.
@@ -507,8 +505,6 @@ class RecordedLayer:
     Args:
         weights: Attention of each head, from each query to each place of the key grid.
         grid: Rows and columns of the queries on the grid.
-        prefix_queries: Kinds of the queries before those on the grid.
-        num_prefix_keys: Number of keys that lie nowhere on the image.
         placement: Where the keys lie on the network's input; None for from edge to edge.
         shares: Share of each query in what the scores read; equal for a single query.
     """

@@ -34,9 +34,6 @@ class TextAttention:
     """Attention of each generated word to the words before it, beside its share on the photo.
 
     Args:
-        words: The generated words, the rows.
-        keys: What they attend to, the columns.
-        weights: Attention of each word to each key.
         photo: Share of each word's attention that lies on the photo.
         other: Share on other keys, such as padding and line breaks of the photo.
         joint: Whether photo and text are keys of the same layers, so that each row of `weights`
@@ -135,8 +132,6 @@ class HeadOverview:
     """How each head of each layer reads the photo, as means over the words of a caption.
 
     Args:
-        sites: The layers that read the photo.
-        share: Share of the attention on the photo.
         entropy: Entropy of the map divided by that of a uniform one: 0 is one cell, 1 uniform.
         spread: Root of the mean squared distance of the attention from its center, divided by that
             of a uniform map: near 0 is one place, 1 the whole photo. Unlike the entropy it tells

@@ -1,7 +1,7 @@
 """Checks of behavior: shapes, dtypes, gradients, independence of the batch, determinism."""
 
 import copy
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from typing import cast
 
@@ -22,6 +22,7 @@ from visattn.testing.block_under_test import (
 )
 
 TOLERANCE = 1e-5
+_MODES = (("eval mode", False), ("training mode", True))
 
 
 def is_batch_independent(under_test: BlockUnderTest) -> CheckResult:
@@ -77,7 +78,7 @@ def preserves_input(under_test: BlockUnderTest) -> CheckResult:
         >>> preserves_input(BlockUnderTest("in place", lambda channels: nn.ReLU(inplace=True)))
         CheckResult(passed=False, details='eval mode, 100% of the input rows are overwritten')
     """
-    for mode, training in (("eval mode", False), ("training mode", True)):
+    for mode, training in _MODES:
         x = under_test.features()
         kept = x.clone()
         checked_forward(under_test.block().train(training), x, mode)
@@ -177,14 +178,9 @@ def _sensitivities(under_test: BlockUnderTest, channels: int, loudness: float) -
     for seed in range(_NUM_SEEDS):
         block = perturbed_block(under_test, channels=channels, seed=seed).double().eval()
         x = loudness * under_test.features(4, channels=channels, seed=seed).double()
-        step = (
-            PERTURBATION
-            * loudness
-            * under_test.features(4, channels=channels, seed=seed + 99).double()
-        )
-        measure: Callable[..., dict[str, Tensor]] = (
-            _tap_sensitivity if _find_taps(block) else _output_curvature
-        )
+        step = under_test.features(4, channels=channels, seed=seed + 99).double()
+        step = PERTURBATION * loudness * step
+        measure = _tap_sensitivity if _find_taps(block) else _output_curvature
         with error_context(f"C={channels}, float64"), torch.no_grad():
             for site, moved in measure(block, x, step).items():
                 results.setdefault(site, []).append(moved)
@@ -232,20 +228,17 @@ def _collect_taps(block: nn.Module, values: dict[str, Tensor]) -> Generator[None
             def keep(
                 _: nn.Module, output: tuple[Tensor], weights: Tensor, name: str = name
             ) -> None:
-                if not _is_single_channel_softmax(block, output[0]):
+                single = getattr(block, "channels", 0) == 1
+                if not (single and bool((output[0] == 1).all())):  # a softmax over one channel
                     values[f"the change at {name}"] = weights
 
             hooks.callback(tap.register_forward_hook(keep).remove)
         yield
 
 
-def _is_single_channel_softmax(block: nn.Module, weights: Tensor) -> bool:
-    return getattr(block, "channels", 0) == 1 and bool((weights == 1).all())
-
-
 def _find_taps(block: nn.Module) -> dict[str, Tap]:
-    parts = cast("Iterable[tuple[str, nn.Module]]", block.named_modules())
-    return {name: module for name, module in parts if isinstance(module, Tap)}
+    modules = cast("Iterable[tuple[str, nn.Module]]", block.named_modules())
+    return {name: module for name, module in modules if isinstance(module, Tap)}
 
 
 SIZES = ((32, 32), (20, 33), (7, 7), (5, 3), (1, 9), (1, 1))
@@ -259,7 +252,7 @@ def preserves_shape(under_test: BlockUnderTest) -> CheckResult:
         >>> preserves_shape(BlockUnderTest("batch norm", torch.nn.BatchNorm2d)).passed
         True
     """
-    for mode, training in (("eval mode", False), ("training mode", True)):
+    for mode, training in _MODES:
         block = under_test.block().train(training)
         for height, width in SIZES:
             x = under_test.features(3, size=(height, width))
@@ -276,12 +269,9 @@ def supports_channel_counts(under_test: BlockUnderTest) -> CheckResult:
     """
     for channels in under_test.widths:
         block = under_test.block(channels)
-        checked_forward(
-            block.eval(), under_test.features(channels=channels), f"C={channels}, eval mode"
-        )
-        checked_forward(
-            block.train(), under_test.features(channels=channels), f"C={channels}, training mode"
-        )
+        for mode, training in _MODES:
+            x = under_test.features(channels=channels)
+            checked_forward(block.train(training), x, f"C={channels}, {mode}")
     return passed(f"C = {', '.join(map(str, under_test.widths))}")
 
 
@@ -361,9 +351,8 @@ def supports_half_precision(under_test: BlockUnderTest) -> CheckResult:
             if off > bound:
                 return failed(f"{name}, {case}: off by {off:.2g} of the largest value")
             worst[name] = max(worst.get(name, 0.0), off)
-    return _check_autocast(
-        under_test, ", ".join(f"{name} {off:.1e}" for name, off in worst.items())
-    )
+    measured = ", ".join(f"{name} {off:.1e}" for name, off in worst.items())
+    return _check_autocast(under_test, measured)
 
 
 def _half_cases(
@@ -394,7 +383,7 @@ def is_numerically_stable(under_test: BlockUnderTest) -> CheckResult:
         >>> is_numerically_stable(BlockUnderTest("sigmoid", lambda channels: torch.nn.Sigmoid()))
         CheckResult(passed=True, details='x 1e-4 to 1e4')
     """
-    for mode, training in (("eval mode", False), ("training mode", True)):
+    for mode, training in _MODES:
         for scale in SCALES:
             case = f"x{scale:g}, {mode}"
             block = under_test.block().train(training)
@@ -452,7 +441,8 @@ def passes_gradcheck(under_test: BlockUnderTest) -> CheckResult:
         CheckResult(passed=True, details='matches finite differences')
     """
     block = perturbed_block(under_test).double().eval()
-    x = under_test.features(2, size=_gradcheck_size(under_test.size)).double().requires_grad_()
+    size = (3, 5) if under_test.size == (11, 13) else under_test.size  # smaller than the default
+    x = under_test.features(2, size=size).double().requires_grad_()
     with error_context("float64"):
         right = torch.autograd.gradcheck(
             block, (x,), eps=1e-5, atol=1e-4, fast_mode=True, raise_exception=False
@@ -460,8 +450,3 @@ def passes_gradcheck(under_test: BlockUnderTest) -> CheckResult:
     if not right:
         return failed("differs from finite differences in float64")
     return passed("matches finite differences")
-
-
-def _gradcheck_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Return a smaller size if the default size is used."""
-    return (3, 5) if size == (11, 13) else size
