@@ -61,33 +61,34 @@ def explained(model: nn.Module, method: str, target: Any) -> Any:
     return heatmap
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
-def test_autocast_changes_the_rounding_alone(name: str, dtype: torch.dtype) -> None:
+def test_autocast_changes_the_rounding_alone(name: str) -> None:
     create, target = MODELS[name]
-    # Two models, since what is known of one is kept: here it is found under autocast.
-    model, other = create(), create()
+    # Models of their own, since what is known of one is kept: here it is found under autocast.
+    models = {dtype: create() for dtype in DTYPES}
+    other = create()
     for method in METHODS:
-        with torch.autocast("cpu", dtype):
-            rounded = explained(model, method, target)
         plain = explained(other, method, target)
-        if isinstance(plain, str):
-            assert rounded == plain
-            continue
-        assert rounded.values.dtype == torch.float32
-        assert rounded.values.shape == plain.values.shape
-        for key in ("rows", "layer", "target", "class", "empty"):
-            assert rounded.metadata.get(key) == plain.metadata.get(key), (method, key)
-        both = torch.stack([plain.values.flatten(), rounded.values.flatten()]).double()
-        # Occlusion shows differences of scores, in which little but the rounding may be left.
-        if method != "occlusion" and (both.std(1) > 0).all():
-            assert torch.corrcoef(both)[0, 1] > 0.9, method
+        for dtype, model in models.items():
+            with torch.autocast("cpu", dtype):
+                rounded = explained(model, method, target)
+            if isinstance(plain, str):
+                assert rounded == plain
+                continue
+            assert rounded.values.dtype == torch.float32
+            assert rounded.values.shape == plain.values.shape
+            for key in ("rows", "layer", "target", "class", "empty"):
+                assert rounded.metadata.get(key) == plain.metadata.get(key), (method, key)
+            both = torch.stack([plain.values.flatten(), rounded.values.flatten()]).double()
+            # Occlusion shows differences of scores, in which little but the rounding may be left.
+            if method != "occlusion" and (both.std(1) > 0).all():
+                assert torch.corrcoef(both)[0, 1] > 0.9, (method, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_model_is_analyzed_without_autocast(dtype: torch.dtype) -> None:
-    for create in (cnn, vit, torchvision_vit):
-        expected = analyze_model(create()).info
+@pytest.mark.parametrize("create", [cnn, vit, torchvision_vit])
+def test_a_model_is_analyzed_without_autocast(create: Callable[[], nn.Module]) -> None:
+    expected = analyze_model(create()).info
+    for dtype in DTYPES:
         with torch.autocast("cpu", dtype):
             assert analyze_model(create()).info == expected
 

@@ -281,3 +281,12 @@ def test_where_no_gradient_can_be_measured_the_mean_of_the_branches_stays() -> N
     assert max(traced.spread) > 0
     layer = FeatureLayer("merge", "b c y x", (8, 12))
     assert measured_placement(explained, layer, traced) == traced
+
+
+def test_gated_linear_units_keep_centers_unless_they_fold_columns() -> None:
+    gated = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GLU(1))
+    traced = trace_grids(gated, gated, (2, 3, 12, 20))
+    assert traced.output("1", (6, 10)) == traced.output("0", (6, 10))
+    assert traced.output("1", (6, 10)) is not None
+    folded = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.GLU(3))
+    assert trace_grids(folded, folded, (2, 3, 12, 20)).output("1", (6, 5)) is None
