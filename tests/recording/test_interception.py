@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.recording.recorder import record
+from visattn.recording.word_rows import WordRows
 
 GRID = (3, 5)
 
@@ -156,3 +157,13 @@ def test_weights_that_do_not_reproduce_the_output_raise_an_error(
     with pytest.raises(ValueError, match="must equal its output"), record(model):
         model(X)
     assert nn.functional.scaled_dot_product_attention is fused
+
+
+def test_rows_of_words_keep_the_reasons_of_selected_layers_only() -> None:
+    net = nn.Sequential(model("gated"))
+    for site, expected in (("0", {"0": "the weights that it uses do not sum to 1"}), ("1", {})):
+        rows = WordRows(net, {site: 1}, keep=lambda _, weights: weights)
+        with rows.recording():
+            net(torch.randn(1, 3, 12, 20))
+        assert rows.unsupported == expected
+        assert rows.rows == {}
