@@ -48,7 +48,7 @@ def test_three_nodes_by_hand() -> None:
     attention = torch.tensor(rows, dtype=torch.float64)
     row = torch.tensor([1.0, 0.0, 0.0]).double()
     # upper layer, from token 0: 0.6, 0.15, 0.25; lower layer, into token 1: 0.15, 0.7, 0
-    result = max_flow([attention, attention], row, first=1)
+    result = max_flow([attention, attention], row)[1:]
     # token 2: min(.6, .25) + min(.15, 0) + min(.25, .95)
     assert result.tolist() == pytest.approx([0.15 + 0.15, 0.25 + 0.25], abs=1e-6)
 
@@ -71,7 +71,7 @@ def test_deep_networks_of_many_tokens_are_solved_at_once() -> None:
     layers = random_layers(101, 12, scale=0.5)
     row = torch.zeros(101).double()
     row[0] = 1
-    result = max_flow(layers, row, first=1)
+    result = max_flow(layers, row)[1:]
     entering = 0.5 + 0.5 * layers[0].sum(0)[1:]
     torch.testing.assert_close(result, entering.clamp(max=1), atol=1e-5, rtol=0)
 

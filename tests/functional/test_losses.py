@@ -15,13 +15,18 @@ from visattn.functional.captions import (
     caption_loss,
     doubly_stochastic_penalty,
     pack_targets,
-    packed_indices,
+    pack_words,
 )
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(
     lambda lengths: torch.tensor(sorted(lengths, reverse=True))
 )
 REDUCTIONS = pytest.mark.parametrize("reduction", ["paper", "arctic", "mean"])
+
+
+def packed_indices(lengths: Tensor) -> tuple[Tensor, Tensor]:
+    packing = pack_words(lengths)
+    return packing.rows, packing.steps
 
 
 def attention(lengths: Tensor, places: int) -> Tensor:

@@ -21,7 +21,6 @@ from visattn.functional.reinforce import (
     leave_one_out_advantages,
     reinforce_loss,
     rewards_to_go,
-    self_critical_advantages,
     update_moving_average,
     value_baseline_loss,
 )
@@ -347,20 +346,6 @@ def test_explained_variance_of_constant_rewards_is_nan() -> None:
 
 
 # ---- baselines, entropy and rewards-to-go on the same enumerable problem
-
-
-def greedy_reward() -> Tensor:
-    """Return the reward of the rollout that takes the most probable actions."""
-    first = int(FIRST.argmax())
-    return TABLE[first, SECOND[first].argmax()]
-
-
-def test_self_critical_baseline_keeps_the_exact_gradient() -> None:
-    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
-        advantages = self_critical_advantages(reward(taken)[None], greedy_reward()[None])
-        return reinforce_loss(log_probs, advantages[0].unsqueeze(1).expand(-1, 2))
-
-    torch.testing.assert_close(expected_gradient(loss, 2), exact_gradient(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -228,9 +228,8 @@ def max_flow(
     layers: Sequence[Float[Tensor, "n n"]],
     row: Float[Tensor, " n"],
     *,
-    first: int = 0,
     residual: float = 0.5,
-) -> Float[Tensor, " m"]:
+) -> Float[Tensor, " n"]:
     """Return the maximum flow from a combination of output tokens to each input token.
 
     Tokens of consecutive layers are the nodes of a network. The edges have the attention, mixed
@@ -241,11 +240,10 @@ def max_flow(
         layers: Attention weights of each layer, first layer first; rows sum to 1.
         row: Capacity from the source to each output token, at most 1 in total; (1, 0, 0, ...) is
             the first token.
-        first: First input token whose flow is returned; those before have none.
         residual: Weight of the identity in each layer, in [0, 1].
 
     Returns:
-        Flows of the input tokens from `first` on, in float64.
+        Flows in float64.
 
     Raises:
         ValueError: If there is no layer, the residual weight is not in [0, 1], or capacities are
@@ -274,7 +272,7 @@ def max_flow(
     capacities += residual * torch.eye(count, dtype=torch.float64)
     network = _network(capacities, row.detach().cpu().double())
     source = network.shape[0] - 1
-    flows = [csgraph.maximum_flow(network, source, sink) for sink in range(first, count)]
+    flows = [csgraph.maximum_flow(network, source, sink) for sink in range(count)]
     units = [int(flow.flow_value) for flow in flows]
     return torch.tensor(units, dtype=torch.float64, device=row.device) / _UNITS
 

@@ -200,12 +200,10 @@ def register_block(
         )
     if existing in BLOCKS:  # a built-in block, registered once more
         return block
-    aliases = (
-        tuple(alias for alias in info.aliases if _normalize(alias) not in names) if info else ()
-    )
-    new_info = (
-        replace(info, name=new_name, aliases=aliases) if info else default_info(cls, new_name)
-    )
+    new_info = default_info(cls, new_name)
+    if info:
+        aliases = tuple(alias for alias in info.aliases if _normalize(alias) not in names)
+        new_info = replace(info, name=new_name, aliases=aliases)
     _registered[existing or new_name] = _Entry(cls, new_info)
     return block
 
@@ -305,9 +303,8 @@ def check_block_class(block: object) -> type[nn.Module]:
     if not isinstance(block, type) or not issubclass(block, nn.Module):
         kind = type(block).__name__ if not isinstance(block, type) else "class"
         raise TypeError(f"{requirement}; got the {kind} {getattr(block, '__name__', block)!s:.60}")
-    if block.__module__.startswith(
-        "torch."
-    ):  # otherwise every such layer of a model would count as a block
+    # Otherwise every such layer of a model would count as a block.
+    if block.__module__.startswith("torch."):
         raise TypeError(f"{requirement}; {block.__name__} is a layer of torch itself")
     if inspect.isabstract(block) or block.forward is nn.Module.forward:
         raise TypeError(f"{requirement}; {block.__name__} defines no forward")

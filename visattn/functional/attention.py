@@ -27,23 +27,6 @@ def dot_scores(
     return query @ keys.mT
 
 
-def scaled_dot_scores(
-    query: Float[Tensor, "*b n d"], keys: Float[Tensor, "*#b m d"], *, scale: float | None = None
-) -> Float[Tensor, "*b n m"]:
-    """Return scaled dot products of queries and keys.
-
-    The default scale is 1 / sqrt(d).
-
-    Example:
-        >>> scaled_dot_scores(torch.ones(1, 4), torch.ones(2, 4))
-        tensor([[2., 2.]])
-
-    Source:
-        Vaswani et al. 2017, arXiv:1706.03762, equation 1.
-    """
-    return dot_scores(query * (query.shape[-1] ** -0.5 if scale is None else scale), keys)
-
-
 def general_scores(
     query: Float[Tensor, "*b n d"], keys: Float[Tensor, "*#b m e"], weight: Float[Tensor, "d e"]
 ) -> Float[Tensor, "*b n m"]:
@@ -187,34 +170,6 @@ def location_scores(
     return linear(query, weight[:keys])
 
 
-def content_scores(
-    query: Float[Tensor, "*b n d"],
-    keys: Float[Tensor, "*#b m d"],
-    sharpness: Float[Tensor, "*#b #n"] | float = 1.0,
-    *,
-    eps: float = 1e-6,
-) -> Float[Tensor, "*b n m"]:
-    """Return content-based scores: cosine similarity times a sharpness per query.
-
-    Norms are computed in float32 at least.
-
-    Args:
-        sharpness: Positive factor (the paper's β); for the output of a network take its softplus.
-        eps: Vectors shorter than this score 0 and receive no gradient.
-
-    Example:
-        >>> keys = torch.tensor([[0.5, 0.0], [0.0, 9.0], [-3.0, 0.0]])
-        >>> content_scores(torch.tensor([[2.0, 0.0]]), keys, 10.0)
-        tensor([[ 10.,   0., -10.]])
-
-    Source:
-        Graves et al. 2014, arXiv:1410.5401, equations 5 and 6, without the softmax; the cosine of
-        a zero vector, which the paper leaves open, is 0.
-    """
-    cosine = dot_scores(_unit_vectors(query, eps), _unit_vectors(keys, eps)).to(query.dtype)
-    return cosine * (sharpness.unsqueeze(-1) if isinstance(sharpness, Tensor) else sharpness)
-
-
 def context_vector(
     weights: Float[Tensor, "*b n"], values: Float[Tensor, "*#b n d"]
 ) -> Float[Tensor, "*b d"]:
@@ -225,16 +180,6 @@ def context_vector(
         tensor([3., 1.])
     """
     return (weights.unsqueeze(-2) @ values).squeeze(-2)
-
-
-def _unit_vectors(vectors: Float[Tensor, "*b n d"], eps: float) -> Float[Tensor, "*b n d"]:
-    float_vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-    squares = float_vectors.square().sum(-1, keepdim=True)
-    minimum = eps**2
-    # The clamp comes before the root: the gradient of rsqrt at 0 is NaN, also where a mask covers
-    # its value. Vectors shorter than eps have no direction that is more than rounding.
-    unit = float_vectors * squares.clamp(min=minimum).rsqrt()
-    return unit.masked_fill(squares < minimum, 0.0)
 
 
 _ROWS = 256  # queries whose weights are computed at once

@@ -84,20 +84,6 @@ def pack_words(
     return packing.to(lengths.device)
 
 
-def packed_indices(lengths: Int[Tensor, " b"]) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-    """Return row and step of each word in packed order: step by step, longest caption first.
-
-    Raises:
-        ValueError: If the lengths are not in decreasing order, or one is below 1.
-
-    Example:
-        >>> packed_indices(torch.tensor([3, 1]))
-        (tensor([0, 1, 0, 0]), tensor([0, 0, 1, 2]))
-    """
-    packing = pack_words(lengths)
-    return packing.rows, packing.steps
-
-
 Reduction = Literal["paper", "arctic", "mean"]
 AttentionLoss = Literal["cross_entropy", "mass"]
 

@@ -227,16 +227,12 @@ def _offset_vectors(size: int, table: Float[Tensor, "r d"]) -> Float[Tensor, "si
 
 
 def rotary_cos_sin(
-    grid: tuple[int, int],
-    head_dim: int,
-    *,
-    temperature: float = 100.0,
-    device: torch.device | None = None,
+    grid: tuple[int, int], head_dim: int, *, device: torch.device | None = None
 ) -> tuple[Float[Tensor, "n {head_dim}//2"], Float[Tensor, "n {head_dim}//2"]]:
     """Return cosines and sines of the axial rotation angles of the cells of a grid.
 
     The first half of the head_dim / 2 channel pairs is rotated by the row, the second half by the
-    column, with frequencies from 1 down to about 1 / temperature.
+    column, with frequencies from 1 down to about 1 / 100.
 
     Raises:
         ValueError: If the head dimension is not divisible by 4.
@@ -255,7 +251,7 @@ def rotary_cos_sin(
             f"rotary embeddings need a head dimension divisible by 4, got {head_dim}; change "
             "num_heads or embed_dim"
         )
-    frequencies = inverse_frequencies(head_dim // 4, temperature, device)
+    frequencies = inverse_frequencies(head_dim // 4, 100.0, device)
     rows, columns = (torch.arange(size, device=device)[:, None] * frequencies for size in grid)
     shape = (*grid, head_dim // 4)
     angles = torch.cat((rows[:, None].expand(shape), columns[None].expand(shape)), -1)

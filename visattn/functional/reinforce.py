@@ -40,14 +40,14 @@ def gaussian_log_prob(
     return -distances - means.shape[-1] * (std.log() + math.log(2 * math.pi) / 2)
 
 
-def gaussian_entropy(std: Float[Tensor, ""], num_dims: int = 2) -> Float[Tensor, ""]:
-    """Return the differential entropy of an isotropic Gaussian, in nats.
+def gaussian_entropy(std: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """Return the differential entropy of an isotropic Gaussian of two dimensions, in nats.
 
     Example:
         >>> round(float(gaussian_entropy(torch.tensor(1.0))), 4)
         2.8379
     """
-    return num_dims * (std.log() + math.log(2 * math.pi * math.e) / 2)
+    return 2 * (std.log() + math.log(2 * math.pi * math.e) / 2)
 
 
 def categorical_log_prob(
@@ -134,21 +134,6 @@ def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tenso
         )
     # The reward minus the mean of the k - 1 others is k / (k - 1) times that minus the mean of all.
     return (rewards - rewards.mean(1, keepdim=True)) * (count / (count - 1))
-
-
-def self_critical_advantages(
-    rewards: Float[Tensor, "b k *rest"], greedy_rewards: Float[Tensor, "b ..."]
-) -> Float[Tensor, "b k *rest"]:
-    """Return the reward of each sample minus that of the greedily decoded output of its image.
-
-    Example:
-        >>> self_critical_advantages(torch.tensor([[1.0, 0.25]]), torch.tensor([0.5]))
-        tensor([[ 0.5000, -0.2500]])
-
-    Source:
-        Rennie et al. 2017, arXiv:1612.00563, equation 8.
-    """
-    return rewards - greedy_rewards.unsqueeze(1)
 
 
 @torch.no_grad()

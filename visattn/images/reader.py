@@ -216,9 +216,7 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
         return numbers.astype(np.uint8)
 
 
-def read_size(
-    source: PathLike | bytes, *, max_bytes: int = _MAX_BYTES
-) -> tuple[tuple[int, int], int]:
+def read_size(source: PathLike | bytes) -> tuple[tuple[int, int], int]:
     """Return height and width of the upright image and its EXIF orientation, from the header.
 
     Raises:
@@ -231,7 +229,7 @@ def read_size(
         ((5, 7), 1)
     """
     with _explained_errors(source):
-        return _upright_size(_open_image(source, max_bytes))
+        return _upright_size(_open_image(source, _MAX_BYTES))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, cast
 
 import torch
@@ -260,33 +260,21 @@ def _find_blocks(model: nn.Module) -> dict[str, nn.Module]:
     return blocks
 
 
-def _site_cost(name: str, part: nn.Module, share: MACs) -> SiteCost:
-    is_inserted = isinstance(part, InsertedBlock)
-    return SiteCost(
-        site=name.removesuffix(f".{CHILD_NAME}") or WHOLE_MODEL,
-        blocks=" + ".join(part.names) if is_inserted else block_name(part) or "",
-        num_parameters=sum(p.numel() for p in part.parameters()),
-        num_identity_scales=sum(scale.numel() for scale in part.identity_scales)
-        if is_inserted
-        else 0,
-        macs=share,
-    )
+def _site_cost(name: str, block: nn.Module, share: MACs) -> SiteCost:
+    site = name.removesuffix(f".{CHILD_NAME}") or WHOLE_MODEL
+    num_parameters = sum(p.numel() for p in block.parameters())
+    if not isinstance(block, InsertedBlock):
+        return SiteCost(site, block_name(block) or "", num_parameters, 0, share)
+    num_scales = sum(scale.numel() for scale in block.identity_scales)
+    return SiteCost(site, " + ".join(block.names), num_parameters, num_scales, share)
 
 
-def _per_image(all_of_it: MACs, batch: int) -> MACs:
-    return MACs(
-        *(n // batch for n in (all_of_it.weighted, all_of_it.attention, all_of_it.elementwise))
-    )
+def _per_image(total: MACs, batch: int) -> MACs:
+    return MACs(*(count // batch for count in astuple(total)))
 
 
 def _format_cells(row: SiteCost) -> tuple[str, ...]:
-    counts = (
-        row.num_parameters,
-        row.macs.weighted,
-        row.macs.attention,
-        row.macs.elementwise,
-        row.macs.total,
-    )
+    counts = (row.num_parameters, *astuple(row.macs), row.macs.total)
     return (row.site or "(the rest)", row.blocks, *(f"{count:,}" for count in counts))
 
 

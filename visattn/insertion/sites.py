@@ -187,11 +187,7 @@ def select_sites(
     Raises:
         ValueError: If there is no such site or stage, or if a site cannot hold a block.
     """
-    modules = {
-        name: module
-        for name, module in named_modules(model, include_inserted=False).items()
-        if name
-    }
+    modules = _modules_inside(model)
     all_stages = _find_stages(
         trace, {"": model, **modules}, strict=position == "stage_end" or stages is not None
     )
@@ -220,6 +216,12 @@ def select_sites(
         tuple(sites_in_stages),
         (*notes, *([f"skipped {_format_skipped(skipped)}"] if skipped else ())),
     )
+
+
+def _modules_inside(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules of a model by name, but not the model itself and inserted blocks."""
+    modules = named_modules(model, include_inserted=False)
+    return {name: module for name, module in modules.items() if name}
 
 
 def _make_sites(
@@ -383,11 +385,7 @@ def find_signal_source(model: nn.Module, trace: Trace, site: Site, name: str) ->
         ValueError: If there is no such module, if it returns no feature map, if it does not run
             before the site each time, or if its aspect ratio does not match.
     """
-    modules = {
-        name: module
-        for name, module in named_modules(model, include_inserted=False).items()
-        if name
-    }
+    modules = _modules_inside(model)
     if name not in modules:
         raise ValueError(
             f"there is no module {name!r} for the signal; {suggest_names(name, modules)}"
@@ -398,10 +396,10 @@ def find_signal_source(model: nn.Module, trace: Trace, site: Site, name: str) ->
             "that runs before it"
         )
     outputs = trace.outputs.get(name, [])
-    shapes = {
+    widths = {
         output.shape[3 if output.channels_last else 1] for output in outputs if output.shape[3:]
     }
-    if len(shapes) != 1 or any(len(o.shape) != 4 or not o.is_floating_point for o in outputs):
+    if len(widths) != 1 or any(len(o.shape) != 4 or not o.is_floating_point for o in outputs):
         returned = (
             " and ".join(str(list(o.shape) or f"a {o.type_name}") for o in outputs) or "nothing"
         )
@@ -413,7 +411,7 @@ def find_signal_source(model: nn.Module, trace: Trace, site: Site, name: str) ->
     first = outputs[0]
     check_aspect_ratio(site.grid, first.grid, {"site": site.name, "signal": name})
     signal = GatingSignal(name, modules[name], channels_last=first.channels_last is True)
-    return SignalSource(signal, shapes.pop(), first.grid)
+    return SignalSource(signal, widths.pop(), first.grid)
 
 
 def _check_order(trace: Trace, site: Site, name: str) -> None:
@@ -422,14 +420,11 @@ def _check_order(trace: Trace, site: Site, name: str) -> None:
     site_calls = [output.order for output in trace.outputs[site.name]]
     # The source and the site must take turns: a signal is used up by the next run of the site.
     turns = sorted([(order, 0) for order in source_calls] + [(order, 1) for order in site_calls])
-    if len(source_calls) != len(site_calls) or [who for _, who in turns] != [0, 1] * len(
-        source_calls
-    ):
-        when = (
-            f"{name} runs after it"
-            if min(source_calls) > min(site_calls)
-            else f"{name} runs a different number of times"
-        )
+    same_number = len(source_calls) == len(site_calls)
+    if not same_number or [who for _, who in turns] != [0, 1] * len(source_calls):
+        when = f"{name} runs a different number of times"
+        if min(source_calls) > min(site_calls):
+            when = f"{name} runs after it"
         raise ValueError(
             f"the signal of {site.name} must come from a module that runs before it, once per "
             f"call, but {when}; put an nn.Identity() where the skip enters the decoder, after "

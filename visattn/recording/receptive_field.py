@@ -277,21 +277,18 @@ class TracedGrids:
         self.error = error
 
     def output(
-        self, site: str, grid: tuple[int, int], *, call: int | None = None, index: int = 0
+        self, site: str, grid: tuple[int, int], *, call: int | None = None
     ) -> GridPlacement | None:
         """Return where the output of a module lies; None if its centers could not be followed.
 
         Args:
             call: Which of its calls, from 1; None for the last.
-            index: Which tensor of the output, if there are several.
         """
         calls = self.calls.get(site, [])
         if not calls or (call is not None and call > len(calls)):
             return None
         outputs = calls[(call or 0) - 1].outputs
-        if index >= len(outputs):
-            return None
-        return _placement(outputs[index], grid, self.input_size)
+        return _placement(outputs[0], grid, self.input_size) if outputs else None
 
     def input(self, site: str, grid: tuple[int, int]) -> GridPlacement | None:
         """Return where the first input of the last call of a module lies; None if that was lost."""

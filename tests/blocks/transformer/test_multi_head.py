@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.functional.masks import causal_mask, key_padding_to_mask, length_mask
+from visattn.functional.masks import causal_mask, length_mask
 from visattn.recording.recorder import record
 
 
@@ -58,8 +58,8 @@ def test_matches_torch_multi_head_attention(mask: str | None, bias: bool) -> Non
     allowed = {
         None: None,
         "places": UNEVEN,
-        "padding": key_padding_to_mask(PADDING),
-        "both": UNEVEN & key_padding_to_mask(PADDING),
+        "padding": ~PADDING.unsqueeze(-2),
+        "both": UNEVEN & ~PADDING.unsqueeze(-2),
     }[mask]
     output, weights = ours(QUERY, KEYS, VALUES, mask=allowed, need_weights=True)
     torch.testing.assert_close((output, weights), (expected, rows), atol=1e-12, rtol=0)

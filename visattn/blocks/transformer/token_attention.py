@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from visattn.blocks.base import check_choice
 from visattn.blocks.tap import Tap
 from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
-from visattn.functional.masks import key_mask
 from visattn.functional.numerics import at_least_float32, without_autocast
 from visattn.functional.positions import apply_rotary, relative_position_bias
 from visattn.functional.windows import check_odd_kernel, scatter_kept_weights, window_indices
@@ -285,48 +284,28 @@ def _query_slots(groups: TokenGroups, count: int) -> Int[Tensor, " _"]:
 
 
 def linear_attention(
-    queries: Float[Tensor, "*b n d"],
-    keys: Float[Tensor, "*b m d"],
-    values: Float[Tensor, "*b m e"],
-    *,
-    mask: Bool[Tensor, "*#b #n #m"] | None = None,
-    need_weights: bool = False,
-) -> tuple[Float[Tensor, "*b n e"], Float[Tensor, "*b n m"] | None]:
+    queries: Float[Tensor, "*b n d"], keys: Float[Tensor, "*b m d"], values: Float[Tensor, "*b m e"]
+) -> Float[Tensor, "*b n e"]:
     """Return attention with weights proportional to f(q) · f(k), where f(x) = elu(x) + 1.
 
-    This takes (n + m) d e multiplications and d e numbers instead of n m (d + e) and n m; with
-    `need_weights` n m (d + e) and n m again. Sums run in float32 at least, also under autocast.
-
-    Args:
-        mask: True = may attend; one row for all queries: `[..., 1, m]`.
-        need_weights: Whether to return the weights, which sum to 1 over the keys.
-
-    Raises:
-        ValueError: If the mask has one row per query.
+    This takes (n + m) d e multiplications and d e numbers instead of n m (d + e) and n m. Sums run
+    in float32 at least, also under autocast.
 
     Example:
         >>> q, k = torch.zeros(1, 1), torch.tensor([[0.0], [2.0]])  # f(k) is 1 and 3
-        >>> linear_attention(q, k, torch.tensor([[0.0], [4.0]]), need_weights=True)
-        (tensor([[3.]]), tensor([[0.2500, 0.7500]]))
+        >>> linear_attention(q, k, torch.tensor([[0.0], [4.0]]))
+        tensor([[3.]])
 
     Source:
         Katharopoulos et al. 2020, arXiv:2006.16236, equations 4 to 7.
     """
     query_features = _feature_map(at_least_float32(queries))
     key_features = _feature_map(at_least_float32(keys))
-    float_values = at_least_float32(values)
-    if mask is not None:
-        allowed = key_mask(mask, "linear_attention").unsqueeze(-1)
-        key_features = key_features.masked_fill(~allowed, 0.0)
-        float_values = float_values.masked_fill(~allowed, 0.0)
     with without_autocast(values.device):
         total = query_features @ key_features.sum(-2).unsqueeze(-1)
-        total = torch.where(total > 0, total, 1.0)  # no key to attend to: the output is zero
-        if not need_weights:
-            output = query_features @ (key_features.mT @ float_values) / total
-            return output.to(values.dtype), None
-        weights = query_features @ key_features.mT / total
-        return (weights @ float_values).to(values.dtype), weights.to(values.dtype)
+        total = torch.where(total > 0, total, 1.0)  # features may underflow: the output is zero
+        output = query_features @ (key_features.mT @ at_least_float32(values)) / total
+        return output.to(values.dtype)
 
 
 def linear_attention_weights(
@@ -495,7 +474,7 @@ class TokenAttention(nn.Module):
     def _attend(self, heads: _Projections, layout: TokenLayout) -> Float[Tensor, "b h n d"]:
         queries, keys, values, groups = heads
         if self.attn_type == "linear":
-            return linear_attention(queries, keys, values)[0]
+            return linear_attention(queries, keys, values)
         if groups is not None:
             bias = self._relative_bias(groups.queries, groups.keys, layout)
             return grouped_attention(queries, keys, values, groups, bias=bias, scale=self._scale)
