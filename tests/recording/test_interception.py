@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
+from visattn.blocks import CBAM
 from visattn.recording.recorder import record
 from visattn.recording.word_rows import WordRows
 
@@ -167,3 +168,16 @@ def test_rows_of_words_keep_the_reasons_of_selected_layers_only() -> None:
             net(torch.randn(1, 3, 12, 20))
         assert rows.unsupported == expected
         assert rows.rows == {}
+
+
+def test_attention_beside_taps_is_recorded() -> None:
+    eager = model("left").eval()
+    net = nn.Sequential(CBAM(3, reduction=1), eager)
+    with record(net) as recording:
+        net(X)
+    net(X)  # the probe of the model has left other weights
+    assert [(item.site, item.kind) for item in recording.maps] == [
+        ("0.channel_tap", "channel"), ("0.spatial_tap", "gate"), ("1", "tokens"),
+    ]  # fmt: skip
+    assert eager.used is not None
+    torch.testing.assert_close(recording.weights[-1], eager.used.to(torch.float32))
