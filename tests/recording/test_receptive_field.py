@@ -48,6 +48,13 @@ def tokens_with_class(x: Tensor) -> Tensor:
     return tokens + torch.randn(1, 97, 6)
 
 
+def fewer_tokens_around(x: Tensor) -> Tensor:
+    """Cells between a class token and two registers, which are cut off one by one."""
+    tokens = patches(x)
+    extra = tokens.new_zeros(len(x), 1, 6)
+    return torch.cat((extra, tokens, extra, extra), 1)[:, 1:-1][:, :-1]
+
+
 def patches(x: Tensor) -> Tensor:
     return conv2d(x, torch.ones(6, 3, 8, 8), stride=8).flatten(2).mT
 
@@ -68,6 +75,7 @@ def test_operations_move_centers() -> None:
         ("dilation", lambda x: conv2d(x, ones, dilation=3), (58, 90), [3.5, 3.5, 1, 1]),
         ("patches", patches, (8, 12), [4, 4, 8, 8]),
         ("class token", tokens_with_class, (8, 12), [4, 4, 8, 8]),
+        ("registers", fewer_tokens_around, (8, 12), [4, 4, 8, 8]),
         ("without it", lambda x: tokens_with_class(x)[:, 1:], (8, 12), [4, 4, 8, 8]),
         ("same", lambda x: conv2d(pad(x, (0, 1, 0, 1)), ones, stride=2), (32, 48),
             [1.5, 1.5, 2, 2]),
