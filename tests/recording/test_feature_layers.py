@@ -140,3 +140,11 @@ def test_unknown_modules_raise_an_error_with_similar_names() -> None:
     with pytest.raises(ValueError, match="a module of the Shared, got a ReLU that is not part"):
         resolve_feature_layer(explained, nn.ReLU())
     assert all(not part._forward_hooks for part in explained.model.modules())
+
+
+def test_blocks_of_oblong_images_are_as_oblong() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.Identity(), nn.Flatten(), nn.Linear(1800, 2))
+    explained = analyze_model(model, (24, 240))
+    for image in (explained, analyze_model(model, (240, 24))):
+        layer = resolve_feature_layer(image, "1")
+        assert layer.grid == tuple(side // 4 for side in image.info.input_size)
