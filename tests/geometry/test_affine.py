@@ -158,3 +158,20 @@ def test_invalid_steps_are_refused() -> None:
 def test_invalid_dicts_are_refused(plain: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a geometry as to_dict writes it"):
         Geometry.from_dict(plain)
+
+
+@given(geometry=geometries())
+def test_seen_share_is_the_area_of_pixels_inside_the_region(geometry: Geometry) -> None:
+    left, top, right, bottom = geometry.region
+    height, width = geometry.image_size
+    fine = 8  # samples along each side of a pixel
+    x = (np.arange(width * fine) + 0.5) / fine
+    y = (np.arange(height * fine) + 0.5) / fine
+    inside = ((x > left) & (x < right)).mean() * ((y > top) & (y < bottom)).mean()
+    assert abs(geometry.seen_share - inside) <= 2 / fine / min(height, width)
+    assert bool(geometry.seen_text) == (geometry.seen_share < 0.985)
+
+
+def test_seen_text_of_a_panorama() -> None:
+    panorama = Geometry.identity((520, 2560)).cropped(0, 1020, (520, 520)).resized((224, 224))
+    assert panorama.seen_text == "the model saw 20 % of the photo"

@@ -25,6 +25,8 @@ _EXIF_TRANSFORMS: dict[int, tuple[Row, Row]] = {
     8: ((0.0, -1.0, 1.0), (1.0, 0.0, 0.0)),
 }
 
+_WHOLE = 0.985  # share from which a photo counts as seen: crops to whole patches lose less
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -191,6 +193,32 @@ class Geometry:
         y = height / (bottom - top)
         step: Matrix = ((x, 0.0, -left * x), (0.0, y, -top * y), (0.0, 0.0, 1.0))
         return replace(self, matrix=_matrix_product(self.matrix, step), placement=None)
+
+    @property
+    def seen_share(self) -> float:
+        """Share of the area of the image that is visible to the network, 0 to 1.
+
+        Example:
+            >>> Geometry.identity((224, 640)).cropped(0, 208, (224, 224)).seen_share
+            0.35
+        """
+        left, top, right, bottom = self.region
+        height, width = self.image_size
+        return max(0.0, right - left) * max(0.0, bottom - top) / (height * width)
+
+    @property
+    def seen_text(self) -> str:
+        """What of the photo the model saw, in words; "" if it saw all of it.
+
+        Example:
+            >>> photo = Geometry.identity((224, 640))
+            >>> photo.cropped(0, 208, (224, 224)).seen_text, photo.resized((224, 224)).seen_text
+            ('the model saw 35 % of the photo', '')
+        """
+        if self.seen_share >= _WHOLE:
+            return ""
+        percent = "<1" if self.seen_share < 0.01 else f"{100 * self.seen_share:.0f}"
+        return f"the model saw {percent} % of the photo"
 
     def _check_has_no_placement(self) -> None:
         if self.placement is not None:
