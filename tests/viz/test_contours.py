@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from visattn.viz.heatmap import negative_palette, overlay, overlay_palette
+from visattn.viz.heatmap import overlay, signed_palettes
 from visattn.viz.marks import CONTOUR_FRACTIONS, draw_contours, draw_range_contours
 
 WHITE = (255, 255, 255)
@@ -105,14 +105,17 @@ def test_the_smallest_images_can_be_drawn(size: tuple[int, int]) -> None:
 
 def test_negative_values_have_their_own_lines() -> None:
     ramp = np.linspace(-1.0, 1.0, 81)[None].repeat(21, axis=0)
-    tables = [overlay_palette("magma"), negative_palette("magma")]
+    tables = signed_palettes()
     both = draw_range_contours(np.zeros((21, 81, 3), np.uint8), ramp, 0.0, 1.0, tables)[10].astype(
         int
     )
     item = draw_range_contours(np.zeros((21, 81, 3), np.uint8), ramp, 0.0, 1.0, tables[:1])[10]
     np.testing.assert_array_equal(both[40:], item[40:])
     assert (item[:38] == 0).all()
-    np.testing.assert_array_equal(both[::-1], both[..., ::-1])  # mirrored: red and blue exchanged
+    lines = both.sum(-1) > 0
+    np.testing.assert_array_equal(lines, lines[::-1])
+    assert (both[:38, 2] >= both[:38, 0]).all()  # blue, where positive values are orange
+    assert (both[43:, 0] >= both[43:, 2]).all()
 
 
 def test_golden_image_of_contours(golden: Callable[[str, np.ndarray], None]) -> None:

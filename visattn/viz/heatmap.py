@@ -1,12 +1,13 @@
 """Heatmaps: colormaps, placement of cells, and blending with the photo."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Self
 
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Integer, UInt8
 from PIL import Image, ImageFilter
 
 from visattn.io.messages import did_you_mean
@@ -19,7 +20,7 @@ def colormap_lut(name: str = "magma") -> UInt8[np.ndarray, "256 3"]:
 
     Args:
         name: Name of the colormap. `magma`, `inferno`, `viridis` and `cividis` are perceptually
-            uniform and readable in grayscale and by color-blind viewers.
+            uniform by themselves; blended with a photo, they are not (see `overlay_palette`).
 
     Returns:
         RGB, read-only.
@@ -40,11 +41,29 @@ def colormap_lut(name: str = "magma") -> UInt8[np.ndarray, "256 3"]:
     return lut
 
 
+# An overlay is photo * (1 - alpha) + color * alpha. It gets lighter with the value on any photo if
+# every color is lighter than the photo below it, so bright pixels are dimmed to `_BRIGHTEST` and
+# colors are lifted above it:
+#
+#     lightness   photo       dimmed       colors
+#        255      white --.                  /  1
+#        144               \      _________/    0   `_DARKEST` at value 0
+#        140                `---- white
+#          0      black --------- black
+_BRIGHTEST = 140  # luma of white paper where there is no attention
+_DARKEST, _RISE = _BRIGHTEST + 4, 30  # lowest luma of a color, and how much it rises at least
+_LUMA = np.array([0.299, 0.587, 0.114])
+_POSITIVE = ((214, 84, 0), (244, 120, 10), (255, 160, 30), (255, 196, 60), (255, 226, 120))
+_NEGATIVE = ((30, 80, 230), (30, 120, 250), (40, 160, 255), (90, 196, 255), (150, 226, 255))
+
+
 @cache
 def overlay_palette(name: str) -> bytes:
-    """Return a colormap without its lowest fifth, stretched to 256 levels.
+    """Return the colors of overlays: a colormap without its lowest fifth, lifted above the photo.
 
-    The lowest fifth of most colormaps is nearly black and would look like shadow on a photo.
+    The lowest fifth of most colormaps is nearly black and would look like shadow on a photo. With
+    the colors of `magma`, `inferno`, `viridis` and others whose lightness rises, overlays become
+    lighter with the value, on dark and on bright photos.
 
     Args:
         name: See `colormap_lut`.
@@ -53,25 +72,76 @@ def overlay_palette(name: str) -> bytes:
         Red, green and blue of 256 levels, interleaved, as `PIL.Image.putpalette` takes them.
 
     Example:
-        >>> list(overlay_palette("gray")[:3])
-        [51, 51, 51]
+        >>> palette = overlay_palette("gray")
+        >>> list(palette[:3]), list(palette[-3:])
+        ([144, 144, 144], [255, 255, 255])
     """
-    return colormap_lut(name)[np.linspace(51, 255, 256).round().astype(int)].tobytes()
+    return _lifted(colormap_lut(name)[np.linspace(51, 255, 256).round().astype(int)])
 
 
 @cache
-def negative_palette(name: str) -> bytes:
-    """Return the overlay palette with red and blue swapped, for negative values.
+def signed_palettes() -> tuple[bytes, bytes]:
+    """Return the colors of positive values, orange, and of negative values, blue.
 
-    Args:
-        name: See `colormap_lut`.
+    The hues differ from the first level on, also for viewers with a color-vision deficiency.
+
+    Returns:
+        Two palettes as of `overlay_palette`.
 
     Example:
-        >>> list(negative_palette("magma")[-3:]) == list(overlay_palette("magma")[-3:])[::-1]
-        True
+        >>> positive, negative = signed_palettes()
+        >>> positive[0] > positive[2], negative[0] < negative[2]
+        (True, True)
     """
-    lut = np.frombuffer(overlay_palette(name), np.uint8).reshape(256, 3)
-    return lut[:, ::-1].tobytes()
+    arms = []
+    for anchors in (_POSITIVE, _NEGATIVE):
+        at, places = np.linspace(0, 1, 256), np.linspace(0, 1, len(anchors))
+        channels = [np.interp(at, places, channel) for channel in np.array(anchors).T]
+        arms.append(_lifted(np.stack(channels, -1)))
+    return arms[0], arms[1]
+
+
+def _lifted(colors: Integer[np.ndarray, "n 3"] | Float[np.ndarray, "n 3"]) -> bytes:
+    """Return colors as a palette, made brighter where they are darker than a photo can be."""
+    # A color is scaled until a channel is full, which keeps its hue, and then mixed with white.
+    luma = colors @ _LUMA
+    wanted = np.maximum(luma, _DARKEST + _RISE * np.linspace(0, 1, len(colors)))
+    factor = np.minimum(wanted / np.maximum(luma, 1e-6), 255 / np.maximum(colors.max(1), 1e-6))
+    scaled = colors * factor[:, None]
+    luma = scaled @ _LUMA
+    white = np.clip((wanted - luma) / np.maximum(255 - luma, 1e-6), 0, 1)[:, None]
+    return (scaled + (255 - scaled) * white).round().astype(np.uint8).tobytes()
+
+
+def _palettes(colormap: str, *, signed: bool) -> Sequence[bytes]:
+    """Return the palette of positive values, and of negative ones if there are any."""
+    return signed_palettes() if signed else (overlay_palette(colormap),)
+
+
+def page_tables(colormap: str) -> dict[str, Any]:
+    """Return the tables with which pages draw overlays, as plain values for JSON.
+
+    `overlays.js` has no colors and no curves of its own.
+
+    Args:
+        colormap: See `colormap_lut`.
+
+    Example:
+        >>> tables = page_tables("magma")
+        >>> sorted(tables), len(tables["cover"])
+        (['colors', 'cover', 'dimming', 'negative', 'positive'], 256)
+    """
+    positive, negative = signed_palettes()
+    names = zip(("colors", "positive", "negative"), (overlay_palette(colormap), positive, negative),
+                strict=True)  # fmt: skip
+    return {
+        **{name: base64.b64encode(palette).decode() for name, palette in names},
+        "cover": [round(each, 5) for each in _COVER],
+        "dimming": {
+            style: [_DIMMING[style][0], base64.b64encode(bytes(_dimming_lut(style))).decode()]
+            for style in ("heat", "light")
+        },
+    }
 
 
 def resize_image(
@@ -127,8 +197,13 @@ def resize_map(
 Style = Literal["heat", "light", "blur", "contour"]
 STYLES: tuple[Style, ...] = ("heat", "light", "blur", "contour")
 
-# How the image is dimmed where there is no attention: desaturation, remaining brightness.
-_DIMMING = {"heat": (0.7, 0.82), "light": (0.85, 0.4), "blur": (0.25, 0.8)}
+# How the image is dimmed where there is no attention: desaturation, remaining brightness of dark
+# pixels and of white.
+_DIMMING = {"heat": (0.7, 0.82, _BRIGHTEST / 255), "light": (0.85, 0.4, 0.4),
+            "blur": (0.25, 0.8, 0.8)}  # fmt: skip
+_COVER = [
+    (level / 255) ** 0.75 for level in range(256)
+]  # concave, so that low attention is visible
 _NAN_LUT = [round(0.38 * level) + 14 for level in range(256)]
 _HATCH_LUT = [level + 40 for level in _NAN_LUT]
 _BLUR_RATIO = 24  # shorter side of the image / blur radius
@@ -158,14 +233,13 @@ def overlay(
             marks pixels outside the model's input, which are dark and hatched.
         vmin: Value at the lower end of the colormap; lower values are clipped.
         vmax: Value at the upper end of the colormap; higher values are clipped.
-        colormap: Colormap of `heat` and `contour`, see `colormap_lut`; its lowest fifth is not
-            used.
+        colormap: Colormap of `heat` and `contour` for maps without sign, see `overlay_palette`.
         opacity: Opacity of `heat` at `vmax`, between 0 and 1.
         style: `heat` blends a heat map with the image; `light` shows the image at its original
             brightness where attention is high; `blur` blurs it where attention is low; `contour`
             draws lines at 25, 50 and 75 % of the value range.
-        signed: Whether the map has negative values. Their magnitude is shown like that of positive
-            ones; `heat` and `contour` use the negative palette for them.
+        signed: Whether the map has negative values. `heat` and `contour` show positive ones in
+            orange and negative ones in blue; the other styles show magnitudes.
 
     Raises:
         ValueError: If the sizes differ, `vmin` is not below `vmax`, or the opacity, the style or
@@ -183,7 +257,7 @@ def overlay(
             "use AttentionMap.resize_to_image(size)"
         )
     _check_options(vmin, vmax, opacity, style)
-    palettes = (overlay_palette(colormap), negative_palette(colormap))[: 1 + signed]
+    palettes = _palettes(colormap, signed=signed)
     if style == "contour":
         # The lines are on both, and nothing is blended.
         background = foreground = draw_range_contours(image, values, vmin, vmax, palettes)
@@ -243,7 +317,7 @@ def map_to_rgba(
     """
     _check_options(vmin, vmax, opacity, "heat")
     levels = Image.fromarray(quantize_levels(values, vmin, vmax, signed=signed))
-    palettes = (overlay_palette(colormap), negative_palette(colormap))[: 1 + signed]
+    palettes = _palettes(colormap, signed=signed)
     output = _apply_palettes(levels, palettes, values)
     alpha = np.array(levels.point(_alpha_lut(opacity)))
     alpha[np.isnan(values)] = 0
@@ -297,23 +371,24 @@ def _apply_palettes(
 
 @cache
 def _alpha_lut(opacity: float) -> list[int]:
-    """Return the alpha of each level: concave, so that low attention is visible."""
-    return [round(255 * opacity * (level / 255) ** 0.75) for level in range(256)]
+    """Return the alpha of each level."""
+    return [round(255 * opacity * share) for share in _COVER]
 
 
 def _dim_image(photo: Image.Image, style: Style) -> Image.Image:
     """Return the image desaturated and darkened."""
     if style not in _DIMMING:
         return photo
-    desaturation, brightness = _DIMMING[style]
     gray = photo.convert("L").convert("RGB")
-    return Image.blend(photo, gray, desaturation).point(_brightness_lut(brightness))
+    return Image.blend(photo, gray, _DIMMING[style][0]).point(_dimming_lut(style) * 3)
 
 
 @cache
-def _brightness_lut(brightness: float) -> list[int]:
-    """Return the lookup table that scales red, green and blue."""
-    return [round(brightness * level) for level in range(256)] * 3
+def _dimming_lut(style: Style) -> list[int]:
+    """Return the lookup table that dims red, green or blue."""
+    _, dark, white = _DIMMING[style]
+    bend = dark / white - 1
+    return [round(dark * level / (1 + bend * level / 255)) for level in range(256)]
 
 
 def _blur_image(image: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "y x 3"]:
@@ -385,7 +460,7 @@ class DrawOptions:
         Args:
             image: RGB.
             values: One per pixel of the image.
-            signed: Whether negative values are drawn in the negative palette.
+            signed: Whether negative values are drawn in blue, and positive ones in orange.
         """
         return overlay(
             image,

@@ -51,8 +51,8 @@ def test_page_data_has_geometry_and_colormap() -> None:
     assert data["clipped"] is True
     assert (data["opacity"], data["style"]) == (0.25, "light")
     assert data["geometry"]["region"] == [0.0, 0.0, 53.0, 31.0]
-    glow = np.frombuffer(base64.b64decode(data["glow"]), np.uint8).reshape(256, 3)
-    np.testing.assert_array_equal(glow[-1], colormap_lut("viridis")[-1])
+    colors = np.frombuffer(base64.b64decode(data["tables"]["colors"]), np.uint8).reshape(256, 3)
+    np.testing.assert_array_equal(colors[-1], colormap_lut("viridis")[-1])
 
 
 def test_scale_is_the_display_range_of_the_first_caption() -> None:

@@ -19,7 +19,7 @@ from PIL import Image, ImageFile
 
 from visattn.geometry.affine import Geometry
 from visattn.viz.caption_images import DrawnImage
-from visattn.viz.heatmap import DrawOptions, overlay_palette, resize_image
+from visattn.viz.heatmap import DrawOptions, page_tables, resize_image
 from visattn.viz.text import sanitize_text
 
 _BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
@@ -297,7 +297,7 @@ def photo_page(
         data={
             "size": [height, width],
             "geometry": page_geometry(geometry),
-            "glow": base64.b64encode(overlay_palette(options.colormap)).decode(),
+            "tables": page_tables(options.colormap),
             "opacity": options.opacity,
             "style": options.style,
             **parts.data,

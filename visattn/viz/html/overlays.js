@@ -1,9 +1,7 @@
 "use strict";
 
 // The same steps, in the same order and with the same rounding, as AttentionMap.resize_to_image and
-// visattn/viz/heatmap.py: a test compares the pixels.
-
-const QUIET = { heat: [0.7, 0.82], light: [0.85, 0.4] }; // share of gray; share of light left
+// visattn/viz/heatmap.py, with the tables that it writes into the page: a test compares the pixels.
 
 /** Where the pixels of one axis of the image fall on the cells of the grid. */
 function axis(count, length, scale, shift, cells, input, [from, to], smooth) {
@@ -70,22 +68,16 @@ function gray(photo, at) {
 }
 
 /** The image where there is no attention: dim and almost without color. */
-function quieted(photo, style) {
-  const [grayness, light] = QUIET[style], out = new Uint8ClampedArray(photo.length);
+function quieted(photo, [grayness, levels]) {
+  const out = new Uint8ClampedArray(photo.length);
   for (let at = 0; at < photo.length; at += 4) {
     const level = gray(photo, at);
     for (let channel = at; channel < at + 3; channel++) {
-      const mixed = Math.trunc(photo[channel] + grayness * (level - photo[channel]));
-      out[channel] = Math.round(light * mixed);
+      out[channel] = levels[Math.trunc(photo[channel] + grayness * (level - photo[channel]))];
     }
     out[at + 3] = 255;
   }
   return out;
-}
-
-/** How far each of 256 levels covers the image. */
-function strengths(opacity) {
-  return Uint8Array.from({ length: 256 }, (_, level) => Math.round(255 * opacity * (level / 255) ** 0.75));
 }
 
 function mixed(bright, quiet, strength) {
@@ -95,19 +87,18 @@ function mixed(bright, quiet, strength) {
 
 /** Draws grids of values on one image (RGBA bytes), which may be painted again and again. */
 class Painter {
-  constructor(photo, height, width, glow) {
-    // The cold twin of the colors, for what speaks against: red and blue exchanged.
-    const cold = glow.map((_, at) => glow[at - (at % 3) + 2 - (at % 3)]);
-    Object.assign(this, { photo, height, width, glow, cold, quiet: {}, image: new ImageData(width, height) });
+  constructor(photo, height, width, tables) {
+    Object.assign(this, { photo, height, width, tables, quiet: {}, image: new ImageData(width, height) });
     const distance = Math.max(6, Math.round(Math.min(height, width) / 26));
     this.line = (row, column) => (row + column) % distance < Math.max(1, Math.floor(distance / 8));
   }
 
   /** Return the image with `values` on it, as `place` lays them. */
   paint(values, place, { low, high, opacity, style, signed = false }) {
-    const quiet = (this.quiet[style] ??= quieted(this.photo, style));
-    const strength = strengths(style === "heat" ? opacity : 1);
-    const { photo, glow, cold, width, image: { data } } = this;
+    const { photo, tables, width, image: { data } } = this;
+    const quiet = (this.quiet[style] ??= quieted(photo, tables.dimming[style]));
+    const strength = tables.cover.map((share) => Math.round(255 * (style === "heat" ? opacity : 1) * share));
+    const [warm, cold] = signed ? [tables.positive, tables.negative] : [tables.colors, tables.colors];
     const fill = sampler(values, place), row = new Float32Array(width), step = 255 / (high - low);
     for (let y = 0, at = 0; y < this.height; y++) {
       fill(y, row);
@@ -116,7 +107,7 @@ class Painter {
           const dark = Math.round(0.38 * gray(photo, at)) + (this.line(y, x) ? 54 : 14);
           data[at] = data[at + 1] = data[at + 2] = dark;
         } else {
-          const size = signed ? Math.abs(row[x]) : row[x], colors = signed && row[x] < 0 ? cold : glow;
+          const size = signed ? Math.abs(row[x]) : row[x], colors = row[x] < 0 ? cold : warm;
           const level = Math.min(Math.max((size - low) * step + 0.5, 0), 255) | 0;
           const cover = strength[level];
           for (let channel = 0; channel < 3; channel++) {

@@ -1,12 +1,19 @@
 const pageData = JSON.parse(document.getElementById("page-data").textContent);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const glow = bytes(pageData.glow);
+const tables = unpackedTables(pageData.tables);
 const MORPH = 140; // milliseconds from one map to the next
 
 const $ = (id) => document.getElementById(id);
 
 function bytes(text) {
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** Colors and curves of overlays, as visattn/viz/heatmap.py writes them. */
+function unpackedTables({ colors, positive, negative, cover, dimming }) {
+  const levels = Object.entries(dimming).map(([style, [gray, table]]) => [style, [gray, bytes(table)]]);
+  return { colors: bytes(colors), positive: bytes(positive), negative: bytes(negative), cover,
+    dimming: Object.fromEntries(levels) };
 }
 
 /** Make an element; whatever a text holds, it stays a text. */
@@ -43,7 +50,7 @@ class Stage {
     this.pen.imageSmoothingQuality = "high";
     this.pen.drawImage(image, 0, 0, this.canvas.width, this.canvas.height);
     const photo = this.pen.getImageData(0, 0, this.canvas.width, this.canvas.height).data;
-    this.painter = new Painter(photo, this.canvas.height, this.canvas.width, glow);
+    this.painter = new Painter(photo, this.canvas.height, this.canvas.width, tables);
     this.places = {};
     this.shown = null;
   }

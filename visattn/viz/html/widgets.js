@@ -93,7 +93,7 @@ function mapRows(map, sumsToOne = true) {
 function paintRamp([bottom, top], clipped, { low, high, ...options }) {
   const canvas = $("ramp"), { width, height } = canvas;
   const painter = (paintRamp.painter ??= new Painter(
-    Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, glow));
+    Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, tables));
   const geometry = { matrix: [[1, 0, 0], [0, 1, 0]], input_size: [height, width],
     image_size: [height, width], region: [0, 0, width, height] };
   const ramp = Float32Array.from({ length: width }, (_, x) => bottom + ((x + 0.5) / width) * (top - bottom));
