@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -13,9 +13,11 @@ from visattn.results.attention_map import AttentionMap
 
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
-_TAIL = 0.01  # share of cells beyond each end of a percentile scale
+_PERCENTILE = 99  # at which outliers are clipped
+_TAIL = 1 - _PERCENTILE / 100
 _OFFSET_METHODS = ("rise", "similarity")  # whose values are scores, far from 0 everywhere
 _MANY_CELLS = 64 * 64  # above it, a few outliers would darken the rest of the map
+_NEARLY_ZERO = 1e-12  # below it, what is drawn is mostly rounding
 
 
 @dataclass(frozen=True)
@@ -26,36 +28,99 @@ class MapScale:
         rule: Rule by which it was chosen.
         vmin: Value at the lower end of the colormap.
         vmax: Value at the upper end.
-        signed: Whether negative values are shown by their magnitude, in another colormap.
+        signed: Whether there are negative values: colors then go from `-vmax` to `vmax`.
+        values: Lowest and highest value of the maps; those beyond an end are drawn like it. None
+            if they are not known.
+        percentile: Percentile at which outliers are clipped; None if none are.
 
     Example:
         >>> MapScale("image", 0.0, 0.25).text
         '0 to 0.25'
+        >>> clipped = MapScale("image", 0.0, 0.25, True, values=(-0.69, 0.74), percentile=99)
+        >>> clipped.text, clipped.note
+        ('≤ −0.25 to ≥ 0.25', 'clipped at the 99th percentile')
     """
 
     rule: ScaleRule
     vmin: float
     vmax: float
     signed: bool = False
+    values: tuple[float, float] | None = field(default=None, compare=False)
+    percentile: int | None = field(default=None, compare=False)
+
+    @property
+    def lowest(self) -> float:
+        """Value at the lower end of the colors."""
+        return -self.vmax if self.signed else self.vmin
+
+    @property
+    def clipped(self) -> tuple[bool, bool]:
+        """Whether values lie below the lower end, and above the upper one."""
+        low, high = self.values or (self.lowest, self.vmax)
+        slack = 1e-5 * max(abs(self.lowest), abs(self.vmax))  # float32 rounds the ends
+        return low < self.lowest - slack, high > self.vmax + slack
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Both ends as text, with a sign where values lie beyond them."""
+        below, above = self.clipped
+        return format_end(self.lowest, below=below), format_end(self.vmax, above=above)
 
     @property
     def text(self) -> str:
-        """Both ends as text."""
-        first = -self.vmax if self.signed else self.vmin
-        return f"{first:.2g} to {self.vmax:.2g}"
+        """The range as text."""
+        return " to ".join(self.ends)
+
+    @property
+    def is_nearly_zero(self) -> bool:
+        """Whether the maps have values, but only such as rounding leaves."""
+        return self.values is not None and 0 < max(map(abs, self.values)) < _NEARLY_ZERO
+
+    @property
+    def note(self) -> str:
+        """What a reader of the colors should know besides their ends; "" if nothing."""
+        if self.is_nearly_zero:
+            return "nearly zero everywhere"
+        if self.percentile is None or not any(self.clipped):
+            return ""
+        both = self.rule == "percentile" and not self.signed
+        lower = f"{_ordinal(100 - self.percentile)} and " if both else ""
+        return f"clipped at the {lower}{_ordinal(self.percentile)} percentile"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON."""
-        return asdict(self)
+        return {**asdict(self), "values": None if self.values is None else list(self.values)}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "MapScale":
         """Return the scale of a record.
 
         Args:
-            record: What `to_dict` returned.
+            record: What `to_dict` returned, also in an older version.
         """
-        return cls(**record)
+        values = record.get("values")
+        ends = None if values is None else (float(values[0]), float(values[1]))
+        return cls(**{**record, "values": ends})
+
+
+def format_end(value: float, *, below: bool = False, above: bool = False) -> str:
+    """Return the end of a color scale as text, with a sign if values lie beyond it.
+
+    Args:
+        value: Value at the end.
+        below: Whether lower values are drawn like it.
+        above: Whether higher values are drawn like it.
+
+    Example:
+        >>> format_end(0.25, above=True), format_end(-0.25, below=True), format_end(0.25)
+        ('≥ 0.25', '≤ −0.25', '0.25')
+    """
+    sign = "\N{LESS-THAN OR EQUAL TO} " * below + "\N{GREATER-THAN OR EQUAL TO} " * above
+    return f"{sign}{value:.2g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}{'st' if number == 1 else 'th'}"
 
 
 def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapScale:
@@ -76,24 +141,25 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
     Example:
         >>> one = AttentionMap(torch.tensor([[0.5, 2.0]]), "layer4", "gradient")
         >>> other = AttentionMap(torch.tensor([[4.0, 3.0]]), "layer4", "gradient")
-        >>> map_scale([one, other], "global")
-        MapScale(rule='global', vmin=0.0, vmax=4.0, signed=False)
+        >>> scale = map_scale([one, other], "global")
+        >>> scale.text, scale.values
+        ('0 to 4', (0.5, 4.0))
     """
     if not maps or rule not in RULES:
         raise ValueError(
             f"a scale needs maps and a rule among {', '.join(RULES)}; got {len(maps)}, {rule!r}"
         )
     signed = maps[0].info.signed
+    ranges = ValueRange()
+    for each in maps:
+        ranges.add(each)
     if rule == "percentile":
         finite = [m.values.nan_to_num(0.0, 0.0, 0.0).flatten() for m in maps]
         values = torch.cat([each.abs() if signed else each for each in finite]).double()
         low, high = values.quantile(values.new_tensor([_TAIL, 1 - _TAIL])).tolist()
         low = 0.0 if signed else low
         if low < high:
-            return MapScale(rule, low, high, signed)
-    ranges = ValueRange()
-    for each in maps:
-        ranges.add(each)
+            return MapScale(rule, low, high, signed, ranges.values, _PERCENTILE)
     return ranges.scale(rule)
 
 
@@ -104,16 +170,16 @@ class ValueRange:
         >>> ranges = ValueRange()
         >>> for top in (2.0, 4.0):
         ...     ranges.add(AttentionMap(torch.tensor([[0.5, top]]), "layer4", "gradient"))
-        >>> ranges.scale("global")
-        MapScale(rule='global', vmin=0.0, vmax=4.0, signed=False)
+        >>> ranges.scale("global").text
+        '0 to 4'
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._signed = self._has_offset = False
+        self._signed = self._has_offset = self._has_outliers = False
         self._upper_end = -math.inf
-        self._lowest = math.inf
-        self._highest = -math.inf
+        self._low_magnitude, self._high_magnitude = math.inf, -math.inf
+        self._lowest, self._highest = math.inf, -math.inf
 
     def add(self, attention_map: AttentionMap) -> None:
         """Include the values of a map; the first one says whether values are signed."""
@@ -124,22 +190,39 @@ class ValueRange:
         finite = replace(attention_map, values=attention_map.values.nan_to_num(0.0, 0.0, 0.0))
         magnitudes = finite.values.abs() if self._signed else finite.values
         self._upper_end = max(self._upper_end, _upper_end(finite, magnitudes))
-        self._lowest = min(self._lowest, float(magnitudes.min()))
-        self._highest = max(self._highest, float(magnitudes.max()))
+        self._has_outliers |= _has_outliers(finite)
+        self._low_magnitude = min(self._low_magnitude, float(magnitudes.min()))
+        self._high_magnitude = max(self._high_magnitude, float(magnitudes.max()))
+        self._lowest = min(self._lowest, float(finite.values.min()))
+        self._highest = max(self._highest, float(finite.values.max()))
+
+    @property
+    def values(self) -> tuple[float, float]:
+        """Lowest and highest value of all maps."""
+        return self._lowest, self._highest
 
     def scale(self, rule: ScaleRule) -> MapScale:
         """Return the scale of all maps together, by `image` or `global`."""
-        high = self._upper_end if self._upper_end > 0 else 1.0
+        low, high = 0.0, self._upper_end if self._upper_end > 0 else 1.0
         # Scores that are far from 0 everywhere would be drawn in one color on a scale from 0.
-        if self._has_offset and self._lowest < self._highest:
-            high = high if self._highest > 0 else self._highest
-            return MapScale(rule, self._lowest, high, self._signed)
-        return MapScale(rule, 0.0, high, self._signed)
+        if self._has_offset and self._low_magnitude < self._high_magnitude:
+            low = self._low_magnitude
+            high = high if self._high_magnitude > 0 else self._high_magnitude
+        percentile = _PERCENTILE if self._has_outliers else None
+        return MapScale(rule, low, high, self._signed, self.values, percentile)
+
+
+def _has_outliers(attention_map: AttentionMap) -> bool:
+    """Whether a map is at pixel resolution, where some values are far above all others."""
+    return (
+        attention_map.kind in ("gradient", "saliency")
+        and attention_map.values.numel() > _MANY_CELLS
+    )
 
 
 def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) -> float:
     """Return the value at the upper end of the colormap for one map."""
-    if attention_map.kind in ("gradient", "saliency") and magnitudes.numel() > _MANY_CELLS:
+    if _has_outliers(attention_map):
         top = float(magnitudes.double().flatten().quantile(1 - _TAIL))
         return top if top > 0 else float(magnitudes.max())
     if attention_map.info.signed:

@@ -434,6 +434,7 @@ class DrawOptions:
         vmax: Value at the upper end of the colormap; None for that of the result.
         smooth: Whether to interpolate between cells; None for what suits the result.
         width: Width of the figure in pixels.
+        crop: Whether tiles show only the part of the photo that the model saw.
 
     Example:
         >>> DrawOptions(vmax=2.0).draw(np.zeros((1, 2, 3), np.uint8), np.ones((1, 2))).shape
@@ -447,6 +448,7 @@ class DrawOptions:
     vmax: float | None = None
     smooth: bool | None = None
     width: int = 1200
+    crop: bool = False
 
     def draw(
         self,

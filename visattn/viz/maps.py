@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import torch
@@ -17,10 +18,13 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, read_image
 from visattn.io.argument_checks import checked_arguments
 from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.info import MapInfo, Thing
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale
+from visattn.results.values import format_percent
 from visattn.viz.heatmap import DrawOptions, map_to_rgba, resize_image, resize_map
 from visattn.viz.marks import draw_contours, draw_cross, draw_frame, draw_region
+from visattn.viz.photo_part import PhotoPart
 from visattn.viz.tiles import (
     LEGEND_HEIGHT,
     Legend,
@@ -31,6 +35,9 @@ from visattn.viz.tiles import (
     tile_figure,
 )
 
+UNITS = {"gate": "gate", "tokens": "attention", "words": "attention", "queries": "attention",
+         "gradient": "attribution", "saliency": "saliency"}  # fmt: skip
+"""What the values of a map are, by its kind."""
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
 
@@ -59,6 +66,9 @@ def overlay(
         ValueError: If the map has no geometry, belongs to an image of another size, or consists
             of several maps (index it first), or an array is not `[y, x]` and finite.
 
+    Warns:
+        UserWarning: If the map is so close to zero everywhere that its colors have no meaning.
+
     Example:
         >>> from visattn.geometry import Geometry
         >>> blank = np.full((30, 40, 3), 200, np.uint8)
@@ -84,6 +94,8 @@ def overlay(
         )
     scale = map_scale([attention_map])
     if options.get("vmax") is None:
+        if scale.is_nearly_zero:
+            warn(f"the map of {original.name} is {scale.note}, from {scale.text}", stacklevel=2)
         options = {"vmin": scale.vmin, **options, "vmax": scale.vmax}
     drawing = DrawOptions(**options)
     placed = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
@@ -171,7 +183,6 @@ def draw_target(
 
     Example:
         >>> from visattn.geometry import Geometry
-        >>> from visattn.results.info import MapInfo, Thing
         >>> info = MapInfo(thing=Thing("box", box=(5, 5, 25, 25)))
         >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), info)
         >>> draw_target(np.zeros((30, 40, 3), np.uint8), box).max()
@@ -213,8 +224,7 @@ def outline_boxes(
 
 
 def _to_uint16(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]:
-    lowest = -scale.vmax if scale.signed else scale.vmin
-    levels = (values - lowest) * (65535 / (scale.vmax - lowest))
+    levels = (values - scale.lowest) * (65535 / (scale.vmax - scale.lowest))
     return np.rint(np.clip(np.nan_to_num(levels), 0, 65535)).astype(np.uint16)
 
 
@@ -230,6 +240,7 @@ def comparison_figure(
     """Return a figure of the image and the overlay of each method, side by side.
 
     Methods measure different quantities, so each has its own value range, printed below its tile.
+    The subtitle says which share of the photo the model saw, if it is not all of it.
 
     Args:
         image: The original image.
@@ -253,16 +264,20 @@ def comparison_figure(
     if not maps:
         raise ValueError("a comparison needs at least one map, got none")
     scales = scales or [map_scale([each]) for each in maps]
-    grid = compute_tile_grid(original.size, len(maps) + 1, drawing.width)
-    small = resize_image(draw_target(original.pixels, maps[0]), grid.tile_size)
-    values = [_values(each, grid.tile_size, drawing) for each in maps]
+    geometry = maps[0].geometry or Geometry.identity(original.size)
+    part = PhotoPart.of(geometry, crop=drawing.crop)
+    grid = compute_tile_grid(part.size, len(maps) + 1, drawing.width)
+    whole, window = part.whole_size(grid.tile_size), part.window(grid.tile_size)
+    small = resize_image(draw_target(original.pixels, maps[0]), whole)[window]
+    values = [_values(each, whole, drawing) for each in maps]
+    values = [None if each is None else each[window] for each in values]
     tiles = [_method_tile(*each, small, drawing) for each in zip(maps, scales, values, strict=True)]
     return tile_figure(
         [Tile(small, "Image", size_text(original.pixels)), *tiles],
         grid,
         title=next(filter(None, map(target_line, maps)), "Attention") if title is None else title,
-        subtitle=subtitle,
-        legends=_legends(values, scales, drawing),
+        subtitle=join_notes(subtitle, geometry.seen_text),
+        legends=_legends(maps, values, scales, drawing),
         width=drawing.width,
     )
 
@@ -290,10 +305,11 @@ def _method_tile(
         reason = attention_map.info.empty or empty_map_reason(attention_map.values)
         return Tile(empty_tile((photo.shape[0], photo.shape[1]), reason), name, "no map")
     cosine = _known(attention_map.info.cosine)
-    note = scale.text
-    if cosine is not None:
-        note = f"{_cosine_text(cosine)}; {note}"
-    return Tile(_draw(drawing, scale)(photo, values), name, note.replace("-", "\N{MINUS SIGN}"))
+    tiny = "" if scale.percentile is not None else scale.note
+    note = "; ".join(
+        filter(None, ["" if cosine is None else _cosine_text(cosine), scale.text, tiny])
+    )
+    return Tile(_draw(drawing, scale)(photo, values), name, note)
 
 
 def _draw(drawing: DrawOptions, scale: MapScale) -> partial[np.ndarray]:
@@ -302,15 +318,22 @@ def _draw(drawing: DrawOptions, scale: MapScale) -> partial[np.ndarray]:
 
 
 def _legends(
-    values: Sequence[np.ndarray | None], scales: Sequence[MapScale], drawing: DrawOptions
+    maps: Sequence[AttentionMap],
+    values: Sequence[np.ndarray | None],
+    scales: Sequence[MapScale],
+    drawing: DrawOptions,
 ) -> list[Legend]:
     """Return the legend of plain maps, and of signed ones if there are any."""
     has_nan = any(each is not None and bool(np.isnan(each).any()) for each in values)
+    if len(maps) == 1:
+        return [map_legend(maps[0], scales[0], drawing, has_nan=has_nan)]
+    drawn = [scale for each, scale in zip(values, scales, strict=True) if each is not None]
+    clipped = next((scale.note for scale in drawn if scale.percentile is not None), "")
+    label = "range of values below each image" + (f"; {clipped}" if clipped else "")
     plain, signed = (_draw(drawing, MapScale("image", 0.0, 1.0, sign)) for sign in (False, True))
-    label = "range of values below each image"
-    legends = [Legend(plain, (0.0, 1.0), label, has_nan=has_nan, end_labels=("min", "max"))]
-    drawn = zip(values, scales, strict=True)
-    if any(scale.signed and each is not None for each, scale in drawn):
+    ends = ("lower end", "upper end")
+    legends = [Legend(plain, (0.0, 1.0), label, has_nan=has_nan, end_labels=ends)]
+    if any(scale.signed for scale in drawn):
         ends = ("negative", "positive")
         more = Legend(signed, (-1.0, 1.0), "signed maps", end_labels=ends,
                       height=LEGEND_HEIGHT + 8)  # fmt: skip
@@ -318,14 +341,50 @@ def _legends(
     return legends
 
 
+def map_legend(
+    attention_map: AttentionMap, scale: MapScale, drawing: DrawOptions, *, has_nan: bool = False
+) -> Legend:
+    """Return the color bar of one map, with the values at its ends.
+
+    Args:
+        attention_map: The map.
+        scale: Its color scale.
+        drawing: How it is drawn.
+        has_nan: Whether the figure has pixels outside of the model's input.
+
+    Example:
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
+        >>> map_legend(spot, map_scale([spot]), DrawOptions()).end_labels
+        ('0', '1')
+    """
+    unit = attention_map.info.quantity or UNITS.get(attention_map.kind, "value")
+    sides = ", against and for the target" if scale.signed else ""
+    return Legend(
+        _draw(drawing, scale),
+        (scale.lowest, scale.vmax),
+        join_notes(unit + sides, scale.note),
+        has_nan=has_nan,
+        end_labels=scale.ends,
+    )
+
+
+def join_notes(*parts: str) -> str:
+    """Return the parts of a subtitle that are not empty, with dots between them.
+
+    Example:
+        >>> join_notes("photo.jpg", "", "the model saw 35 % of the photo")
+        'photo.jpg · the model saw 35 % of the photo'
+    """
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))
+
+
 def target_line(attention_map: AttentionMap) -> str:
     """Return the explained class of a map with its probability or score.
 
     Example:
-        >>> from visattn.results.info import MapInfo
         >>> info = MapInfo(class_name="tench", target=0, score=7.25)
         >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
-        'tench, score 7.2'
+        'tench, logit 7.2'
         >>> info = replace(info, probability=0.913)
         >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'tench, 91 %'
@@ -339,19 +398,27 @@ def target_line(attention_map: AttentionMap) -> str:
     if (cosine := _known(info.cosine)) is not None:
         return f"{name}, {_cosine_text(cosine)}"
     if probability is not None:
-        percent = f"{100 * probability:.0f} %" if probability >= 0.01 else "below 1 %"
-        return f"{name}, {percent}"
+        return f"{name}, {format_percent(probability)}"
     if score is None:
         return name
     number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
-    return f"{name}, score {number}"
+    return f"{name}, {score_name(info)} {number}"
+
+
+def score_name(info: MapInfo) -> str:
+    """Return what the score of a map is: the logit of a class, or a score of something else.
+
+    Example:
+        >>> score_name(MapInfo(target=3)), score_name(MapInfo(thing=Thing("pixel", (3, 5))))
+        ('logit', 'score')
+    """
+    return "logit" if isinstance(info.target, int) and info.thing is None else "score"
 
 
 def method_title(attention_map: AttentionMap) -> str:
     """Return the title of the method that computed a map.
 
     Example:
-        >>> from visattn.results.info import MapInfo
         >>> info = MapInfo("gradcam")
         >>> method_title(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'Grad-CAM'

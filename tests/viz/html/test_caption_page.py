@@ -48,7 +48,7 @@ def test_page_data_has_geometry_and_colormap() -> None:
     data = page_data(page(vmax=0.5, opacity=0.25, style="light", colormap="viridis"))
     assert data["grid"] == [3, 5]
     assert data["scale"] == [0.0, 0.5]
-    assert data["clipped"] is True
+    assert data["peak"] > 0.5
     assert (data["opacity"], data["style"]) == (0.25, "light")
     assert data["geometry"]["region"] == [0.0, 0.0, 53.0, 31.0]
     colors = np.frombuffer(base64.b64decode(data["tables"]["colors"]), np.uint8).reshape(256, 3)
@@ -61,7 +61,7 @@ def test_scale_is_the_display_range_of_the_first_caption() -> None:
     dim = caption_of(("a", "b", "c"), peaks * np.ones((2, 3)), SIZE)
     scale = page_data(page(replace(dim, alternatives=(brighter,))))["scale"]
     assert scale == pytest.approx([0.0, dim.display_range()[1]])
-    assert page_data(page(replace(dim, alternatives=(brighter,))))["clipped"] is True
+    assert page_data(page(replace(dim, alternatives=(brighter,))))["peak"] == 7
 
 
 @pytest.mark.parametrize(

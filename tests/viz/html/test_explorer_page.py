@@ -58,7 +58,8 @@ def test_page_data_has_weights_and_maps() -> None:
     assert (layer["number"], layer["count"], layer["query_roles"]) == (4, 7, ["class"])
     values = np.frombuffer(base64.b64decode(item["values"]), "<f4").reshape(5, 7)
     np.testing.assert_array_equal(values, MAP.values.numpy().astype(np.float32))
-    assert item["range"] == "\N{MINUS SIGN}1.5 to 1.5"
+    assert item["ends"] == "≤ \N{MINUS SIGN}1.5 to ≥ 1.5"
+    assert item["range"] == [values.min(), values.max()]
 
 
 def test_page_is_deterministic() -> None:

@@ -122,7 +122,7 @@ def test_method_overlay_matches_python(browser: Any, page: Path) -> None:
     browser.click("#maps button", 1)
     wanted = expected(page, browser, MAPS[1].values.numpy(), vmax=2.0, signed=True)
     assert np.abs(drawn(browser).astype(int) - wanted).max() <= 2
-    assert text(browser, "#low") == "\u22122.0"
+    assert text(browser, "#low") == "\u2264 \u22122.0"
     assert "Target" not in text(browser, "#facts")
 
 

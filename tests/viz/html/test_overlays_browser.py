@@ -101,6 +101,25 @@ def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None
     assert browser.value("document.getElementById('opacity').disabled")
 
 
+def test_scale_of_the_words_can_be_switched(browser: Any, tmp_path: Path) -> None:
+    geometry = GEOMETRIES["squash"]
+    values = (
+        torch.tensor([0.3, 0.5, 0.9])[:, None, None]
+        * grids(5, 7)
+        / grids(5, 7).amax((1, 2), keepdim=True)
+    )
+    maps = AttentionMap(values, "look", "words", geometry, labels=WORDS)
+    kept = np.array(write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.2))
+    browser.open(tmp_path / "a.html")
+    placed = maps[0].resize_to_image().numpy()
+    for button, top, label in ((0, 0.2, "\u2265 0.20"), (1, 0.3, "0.30"), (2, 0.9, "0.90")):
+        browser.click("#words button", 0)
+        browser.click("#ends button", button)
+        close(drawn(browser), overlay(kept, placed, vmax=top))
+        assert browser.value("document.getElementById('high').textContent") == label
+        assert browser.value("document.getElementById('low').textContent") == "0"
+
+
 @pytest.mark.parametrize("style", ["heat", "light"])
 def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> None:
     geometry = ResizeSpec((32, 32)).geometry((61, 107))

@@ -96,7 +96,7 @@ def caption_html(
             data={
                 "grid": list(maps[0].shape[1:]),
                 "scale": [0.0, page.vmax],
-                "clipped": max(float(each.max()) for each in maps) > (page.vmax or 0.0),
+                "peak": max(float(each.max()) for each in maps),
                 "captions": [
                     _caption_data(*each) for each in zip(captions, maps, outlined, strict=True)
                 ],

@@ -14,7 +14,7 @@ function drawn(at) {
   if (!fields[at.layer]) return null;
   const top = topOf(fields, at.layer, at.head, state.shared), values = fields[at.layer][at.head];
   const { keys: grid, geometry } = layers[at.layer];
-  return { values, grid, geometry, scale: [0, top], clipped: peakOf(values) > top, signed: false };
+  return { values, grid, geometry, scale: [0, top], range: [0, peakOf(values)], signed: false };
 }
 
 function show() {
@@ -33,8 +33,9 @@ function show() {
   if (shown) drawLegend(at, shown, options);
 }
 
-function drawLegend(at, { scale: [low, high], clipped, signed, grid }, options) {
-  paintRamp([signed ? -high : low, high], clipped, options);
+function drawLegend(at, { scale: [low, high], range, signed, grid, note }, options) {
+  paintRamp([signed ? -high : low, high], range, options);
+  $("note").textContent = note ?? "";
   const even = isHead(at) ? (1 / (grid[0] * grid[1]) - low) / (high - low) : -1;
   $("unit").textContent = isHead(at) ? "attention per cell" : signed ? "against \u00b7 for" : maps[at.method].unit;
   $("even").hidden = $("evenly").hidden = !(even >= 0 && even <= 1);
@@ -139,9 +140,9 @@ function listen() {
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") pin(null); });
 }
 
-function methodButton({ name, range }) {
+function methodButton({ name, ends }) {
   return made("button", { type: "button", role: "radio" },
-    made("span", {}, name), made("span", { class: "said-of" }, range));
+    made("span", {}, name), made("span", { class: "said-of" }, ends));
 }
 
 async function start() {

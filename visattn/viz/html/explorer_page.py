@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,13 @@ from visattn.results.values import RecordedLayer
 from visattn.viz.heads import key_geometry
 from visattn.viz.heatmap import colormap_lut
 from visattn.viz.html.document import PageOptions, PageParts, page_geometry, photo_page
-from visattn.viz.maps import method_title, target_line
+from visattn.viz.maps import UNITS, method_title, target_line
 from visattn.viz.text import sanitize_text
 
 _NAME, _TITLE = 60, 200  # characters
 _STYLES = ("paper.css", "viewer.css", "explorer.css")
 _SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "heads.js", "tiles.js", "explorer.js")
 _VISIBLE_SHIFT = 0.005  # cells
-_UNITS = {"tokens": "attention", "gradient": "attribution", "saliency": "saliency"}
 
 
 def explorer_html(
@@ -160,16 +160,17 @@ def _own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any]:
 
 def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> dict[str, Any]:
     values = attention_map.values.numpy()
-    magnitudes = np.abs(values) if scale.signed else values
+    scale = replace(scale, values=(float(values.min()), float(values.max())))
     return {
         "name": sanitize_text(method_title(attention_map), _NAME),
         "grid": list(values.shape),
         **_own_geometry(attention_map.geometry, base),
         "scale": [scale.vmin, scale.vmax],
-        "clipped": bool(magnitudes.max() > scale.vmax),
+        "range": scale.values,
         "signed": scale.signed,
-        "unit": _UNITS.get(attention_map.kind, "value"),
-        "range": scale.text.replace("-", "\N{MINUS SIGN}"),
+        "unit": UNITS.get(attention_map.kind, "value"),
+        "ends": scale.text,
+        "note": scale.note,
         "facts": [
             [sanitize_text(name, _NAME), sanitize_text(text, _TITLE)]
             for name, text in _facts(attention_map)

@@ -52,7 +52,6 @@ function fieldsOf(layer, query) {
   return [...maps, mean];
 }
 
-const peakOf = (map) => map.reduce((most, value) => Math.max(most, value), 0);
 
 /** The value that shows in full: of one map, or of all heads whose maps have as many cells. */
 function topOf(fields, layer, head, shared) {

@@ -44,7 +44,7 @@ function show() {
 }
 
 function drawLegend(options, scale) {
-  paintRamp(scale, false, options);
+  paintRamp(scale, scale, options);
   const even = 1 / (pageData.grid[0] * pageData.grid[1]);
   $("even").hidden = even > scale[1];
   $("even").style.left = `${(100 * (even - scale[0])) / (scale[1] - scale[0])}%`;

@@ -81,17 +81,25 @@ let stages, words, candidates, maps;
 const state = {
   candidate: 0, pinned: null, hovered: null, playing: 0,
   opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth, boxes: true,
+  ends: "shared",
 };
 const STEP = 900; // milliseconds a word, when the caption is played
 
 const caption = () => pageData.captions[state.candidate];
 const current = () => (state.hovered === null ? state.pinned : state.hovered);
 
+/** Lower and upper end of the colors of a map: those of all words, its own peak, or the greatest one. */
+function scaleOf(map) {
+  const [low, high] = pageData.scale;
+  const top = state.ends === "own" && map ? peakOf(map) : state.ends === "greatest" ? pageData.peak : high;
+  return [low, top > low ? top : high];
+}
+
 function show() {
   const at = current(), count = caption().words.length;
-  const [low, high] = pageData.scale;
-  const options = { ...state, low: low + state.threshold * (high - low), high };
   const map = at === null ? null : maps[at === MEAN ? count : at];
+  const [low, high] = scaleOf(map);
+  const options = { ...state, low: low + state.threshold * (high - low), high };
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
   for (const { stage, part } of stages) {
     stage.show(map && part(map), options);
@@ -104,7 +112,7 @@ function show() {
   $("mean").setAttribute("aria-pressed", String(at === MEAN));
   $("alone").setAttribute("aria-pressed", String(at === null));
   showDetails(caption(), maps, at);
-  drawLegend(options);
+  drawLegend([low, high], options);
 }
 
 /** Below each of several images: its share of the map that is shown. */
@@ -163,9 +171,8 @@ function forward() {
   pin(MEAN);
 }
 
-function drawLegend(options) {
-  const [bottom, top] = pageData.scale;
-  paintRamp(pageData.scale, pageData.clipped, options);
+function drawLegend([bottom, top], options) {
+  paintRamp([bottom, top], [bottom, state.ends === "own" ? top : pageData.peak], options);
   if (pageData.even) $("even").style.left = `${Math.min(100, (100 * (pageData.even[0] - bottom)) / (top - bottom))}%`;
 }
 
@@ -174,7 +181,7 @@ function pointAt(event, { stage, part } = {}) {
   const values = event && stage.under(event, maps.slice(0, -1).map(part), state.smooth);
   words.group.classList.toggle("pointed", Boolean(values));
   words.buttons.forEach((button, index) => {
-    const share = values ? Math.min(1, Math.max(0, values[index] / pageData.scale[1])) : 0;
+    const share = values ? Math.min(1, Math.max(0, values[index] / scaleOf(maps[index])[1])) : 0;
     button.style.setProperty("--here", `${Math.round(100 * share)}%`);
   });
 }
@@ -249,6 +256,7 @@ async function start() {
   candidates.fill(candidateButtons(pageData.captions));
   segmented("style", ["heat", "light"], state.style, (style) => set({ style }));
   segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
+  segmented("ends", ["shared", "own", "greatest"], state.ends, (ends) => set({ ends }));
   state.pinned = initialWord(caption());
   $("others").hidden = pageData.captions.length < 2;
   $("unseen").hidden = stages.every(({ stage }) => !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0));

@@ -1,6 +1,7 @@
+/** A probability, as format_percent of visattn/results/values.py writes it. */
 function percent(share) {
-  if (share < 0.01) return "<1 %";
-  return share > 0.995 && share < 1 ? ">99 %" : `${Math.round(100 * share)} %`;
+  if (share > 0 && share < 0.01) return "<1 %";
+  return share > 0.99 && share < 1 ? ">99 %" : `${Math.round(100 * share)} %`;
 }
 
 /** A group of buttons of which one is chosen; arrow keys, Home and End go from one to the next. */
@@ -80,8 +81,12 @@ function spread(map) {
   return Math.exp(entropy);
 }
 
+function peakOf(map) {
+  return map.reduce((most, value) => Math.max(most, value), 0);
+}
+
 function mapRows(map, sumsToOne = true) {
-  const peak = map.reduce((most, value) => Math.max(most, value), 0);
+  const peak = peakOf(map);
   const even = sumsToOne ? ` \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 even` : "";
   return [
     ...textRow("Peak", `${peak.toPrecision(2)}${even}`),
@@ -89,8 +94,8 @@ function mapRows(map, sumsToOne = true) {
   ];
 }
 
-/** The ramp of a scale, painted as the photo is: it looks like what it explains. */
-function paintRamp([bottom, top], clipped, { low, high, ...options }) {
+/** The ramp of a scale, painted as the photo is; its ends say whether values lie beyond them. */
+function paintRamp([bottom, top], [lowest, highest], { low, high, ...options }) {
   const canvas = $("ramp"), { width, height } = canvas;
   const painter = (paintRamp.painter ??= new Painter(
     Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, tables));
@@ -99,8 +104,9 @@ function paintRamp([bottom, top], clipped, { low, high, ...options }) {
   const ramp = Float32Array.from({ length: width }, (_, x) => bottom + ((x + 0.5) / width) * (top - bottom));
   const place = placement(geometry, [1, width], height, width, true);
   canvas.getContext("2d").putImageData(painter.paint(ramp, place, { low, high, ...options }), 0, 0);
-  $("low").textContent = numbered(bottom);
-  $("high").textContent = (clipped ? "\u2265 " : "") + numbered(top);
+  const slack = 1e-5 * Math.max(Math.abs(bottom), Math.abs(top)); // float32 rounds the ends
+  $("low").textContent = (lowest < bottom - slack ? "\u2264 " : "") + numbered(bottom);
+  $("high").textContent = (highest > top + slack ? "\u2265 " : "") + numbered(top);
 }
 
 function numbered(value) {
