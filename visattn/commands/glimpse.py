@@ -179,6 +179,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "ScanPath") -> Iterable[Part]:
         """Return the scan path, and its panel and animation."""
+        from visattn.results.values import format_percent
         from visattn.viz.scanpaths.animation import glimpse_animation
         from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
 
@@ -189,7 +190,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
             f"{name}.png": encode_png(glimpse_panel(image, result, name=Path(image.name).name)),
             f"{name}.gif": glimpse_animation(image, result),
         }
-        text = f"{record['class']}, {100 * record['probability']:.0f} %"
+        text = f"{record['class']}, {format_percent(record['probability'])}"
         thumbnail = card_image([glimpse_overlay(image, result)])
         return [Part(name, record, files, Card(name, f"{name}.png", text, thumbnail))]
 

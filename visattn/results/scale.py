@@ -37,8 +37,8 @@ class MapScale:
         >>> MapScale("image", 0.0, 0.25).text
         '0 to 0.25'
         >>> clipped = MapScale("image", 0.0, 0.25, True, values=(-0.69, 0.74), percentile=99)
-        >>> clipped.text, clipped.note
-        ('≤ −0.25 to ≥ 0.25', 'clipped at the 99th percentile')
+        >>> clipped.ends[1], clipped.note
+        ('≥ 0.25', 'clipped at the 99th percentile')
     """
 
     rule: ScaleRule
@@ -80,7 +80,7 @@ class MapScale:
     def note(self) -> str:
         """What a reader of the colors should know besides their ends; "" if nothing."""
         if self.is_nearly_zero:
-            return "nearly zero everywhere"
+            return "nearly zero"
         if self.percentile is None or not any(self.clipped):
             return ""
         both = self.rule == "percentile" and not self.signed
@@ -112,11 +112,13 @@ def format_end(value: float, *, below: bool = False, above: bool = False) -> str
         above: Whether higher values are drawn like it.
 
     Example:
-        >>> format_end(0.25, above=True), format_end(-0.25, below=True), format_end(0.25)
-        ('≥ 0.25', '≤ −0.25', '0.25')
+        >>> format_end(0.25, above=True), format_end(0.1, below=True), format_end(0.25)
+        ('≥ 0.25', '≤ 0.1', '0.25')
     """
     sign = "\N{LESS-THAN OR EQUAL TO} " * below + "\N{GREATER-THAN OR EQUAL TO} " * above
-    return f"{sign}{value:.2g}".replace("-", "\N{MINUS SIGN}")
+    # 110 and not 1.1e+02, which few read as a number at a glance
+    number = f"{value:.0f}" if 100 <= abs(value) < 1e5 else f"{value:.2g}"
+    return f"{sign}{number}".replace("-", "\N{MINUS SIGN}")
 
 
 def _ordinal(number: int) -> str:

@@ -66,7 +66,7 @@ class Answer(SavedAsJson):
         text, probability = self.answers[0]
         question = truncate_text(self.question, 80)
         maps = "no maps" if self.maps is None else f"{len(self.maps)} maps"
-        return f"Answer({question!r}: {text!r}, {100 * probability:.0f} %, {maps})"
+        return f"Answer({question!r}: {text!r}, {format_percent(probability)}, {maps})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return question, answers and maps as plain values for JSON.

@@ -1,20 +1,31 @@
 """Figures and animations of captions: the photo with the map of each word."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
+from visattn.results.scale import format_end
 from visattn.viz.caption_images import DrawnImage, check_one_image, drawn_images, image_shares
 from visattn.viz.gif import encode_gif
 from visattn.viz.heatmap import DrawOptions, resize_image, resize_map
 from visattn.viz.marks import draw_frame
-from visattn.viz.text import ELLIPSIS, format_probability, load_font, truncate_text
+from visattn.viz.photo_part import PhotoPart
+from visattn.viz.text import (
+    ELLIPSIS,
+    format_probability,
+    join_notes,
+    load_font,
+    truncate_text,
+)
 from visattn.viz.text_attention import head_overview_figure, text_attention_figure
 from visattn.viz.tiles import (
     ACCENT,
@@ -44,8 +55,62 @@ _NO_TEXT = TextBelow(0, 15, 0, 0)
 _MAX_COLUMNS, _MAX_HEIGHT = 12, 260
 
 
+WordScale = Literal["shared", "own", "greatest"]
+WORD_SCALES: tuple[WordScale, ...] = ("shared", "own", "greatest")
+
+
+class _Colors:
+    """How the maps of words are drawn: upper end of the scale of each, and the legend.
+
+    Args:
+        caption: The caption.
+        drawing: Options, with `vmax` for the shared scale.
+        scale: See `caption_figure`.
+    """
+
+    def __init__(self, caption: Caption, drawing: DrawOptions, scale: WordScale) -> None:
+        if scale not in WORD_SCALES:
+            raise ValueError(f"scale must be one of {', '.join(WORD_SCALES)}, got {scale!r}")
+        per_image = [each.values.flatten(1).nan_to_num(0.0).amax(1) for each in caption.image_maps]
+        peaks = torch.stack(per_image).amax(0).tolist()
+        self.peak = max(peaks)
+        shared = self.peak if scale == "greatest" else drawing.vmax or 1.0
+        ends = peaks if scale == "own" else [shared] * len(peaks)
+        self.ends = [end if end > drawing.vmin else drawing.vmin + 1.0 for end in ends]
+        self.caption, self.drawing, self.scale = caption, drawing, scale
+
+    def draw(self, word: int, image: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return an image with the map of a word on it."""
+        return replace(self.drawing, vmax=self.ends[word]).draw(image, values)
+
+    def aside(self, word: int) -> str:
+        """Return the probability of a word, and the end of its scale if each has its own."""
+        log_probs = self.caption.log_probs
+        chance = format_probability(log_probs[word]) if log_probs else ""
+        end = f"to {format_end(self.ends[word])}" if self.scale == "own" else ""
+        return join_notes(end, chance)
+
+    def legend(self, *, has_nan: bool) -> Legend:
+        """Return the color bar, with swatches for what else the figure shows."""
+        caption, vmin, end = self.caption, self.drawing.vmin, self.ends[0]
+        own = self.scale == "own"
+        return Legend(
+            replace(self.drawing, vmax=end).draw,
+            (vmin, end),
+            caption.quantity,
+            clipped=self.peak > end * (1 + 1e-5) and not own,
+            has_nan=has_nan,
+            gate_symbol=caption.gate_symbol if caption.has_gates else None,
+            end_labels=(format_end(vmin), "peak of each word") if own else None,
+        )
+
+
 def image_panel(
-    images: Sequence[DrawnImage], caption: Caption, drawing: DrawOptions
+    images: Sequence[DrawnImage],
+    caption: Caption,
+    drawing: DrawOptions,
+    *,
+    scale: WordScale = "shared",
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure with a row per word: its maps on all images, on one color scale.
 
@@ -56,6 +121,7 @@ def image_panel(
         images: The photos of a prompt, or frames of a video, with the maps on each.
         caption: The caption, with at least one word.
         drawing: How maps are drawn, with `vmax`; at least 480 pixels wide.
+        scale: See `caption_figure`.
 
     Raises:
         ValueError: If the figure is too narrow.
@@ -80,18 +146,12 @@ def image_panel(
         for each, size in zip(chosen, row.sizes, strict=True)
     ]
     tiles = [Tile(row.with_labels(small, [each.label for each in chosen]))]
+    colors = _Colors(caption, drawing, scale)
     for word in range(len(caption.words)):
-        drawn = [drawing.draw(*each) for each in zip(small, (m[word] for m in maps), strict=True)]
-        tiles.append(Tile(row.with_word(drawn, caption, word, shares[word])))
-    vmax = drawing.vmax or 1.0
-    legend = Legend(
-        drawing.draw,
-        (drawing.vmin, vmax),
-        caption.quantity,
-        clipped=any(float(np.nanmax(each, initial=drawing.vmin)) > vmax for each in maps),
-        has_nan=any(bool(np.isnan(each).any()) for each in maps),
-        gate_symbol=caption.gate_symbol if caption.has_gates else None,
-    )
+        pairs = zip(small, (m[word] for m in maps), strict=True)
+        drawn = [colors.draw(word, *each) for each in pairs]
+        tiles.append(Tile(row.with_word(drawn, caption, word, colors.aside(word), shares[word])))
+    legend = colors.legend(has_nan=any(bool(np.isnan(each).any()) for each in maps))
     return tile_figure(
         tiles,
         TileGrid(1, len(tiles), row.width, (row.height, row.width)),
@@ -141,14 +201,14 @@ class _Row:
         images: Sequence[UInt8[np.ndarray, "y _x 3"]],
         caption: Caption,
         word: int,
+        aside: str,
         shares: Float[np.ndarray, " p"],
     ) -> UInt8[np.ndarray, "y2 x2 3"]:
-        """Return the maps of a word, with its probability, gate and shares at the left."""
+        """Return the maps of a word, with its name, aside, gate and shares at the left."""
         row, _ = self._draw(images)
         pen = ImageDraw.Draw(row)
         width = self.left - 16
         top = 36
-        aside = format_probability(caption.log_probs[word]) if caption.log_probs else ""
         write_name(pen, Tile(images[0], caption.words[word], aside=aside), (0, 0), width, WORDS)
         if caption.has_gates:
             draw_gate(pen, (0, 0), width, Gate(caption.gates[word], caption.gate_symbol))
@@ -169,16 +229,20 @@ def caption_figure(
     caption: Caption,
     *,
     boxes: MapBoxes | None = None,
+    scale: WordScale = "shared",
     **options: Any,
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure of the image and one overlay per word, on one color scale.
+    """Return a figure of the image and one overlay per word.
 
-    Of several photos, or of a video, each word has a row with its maps on all of them.
+    The subtitle says which share of the photo the model saw, if it is not all of it. Of several
+    photos, or of a video, each word has a row with its maps on all of them.
 
     Args:
         image: The original image; a list of the photos of a prompt; or a video file or its frames.
         caption: Its caption.
         boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
+        scale: Upper end of the colors: `shared`, `vmax` for all words, by default the median of
+            their peaks; `own`, the peak of each word; `greatest`, the greatest of all peaks.
         options: Fields of `DrawOptions`, such as `width`, `colormap` and `vmax`.
 
     Raises:
@@ -203,29 +267,26 @@ def caption_figure(
     if not caption.is_of_single_photo:
         if boxes is not None:
             raise ValueError("boxes are those of one photo; the caption has several images")
-        return image_panel(images, caption, drawing)
+        return image_panel(images, caption, drawing, scale=scale)
     pixels, count = images[0].pixels, len(caption.words)
-    grid = compute_tile_grid((pixels.shape[0], pixels.shape[1]), count + 1, drawing.width)
-    small = resize_image(pixels, grid.tile_size)
-    values = caption.maps.resize_to_image(grid.tile_size, smooth=bool(drawing.smooth)).numpy()
-    drawn = [drawing.draw(small, each) for each in values]
+    geometry = caption.maps.geometry or Geometry.identity((pixels.shape[0], pixels.shape[1]))
+    part = PhotoPart.of(geometry, crop=drawing.crop)
+    grid = compute_tile_grid(part.size, count + 1, drawing.width)
+    whole, window = part.whole_size(grid.tile_size), part.window(grid.tile_size)
+    small = resize_image(pixels, whole)[window]
+    values = caption.maps.resize_to_image(whole, smooth=bool(drawing.smooth)).numpy()
+    values = values[(..., *window)]
+    colors = _Colors(caption, drawing, scale)
+    drawn = [colors.draw(word, small, each) for word, each in enumerate(values)]
     if boxes is not None:
-        per_word = zip(drawn, boxes.per_map(), strict=True)
-        drawn = [_outlined(*each, boxes.image_size) for each in per_word]
-    asides = [format_probability(each) for each in caption.log_probs] or [""] * count
+        drawn = [
+            _outlined(each, own, part, grid.tile_size)
+            for each, own in zip(drawn, boxes.per_map(), strict=True)
+        ]
     gates: list[Gate | None] = [None] * count
     if caption.has_gates:
         gates = [Gate(each, caption.gate_symbol) for each in caption.gates]
-    vmax = drawing.vmax or 1.0
-    legend = Legend(
-        drawing.draw,
-        (drawing.vmin, vmax),
-        caption.quantity,
-        clipped=float(np.nanmax(values, initial=drawing.vmin)) > vmax,
-        has_nan=bool(np.isnan(values).any()),
-        gate_symbol=caption.gate_symbol if caption.has_gates else None,
-    )
-    words = zip(drawn, caption.words, asides, gates, strict=True)
+    words = zip(drawn, caption.words, map(colors.aside, range(count)), gates, strict=True)
     return tile_figure(
         [
             Tile(small, note=size_text(pixels)),
@@ -233,20 +294,22 @@ def caption_figure(
         ],
         grid,
         title=" ".join(caption.words),
-        legends=[legend],
+        subtitle=geometry.seen_text,
+        legends=[colors.legend(has_nan=bool(np.isnan(values).any()))],
         text=WORDS_AND_GATES if caption.has_gates else WORDS,
         width=drawing.width,
     )
 
 
 def _outlined(
-    tile: UInt8[np.ndarray, "y x 3"], boxes: Sequence[Sequence[float]], size: tuple[int, int]
+    tile: UInt8[np.ndarray, "y x 3"],
+    boxes: Sequence[Sequence[float]],
+    part: PhotoPart,
+    size: tuple[int, int],
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return a tile with boxes that are in pixels of an image of a size."""
-    y = tile.shape[0] / size[0]
-    x = tile.shape[1] / size[1]
-    for left, top, right, bottom in boxes:
-        tile = draw_frame(tile, (left * x, top * y, right * x, bottom * y))
+    """Return a tile with boxes that are in pixels of the photo."""
+    for each in part.boxes_on_tile(np.array(boxes, np.float64).reshape(-1, 4), size):
+        tile = draw_frame(tile, each.tolist())
     return tile
 
 

@@ -18,13 +18,14 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, read_image
 from visattn.io.argument_checks import checked_arguments
 from visattn.results.attention_map import AttentionMap, empty_map_reason
-from visattn.results.info import MapInfo, Thing
+from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import format_percent
 from visattn.viz.heatmap import DrawOptions, map_to_rgba, resize_image, resize_map
 from visattn.viz.marks import draw_contours, draw_cross, draw_frame, draw_region
 from visattn.viz.photo_part import PhotoPart
+from visattn.viz.text import join_notes
 from visattn.viz.tiles import (
     LEGEND_HEIGHT,
     Legend,
@@ -183,6 +184,7 @@ def draw_target(
 
     Example:
         >>> from visattn.geometry import Geometry
+        >>> from visattn.results.info import Thing
         >>> info = MapInfo(thing=Thing("box", box=(5, 5, 25, 25)))
         >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), info)
         >>> draw_target(np.zeros((30, 40, 3), np.uint8), box).max()
@@ -368,16 +370,6 @@ def map_legend(
     )
 
 
-def join_notes(*parts: str) -> str:
-    """Return the parts of a subtitle that are not empty, with dots between them.
-
-    Example:
-        >>> join_notes("photo.jpg", "", "the model saw 35 % of the photo")
-        'photo.jpg · the model saw 35 % of the photo'
-    """
-    return " \N{MIDDLE DOT} ".join(filter(None, parts))
-
-
 def target_line(attention_map: AttentionMap) -> str:
     """Return the explained class of a map with its probability or score.
 
@@ -409,6 +401,7 @@ def score_name(info: MapInfo) -> str:
     """Return what the score of a map is: the logit of a class, or a score of something else.
 
     Example:
+        >>> from visattn.results.info import Thing
         >>> score_name(MapInfo(target=3)), score_name(MapInfo(thing=Thing("pixel", (3, 5))))
         ('logit', 'score')
     """

@@ -1,11 +1,15 @@
 """Tiles that show the whole photo, or only the part of it that the model saw."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+from jaxtyping import Float
+
 from visattn.geometry.affine import Box, Geometry
 
-_MAX_SIDE = 8192  # of the whole photo, drawn so large that a small part of it fills a tile
+_SMALLEST = 1 / 16  # of a side of the photo; the whole is drawn so large that the part fills a tile
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class PhotoPart:
         >>> panorama = Geometry.identity((50, 200)).cropped(0, 80, (50, 40))
         >>> part = PhotoPart.of(panorama, crop=True)
         >>> part.size, part.whole_size((100, 80)), part.window((100, 80))
-        ((50, 40), (100, 400), (slice(0, 100, None), slice(160, 240, None)))
+        ((50, 40), (101, 405), (slice(0, 100, None), slice(162, 242, None)))
     """
 
     image_size: tuple[int, int]
@@ -34,14 +38,13 @@ class PhotoPart:
 
         Args:
             geometry: Geometry of the maps on the photo.
-            crop: Whether to show only what the network saw. A part that is too small beside the
-                photo to be enlarged to a tile is not cropped.
+            crop: Whether to show only what the network saw, if it is at least a sixteenth of the
+                photo along both sides.
         """
         height, width = geometry.image_size
         left, top, right, bottom = geometry.region
-        share = max((right - left) / width, (bottom - top) / height)
-        visible = right - left >= 1 and bottom - top >= 1
-        if not crop or not visible or share * _MAX_SIDE < max(height, width) / 4:
+        share = min((right - left) / width, (bottom - top) / height)
+        if not crop or share < _SMALLEST:
             return cls((height, width), (0.0, 0.0, float(width), float(height)))
         return cls((height, width), geometry.region)
 
@@ -52,11 +55,18 @@ class PhotoPart:
         return max(1, round(bottom - top)), max(1, round(right - left))
 
     def whole_size(self, tile: tuple[int, int]) -> tuple[int, int]:
-        """Return height and width of the photo when its part has the size of a tile."""
+        """Return height and width of the photo when its part has the size of a tile.
+
+        Args:
+            tile: Height and width of the tile.
+        """
+        if self.size == self.image_size:
+            return tile
         left, top, right, bottom = self.box
-        (height, width), (y, x) = self.image_size, tile
-        whole = height * y / (bottom - top), width * x / (right - left)
-        return max(y, round(whole[0])), max(x, round(whole[1]))
+        # A pixel more than fills the tile: the window then lies inside of the part after rounding.
+        height = self.image_size[0] * (tile[0] + 1) / (bottom - top)
+        width = self.image_size[1] * (tile[1] + 1) / (right - left)
+        return math.ceil(height), math.ceil(width)
 
     def window(self, tile: tuple[int, int]) -> tuple[slice, slice]:
         """Return the rows and columns of the part on the photo at `whole_size`.
@@ -64,8 +74,23 @@ class PhotoPart:
         Args:
             tile: Height and width of the tile.
         """
-        whole = self.whole_size(tile)
+        if self.size == self.image_size:
+            return slice(0, tile[0]), slice(0, tile[1])
+        height, width = self.whole_size(tile)
         left, top, *_ = self.box
-        y = min(round(top * whole[0] / self.image_size[0]), whole[0] - tile[0])
-        x = min(round(left * whole[1] / self.image_size[1]), whole[1] - tile[1])
+        y = max(0, math.ceil(top * height / self.image_size[0] - 0.5))
+        x = max(0, math.ceil(left * width / self.image_size[1] - 0.5))
         return slice(y, y + tile[0]), slice(x, x + tile[1])
+
+    def boxes_on_tile(
+        self, boxes: Float[np.ndarray, "n 4"], tile: tuple[int, int]
+    ) -> Float[np.ndarray, "n 4"]:
+        """Return boxes of the photo in pixels of a tile.
+
+        Args:
+            boxes: Left, top, right, bottom of each, in pixels of the photo.
+            tile: Height and width of the tile.
+        """
+        (height, width), (rows, columns) = self.whole_size(tile), self.window(tile)
+        scale = np.array([width / self.image_size[1], height / self.image_size[0]])
+        return boxes * np.tile(scale, 2) - np.tile([columns.start, rows.start], 2)

@@ -10,6 +10,8 @@ from typing import Any
 
 from PIL import ImageFont, features
 
+from visattn.results.values import format_percent
+
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 _MAX_MARKS = 4  # combining marks per letter; Vietnamese needs two, Hebrew and Thai three
 # Control characters, surrogates and bidirectional formatting characters.
@@ -175,11 +177,20 @@ def format_time(seconds: float) -> str:
 
 
 def format_probability(log_prob: float) -> str:
-    """Return a probability as a percentage.
+    """Return a log-probability as a percentage.
 
     Example:
-        >>> format_probability(-0.1), format_probability(-9.0)
-        ('90 %', '<1 %')
+        >>> format_probability(-0.1), format_probability(-9.0), format_probability(-0.001)
+        ('90 %', '<1 %', '>99 %')
     """
-    percent = 100 * math.exp(min(log_prob, 0.0))
-    return "<1 %" if percent < 1 else f"{percent:.0f} %"
+    return format_percent(math.exp(min(log_prob, 0.0)))
+
+
+def join_notes(*parts: str) -> str:
+    """Return the parts of a subtitle that are not empty, with dots between them.
+
+    Example:
+        >>> join_notes("photo.jpg", "", "the model saw 35 % of the photo")
+        'photo.jpg · the model saw 35 % of the photo'
+    """
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))

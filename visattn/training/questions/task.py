@@ -18,6 +18,7 @@ from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale
+from visattn.results.values import format_percent
 from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import all_gather_union, all_reduce_max, ddp_loss_scale
 from visattn.training.metrics import Evaluation, WeightedMean
@@ -482,7 +483,7 @@ def _answer_line(answers: Sequence[str], probabilities: Float[Tensor, " k"], tru
     """Return the answers with their probabilities, and the correct one."""
     best = probabilities.topk(min(3, len(answers)))
     parts = [
-        f"{answers[index]} ({100 * value:.0f} %)"
+        f"{answers[index]} ({format_percent(value)})"
         for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
     return f"{', '.join(parts)}; correct: {true}"

@@ -20,7 +20,7 @@ from PIL import Image, ImageFile
 from visattn.geometry.affine import Geometry
 from visattn.viz.caption_images import DrawnImage
 from visattn.viz.heatmap import DrawOptions, page_tables, resize_image
-from visattn.viz.text import sanitize_text
+from visattn.viz.text import join_notes, sanitize_text
 
 _BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
 _ENCODING = threading.Lock()
@@ -306,7 +306,10 @@ def photo_page(
         css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}{css}",
         texts={
             "name": sanitize_text(options.name or "", 200),
-            "size": _sizes([each.pixels for each in images] or [image]),
+            "size": join_notes(
+                _sizes([each.pixels for each in images] or [image]),
+                "" if images else geometry.seen_text,
+            ),
             "photo": address,
             "width": str(width),
             "height": str(height),

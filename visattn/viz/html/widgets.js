@@ -110,5 +110,6 @@ function paintRamp([bottom, top], [lowest, highest], { low, high, ...options }) 
 }
 
 function numbered(value) {
-  return value === 0 ? "0" : value.toPrecision(2).replace("-", "\u2212");
+  const size = Math.abs(value), text = size >= 100 && size < 1e5 ? value.toFixed(0) : value.toPrecision(2);
+  return value === 0 ? "0" : text.replace("-", "\u2212");
 }
