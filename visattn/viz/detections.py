@@ -1,22 +1,23 @@
 """Figures of detections: boxes with labels, and sampling points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.values import Detections
 from visattn.viz.heatmap import DrawOptions, resize_image
-from visattn.viz.text import UnicodeFont, load_font, truncate_text
+from visattn.viz.photo_part import PhotoPart
+from visattn.viz.scanpaths.path import contrasting_color
+from visattn.viz.text import join_notes, load_font, truncate_text
 from visattn.viz.tiles import (
-    BACKGROUND,
     COMPACT,
-    TEXT,
     Legend,
     Tile,
     compute_tile_grid,
@@ -25,6 +26,7 @@ from visattn.viz.tiles import (
 )
 
 Color = tuple[int, int, int]
+Corners = tuple[int, int, int, int]  # left, top, right, bottom
 
 _SUPERSAMPLING = 3
 # The qualitative colors of Okabe and Ito, which color-blind people can tell apart.
@@ -84,56 +86,102 @@ def draw_boxes(
         if line > 1:
             pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_OUTLINE, width=1)
         pen.rectangle((left, top, right, bottom), outline=each.color, width=line)
-    for each in reversed(boxes):
+    # The labels of the first boxes, those with the highest scores, have the first choice of place.
+    labels: list[tuple[LabeledBox, str, Corners]] = []
+    for each in boxes:
         if each.text:
-            _draw_label(pen, each, font, (image.shape[0], image.shape[1]))
+            text = truncate_text(each.text, font, image.shape[1] - 8)
+            size = (round(font.size * 1.35), round(font.getlength(text)) + 8)
+            taken = [corners for *_, corners in labels]
+            labels.append((each, text, _label_place(each, size, boxes, taken, image.shape[:2])))
+    for each, text, (left, top, right, bottom) in reversed(labels):
+        pen.rectangle((left, top, right - 1, bottom - 1), each.color)
+        pen.text((left + 4, (top + bottom) / 2), text, contrasting_color(each.color), font, "lm")
     return np.array(drawn)
 
 
 def draw_points(
-    image: UInt8[np.ndarray, "y x 3"], points: Float[np.ndarray, "p 3"], color: Color
+    image: UInt8[np.ndarray, "y x 3"],
+    points: Float[np.ndarray, "p 3"],
+    color: Color,
+    *,
+    box: Float[np.ndarray, " 4"] | None = None,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with points whose area grows with their weight.
+    """Return the image with rings around points, whose area grows with their weight.
+
+    Rings leave the object and the map below them visible.
 
     Args:
         image: RGB.
         points: x and y in pixels of the image, and weight, of each; weights sum to 1. Points
             outside of the image are not seen.
-        color: Color of the points.
+        color: Color of the rings.
+        box: Left, top, right, bottom of the object; the rings of a small one are small.
 
     Example:
-        >>> point = np.array([[10.0, 10.0, 1.0]])
-        >>> draw_points(np.zeros((20, 20, 3), np.uint8), point, (230, 159, 0))[10, 10].tolist()
-        [230, 159, 0]
+        >>> points = np.array([[200.5, 200.5, 1.0], *[[-9.0, -9.0, 0.0]] * 7])
+        >>> drawn = draw_points(np.zeros((400, 400, 3), np.uint8), points, (230, 159, 0))
+        >>> int(drawn[200, 200].max()), int(drawn[200, 180:200].max()) > 100
+        (0, True)
     """
     size = (image.shape[1] * _SUPERSAMPLING, image.shape[0] * _SUPERSAMPLING)
     large = Image.fromarray(image).resize(size, Image.Resampling.NEAREST)
     pen = ImageDraw.Draw(large)
-    largest = max(2.0, min(image.shape[:2]) / 22)
+    largest = min(image.shape[:2]) / 22
+    if box is not None:
+        largest = min(largest, min(box[2] - box[0], box[3] - box[1]) / 6)
+    largest = max(3.0, largest)
     for x, y, weight in sorted(points.tolist(), key=lambda point: -point[2]):
-        # A point of 8 times the mean weight, or more, has the largest dot.
-        radius = max(1.0, largest * min(1.0, float(np.sqrt(weight * len(points) / 8))))
-        for reach, fill in ((radius + 0.7, _OUTLINE), (radius, color)):
+        # A point of 8 times the mean weight, or more, has the largest ring.
+        radius = max(1.2, largest * min(1.0, float(np.sqrt(weight * len(points) / 8))))
+        for reach, width, line in ((radius + 0.6, 2.4, _OUTLINE), (radius, 1.3, color)):
             corners = (x - reach, y - reach, x + reach, y + reach)
-            pen.ellipse(tuple(side * _SUPERSAMPLING for side in corners), fill)
+            pen.ellipse(tuple(side * _SUPERSAMPLING for side in corners), None, line,
+                        round(width * _SUPERSAMPLING))  # fmt: skip
     return np.array(large.reduce(_SUPERSAMPLING))
 
 
-def _draw_label(
-    pen: ImageDraw.ImageDraw, box: LabeledBox, font: UnicodeFont, size: tuple[int, int]
-) -> None:
-    """Write the label above the box, or inside of it where there is no space."""
-    text = truncate_text(box.text, font, size[1] - 8)
-    left, top = (round(float(side)) for side in box.box[:2])
-    height = round(font.size * 1.35)
-    width = round(font.getlength(text)) + 8
-    left = max(0, min(left, size[1] - width))
-    top = top - height if top >= height else top
-    pen.rectangle((left, top, left + width - 1, top + height - 1), box.color)
-    luminance = 0.3 * box.color[0] + 0.59 * box.color[1] + 0.11 * box.color[2]
-    pen.text(
-        (left + 4, top + height / 2), text, TEXT if luminance > 120 else BACKGROUND, font, "lm"
-    )
+def _label_place(
+    box: LabeledBox,
+    size: tuple[int, int],
+    boxes: Sequence[LabeledBox],
+    taken: Sequence[Corners],
+    image_size: tuple[int, ...],
+) -> Corners:
+    """Return where a label of a size hides least, of the places at the edges of its box."""
+    (height, width), (rows, columns) = size, image_size
+    left, top, right, bottom = (round(float(side)) for side in box.box)
+    places = [(x, y) for y in (top - height, bottom, top, bottom - height)
+              for x in (left, right - width)]  # fmt: skip
+    places += [(x, y) for y in (top, bottom - height) for x in (right, left - width)]
+    # Where all of these are taken, one below the other.
+    edge = len(places)
+    places += [(left, top + step * height) for step in range(1, max(2, rows // height))]
+
+    def cost(number: int) -> float:
+        x, y = places[number]
+        corners = (x, y, x + width, y + height)
+        if x < 0 or y < 0 or corners[2] > columns or corners[3] > rows:
+            return 1e6  # beyond the photo
+        over = sum(_overlap(corners, other) for other in taken) / (height * width)
+        objects = (_overlap(corners, each.box) / max(1.0, _area(each.box)) for each in boxes)
+        distance = 0.02 * number if number < edge else 0.5 + 0.2 * (number - edge)
+        return 100 * over + sum(objects) + distance
+
+    x, y = places[min(range(len(places)), key=cost)]
+    x, y = max(0, min(x, columns - width)), max(0, min(y, rows - height))
+    return x, y, x + width, y + height
+
+
+def _area(box: Sequence[float] | Float[np.ndarray, " 4"]) -> float:
+    return float(max(0, box[2] - box[0]) * max(0, box[3] - box[1]))
+
+
+def _overlap(
+    box: Sequence[float] | Float[np.ndarray, " 4"], other: Sequence[float] | Float[np.ndarray, " 4"]
+) -> float:
+    """Return the area that two boxes share."""
+    return _area((*map(max, box[:2], other[:2]), *map(min, box[2:], other[2:])))
 
 
 _MAX_TILES = 11
@@ -163,8 +211,9 @@ def detection_figure(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure of the detections, and of what the query of each attended to.
 
-    A tile shows the map of the query on the image, its box, and as dots the points that it
-    sampled; the area of a dot grows with its weight. All tiles share one value range.
+    A tile shows the map of the query on the image, its box, and rings around the points that it
+    sampled; the area of a ring grows with its weight. All tiles share one value range. The
+    subtitle says which share of the photo the model saw, if it is not all of it.
 
     Args:
         image: The original image.
@@ -191,8 +240,8 @@ def detection_figure(
     drawn = min(len(result.objects), max_queries)
     title = f"{count} object{'' if count == 1 else 's'}"
     if drawn < count:
-        title += f", of which the {drawn} with the highest scores"
-    info = result.maps.info
+        title += f"; the {drawn} with the highest scores are drawn"
+    info, geometry = result.maps.info, result.maps.geometry
     heads = info.more.get("heads") or "mean"
     mean = "mean over heads" if heads == "mean" else f"heads {', '.join(map(str, heads))}"
     note = f"cross-attention of decoder layer {info.layer}, {mean}"
@@ -205,7 +254,7 @@ def detection_figure(
             _note(each.query, outside)
             for each, outside in zip(result.objects, info.outside, strict=True)
         ],
-        (title, " \N{MIDDLE DOT} ".join(filter(None, [name, note]))),
+        (title, join_notes(name, note, "" if geometry is None else geometry.seen_text)),
         drawing.otherwise(vmax=result.maps.display_range()[1], smooth=True),
     )
 
@@ -220,22 +269,28 @@ def _query_tiles(
     drawing: DrawOptions,
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure with all boxes on the photo, and a tile for each map of the first of them."""
-    grid = compute_tile_grid(photo.size, len(maps) + 1, drawing.width)
-    small = resize_image(photo.pixels, grid.tile_size)
-    scale = np.array([grid.tile_size[1] / photo.size[1], grid.tile_size[0] / photo.size[0]])
-    scaled = [LabeledBox(each.box * np.tile(scale, 2), each.text, each.color) for each in boxes]
+    geometry = maps.geometry or Geometry.identity(photo.size)
+    part = PhotoPart.of(geometry, crop=drawing.crop)
+    grid = compute_tile_grid(part.size, len(maps) + 1, drawing.width)
+    tile_size = grid.tile_size
+    whole, window = part.whole_size(tile_size), part.window(tile_size)
+    small = resize_image(photo.pixels, whole)[window]
+    scaled = [replace(each, box=part.boxes_on_tile(each.box[None], tile_size)[0]) for each in boxes]
     tiles = [Tile(draw_boxes(small, scaled), "Detections", size_text(photo.pixels))]
-    values = maps.resize_to_image(grid.tile_size, smooth=drawing.smooth is not False).numpy()
+    values = maps.resize_to_image(whole, smooth=drawing.smooth is not False).numpy()
+    values = values[(..., *window)]
     for index, (box, own) in enumerate(zip(scaled, values, strict=False)):
         tile = draw_boxes(drawing.draw(small, own), [LabeledBox(box.box, "", box.color)])
         if points is not None:
-            tile = draw_points(tile, points[index] * np.array([*scale, 1.0]), box.color)
+            places = part.boxes_on_tile(points[index][:, [0, 1, 0, 1]], tile_size)[:, :2]
+            weighted = np.column_stack([places, points[index][:, 2]])
+            tile = draw_points(tile, weighted, box.color, box=box.box)
         tiles.append(Tile(tile, box.text, notes[index]))
     vmax = drawing.vmax or 1.0
     legend = Legend(
         drawing.draw,
         (drawing.vmin, vmax),
-        "weight of a cell" + ("" if points is None or not boxes else "; dots: sampled points"),
+        "weight of a cell" + ("" if points is None or not boxes else "; rings: sampled points"),
         clipped=float(np.nanmax(values, initial=0.0)) > vmax,
         has_nan=bool(np.isnan(values).any()),
     )
