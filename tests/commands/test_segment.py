@@ -13,6 +13,7 @@ import visattn
 from visattn.cli import main
 from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet
+from visattn.viz.segmentation import class_palette
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -56,7 +57,10 @@ def test_a_folder_yields_lines_masks_overlays_and_an_index(
     for name, size in (("tall", (59, 29)), ("wide", (23, 101)), ("dot", (1, 1))):
         with Image.open(out / "masks" / f"{name}.png") as image:
             mask = np.asarray(image)
+            colors = np.asarray(image.convert("RGB"))
+            assert image.mode == "P"
         assert mask.shape == size
+        np.testing.assert_array_equal(colors, class_palette()[mask])
         record = json.loads((out / f"{name}.json").read_text())
         for number, label in enumerate(record["class_names"]):
             share = record["shares"].get(label, 0.0)

@@ -96,8 +96,12 @@ def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Path
             )
 
 
-def encode_png(pixels: "np.ndarray") -> bytes:
+def encode_png(pixels: "np.ndarray", palette: bytes | None = None) -> bytes:
     """Return an image as PNG: gray with 8 or 16 bits, RGB or RGBA with 8.
+
+    Args:
+        pixels: The image.
+        palette: Colors of the 256 gray levels, which then are indices: the numbers stay the same.
 
     Example:
         >>> encode_png(np.zeros((2, 3), np.uint16))[1:4]
@@ -106,7 +110,10 @@ def encode_png(pixels: "np.ndarray") -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "png", compress_level=4)
+    image = Image.fromarray(pixels)
+    if palette is not None:
+        image.putpalette(palette)
+    image.save(buffer, "png", compress_level=4)
     return buffer.getvalue()
 
 

@@ -116,16 +116,17 @@ class SegmentationJob(ModelJob["Segmentation"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "Segmentation") -> Iterable[Part]:
         """Return shares and geometry, and mask, overlay and figure."""
-        from visattn.viz.segmentation import draw_labels, segmentation_figure
+        from visattn.viz.segmentation import class_palette, draw_labels, segmentation_figure
 
         record = {"image": image.name, **result.summary()}
         if self.out is None:
             return [Part(name, record)]
+        palette = class_palette(background=result.has_background).tobytes()
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
         figure = segmentation_figure(image, result, title=Path(image.name).name)
         files = {
             f"{name}.png": encode_png(figure),
-            f"masks/{name}.png": encode_png(result.labels),
+            f"masks/{name}.png": encode_png(result.labels, palette),
             f"overlays/{name}.png": encode_png(drawn),
         }
         card = Card(name, f"{name}.png", _percent(record["shares"]), card_image([drawn]))

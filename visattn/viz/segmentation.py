@@ -15,6 +15,7 @@ from visattn.results.values import Segmentation
 from visattn.viz.heatmap import overlay, resize_image
 from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import (
+    COMPACT,
     GAP,
     LEGEND_HEIGHT,
     MARGIN,
@@ -85,6 +86,20 @@ def class_color(number: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
+def class_palette(*, background: bool = True) -> UInt8[np.ndarray, "256 3"]:
+    """Return the colors of the values of a label map, RGB; 255, which does not count, is gray.
+
+    Args:
+        background: Whether class 0 is the background, which is black.
+
+    Example:
+        >>> class_palette()[[0, 1, 255]].tolist()
+        [[0, 0, 0], [235, 84, 70], [150, 150, 150]]
+    """
+    colors = [class_color(number + (not background)) for number in range(IGNORE_CLASS)]
+    return np.array([*colors, _UNCOUNTED], np.uint8)
+
+
 def draw_labels(
     image: UInt8[np.ndarray, "y x 3"],
     labels: Integer[np.ndarray, "y x"],
@@ -113,10 +128,7 @@ def draw_labels(
             f"labels must be one per pixel of the image, {image.shape[:2]}, and opacity 0 to 1; "
             f"got {labels.shape} and {opacity}"
         )
-    palette = np.array(
-        [class_color(n + (not background)) for n in range(IGNORE_CLASS)] + [_UNCOUNTED]
-    )
-    colors = palette[labels]
+    colors = class_palette(background=background)[labels]
     alpha = np.full(labels.shape, opacity)
     if background:
         alpha[labels == 0] = opacity / 2
@@ -213,7 +225,8 @@ def segmentation_figure(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
 
-    Gates are drawn on the fixed scale from 0 to 1, each on its own grid.
+    Gates are drawn on the fixed scale from 0 to 1, each on its own grid. The subtitle says which
+    share of the photo the model saw, if it is not all of it.
 
     Args:
         image: The photo.
@@ -244,7 +257,7 @@ def segmentation_figure(
     if truth is not None:
         wrong = (truth != labels) & (truth != IGNORE_CLASS)
         share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
-        drawn[f"errors, {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
+        drawn[f"errors {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
     count = len(drawn) + len(gates)
     size = (pixels.shape[0], pixels.shape[1])
     grid = compute_tile_grid(size, count, width)
@@ -254,18 +267,23 @@ def segmentation_figure(
     below = GAP if not gates else 8
     legends: list[TileLegend] = [ClassLegend(rows, len(rows) * _ROW_HEIGHT + below)]
     if gates:
-        legends.append(Legend(draw_gate, (0.0, 1.0), "gate", height=LEGEND_HEIGHT + GAP - 8))
+        hatched = segmentation.geometry.seen_share < 1
+        height = LEGEND_HEIGHT + GAP - 8
+        legends.append(Legend(draw_gate, (0.0, 1.0), "gate", has_nan=hatched, height=height))
     title = title or _summary(segmentation)
-    return tile_figure(tiles, grid, title=title, legends=legends, text=NAMES, width=width)
+    return tile_figure(
+        tiles, grid, title=title, subtitle=segmentation.geometry.seen_text, legends=legends,
+        text=COMPACT if gates else NAMES, width=width,
+    )  # fmt: skip
 
 
 def _gate_tile(
     pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap, size: tuple[int, int]
 ) -> Tile:
     rows, columns = gate.values.shape
-    name = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
+    note = f"{rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
     drawn = draw_gate(pixels, gate.resize_to_image(smooth=False).numpy())
-    return Tile(resize_image(drawn, size), name)
+    return Tile(resize_image(drawn, size), "gate", note)
 
 
 def _legend(
