@@ -123,9 +123,12 @@ def test_strip_shows_the_glimpses_in_order() -> None:
     strip, side = glimpse_strip(scan), 136
     for index in range(4):
         for scale in range(2):
-            x, y = index * (side + 22), 32 + scale * (side + 8)
+            x, y = 40 + index * (side + 22), 32 + scale * (side + 8)
             tile = draw_patch(scan.patches[index, scale].numpy(), side)
             np.testing.assert_array_equal(strip[y : y + side, x : x + side], tile)
+    for scale in range(2):  # its factor, at the left
+        y = 32 + scale * (side + 8)
+        assert (strip[y : y + side, :40] != strip[0, -1]).any()
 
 
 def test_many_glimpses_use_several_rows() -> None:

@@ -75,12 +75,22 @@ def test_only_past_glimpses_are_drawn() -> None:
     assert marked > before  # the current one is highlighted
 
 
-def test_each_glimpse_has_its_number_in_its_color() -> None:
-    drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), THREE[:2, :1])
-    for box, color in zip(THREE[:2, 0], glimpse_colors(2), strict=True):
+def test_numbers_and_lines_leave_what_was_looked_at_visible() -> None:
+    boxes = np.array([[[30.0, 30, 50, 50]], [[70.0, 60, 90, 80]]])
+    drawn = draw_scan_path(np.zeros((100, 120, 3), np.uint8), boxes)
+    for box, color in zip(boxes[:, 0], glimpse_colors(2), strict=True):
         left, top, right, bottom = box.astype(int)
-        inside = drawn[top + 4 : bottom - 4, left + 4 : right - 4]
-        assert len(shown(inside, color)) > 15
+        inside = drawn[top + 5 : bottom - 3, left + 5 : right - 3]
+        assert not inside.any()
+        assert len(shown(drawn[top - 12 : top, left - 12 : left], color)) > 15  # the number
+
+
+def test_only_the_last_glimpse_has_its_coarse_scales() -> None:
+    drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), THREE[:2], show_numbers=False)
+    first, second = glimpse_colors(2)
+    assert len(shown(drawn[25:32, :25], first)) == 0  # the lower side of its wide window
+    assert drawn[53, 48].max() > 60  # that of the second
+    assert np.abs(drawn[53, 48].astype(int) - np.array(second) * 150 / 255).max() < 60
 
 
 @pytest.mark.parametrize("count", [2, 6, 20])
@@ -98,7 +108,9 @@ def test_lines_connect_consecutive_numbers() -> None:
     drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), boxes)
     between = shown(drawn[:, 35:55], glimpse_colors(2)[1])
     assert set(between[:, 1]) == set(range(20))
-    assert np.abs(between[:, 0] - 29.5).max() < 3
+    on_line = between[between[:, 0] > 24]  # the number of the second is above
+    assert set(on_line[:, 1]) == set(range(20))
+    assert np.abs(on_line[:, 0] - 29.5).max() < 3
 
 
 def test_drawing_is_deterministic_and_does_not_modify_the_image() -> None:

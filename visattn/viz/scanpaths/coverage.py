@@ -15,7 +15,6 @@ from visattn.viz.scanpaths.path import (
     glimpse_colors,
     paste_number_marker,
     patch_to_rgb,
-    place_image,
 )
 from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import (
@@ -73,12 +72,8 @@ def coverage_panel(
     grid = compute_tile_grid(image.shape[:2], len(maps) + 2, _WIDTH)
     small = resize_image(image, grid.tile_size)
     vmax = max(float(maps.max()), float(mean_map.max()), 1e-6)
-    placement = place_image(image.shape[:2], boxes[:, None], grid.tile_size, max_margin=0)
-    path = draw_scan_path(
-        placement.paste_image(image),
-        placement.boxes_on_canvas(boxes[:, None]),
-        image_area=placement.image_area,
-    )
+    scale = np.array(grid.tile_size[::-1]) / np.array(image.shape[1::-1])
+    path = draw_scan_path(small, (boxes * np.tile(scale, 2))[:, None])
 
     def draw_heatmap(values: np.ndarray) -> np.ndarray:
         return overlay(small, resize_map(values, grid.tile_size), vmax=vmax)
@@ -103,7 +98,8 @@ def coverage_panel(
         else:
             paste_number_marker(page, (x, text_top - 2), index - 1, colors[index - 2])
     place = (MARGIN, page.height - LEGEND_HEIGHT)
-    Legend(partial(overlay, vmax=vmax), (0.0, vmax)).draw(page, place)
+    label = "mean resolution at which pixels were seen (1: that of the input, on every image)"
+    Legend(partial(overlay, vmax=vmax), (0.0, vmax), label).draw(page, place)
     return np.array(page)
 
 

@@ -21,13 +21,14 @@ from visattn.viz.scanpaths.path import (
     place_image,
     read_scan,
 )
-from visattn.viz.text import load_font, truncate_text
+from visattn.viz.text import join_notes, load_font, truncate_text
 from visattn.viz.tiles import ACCENT, BACKGROUND, GAP, MARGIN, MUTED, SMALL, TEXT, TRACK
 
 _SUPERSAMPLING = 3  # for antialiased lines
+# Of classes: cool and gray, as those of glimpses are purple to yellow.
 _COLORS = (
-    TEXT, ACCENT, (190, 128, 44), (140, 92, 160), (186, 84, 84),
-    (96, 140, 72), (84, 104, 176), (150, 120, 104),
+    TEXT, ACCENT, (56, 86, 170), (70, 146, 66), (126, 134, 142),
+    (110, 180, 214), (28, 84, 60), (150, 186, 110),
 )  # fmt: skip
 _LEFT, _TOP, _BOTTOM = 48, 12, 34  # margins of the plot, in pixels
 _MAX_NAME_WIDTH = 84
@@ -192,7 +193,6 @@ def _write_labels(
 
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_DOT = " \N{MIDDLE DOT} "
 _WIDTH = 1200
 _INNER_WIDTH = _WIDTH - 2 * MARGIN
 _IMAGE_SIZE = 400  # maximum side of the two images, which lie beside each other
@@ -204,6 +204,7 @@ _MAX_PATCH_MANY_SCALES, _MIN_PATCH = 104, 64
 _SCALE_GAP = 8  # between the patches of one glimpse
 _MARKER_HEIGHT, _LINE_HEIGHT = 32, 22  # above and below the patches of a glimpse
 _PROBABILITY_WIDTH = 46
+_SCALE_WIDTH = 40  # of the labels of scales, left of the patches
 
 
 def glimpse_panel(
@@ -237,7 +238,9 @@ def glimpse_panel(
     """
     pixels, read = read_scan(image, scan)
     size = f"{pixels.shape[1]} {_TIMES} {pixels.shape[0]}"
-    note = _DOT.join(filter(None, [name, size, *_note_parts(scan)]))
+    geometry = scan.maps.geometry
+    seen_share = "" if geometry is None else geometry.seen_text
+    note = join_notes(name, size, *_note_parts(scan), seen_share)
     boxes, probabilities = read.boxes.numpy(), read.probabilities.numpy()
     wide = is_wide(pixels)
     max_width = 2 * _IMAGE_SIZE + GAP if wide else _IMAGE_SIZE
@@ -282,12 +285,16 @@ def glimpse_strip(
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return the patches of each glimpse in order, with the most probable class after it.
 
+    Before each row of patches of several scales stands how much wider they are than the first.
+
     Args:
         scan: What to draw.
         width: In pixels. Glimpses that one row cannot hold go into the next.
     """
     count, scales = scan.boxes.shape[:2]
-    side, columns = _strip_layout(count, scales, width)
+    gutter = _SCALE_WIDTH if scales > 1 else 0
+    widths = (scan.boxes[..., 2] - scan.boxes[..., 0]).numpy()
+    side, columns = _strip_layout(count, scales, width - gutter)
     best = scan.probabilities.argmax(1).tolist()
     font = load_font(SMALL + 2)
     names = [scan.class_names[which] for which in best]
@@ -299,12 +306,17 @@ def glimpse_strip(
     page = Image.new("RGB", (width, rows * tall + (rows - 1) * 16), BACKGROUND)
     pen = ImageDraw.Draw(page)
     for index, color in enumerate(glimpse_colors(count)):
-        x = index % columns * (side + GAP)
+        x = gutter + index % columns * (side + GAP)
         y = index // columns * (tall + 16)
         paste_number_marker(page, (x, y), index + 1, color)
         for scale, patch in enumerate(scan.patches[index].numpy()):
             tile = Image.fromarray(draw_patch(patch, side))
-            page.paste(tile, (x, y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)))
+            top = y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)
+            page.paste(tile, (x, top))
+            if gutter and index % columns == 0:
+                factor = widths[index, scale] / widths[index, 0]
+                place = (x - 10, top + side / 2)
+                pen.text(place, f"{_TIMES}{factor:.3g}", MUTED, load_font(SMALL), anchor="rm")
         below = y + tall - 20
         chance = format_percent(float(scan.probabilities[index, best[index]]))
         name = truncate_text(names[index], font, side if apart else side - _PROBABILITY_WIDTH)

@@ -179,7 +179,6 @@ _SUPERSAMPLING = 3  # for antialiased lines
 _FIRST_COLOR, _LAST_COLOR = 80, 240  # indices into the colormap: visible on black and on white
 _DIMMED = 0.5  # brightness outside all glimpses
 _MIN_RADIUS, _MAX_RADIUS = 6.0, 11.0  # of a number marker, in pixels
-_MANY_GLIMPSES = 6  # with more glimpses, boxes of coarse scales have fainter lines
 _MARKER_DISTANCE = 2.1  # minimum distance of number markers, in radii
 _OUTLINE = (16, 16, 20)
 _TAG_SIZE = 15  # of the text at a glimpse, in pixels
@@ -207,8 +206,9 @@ def draw_scan_path(
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return an image with the scan path of a recurrent attention model.
 
-    The image is dimmed outside the glimpses. Each glimpse has a box per scale, the finest with the
-    strongest line, and a number at its center, moved aside where numbers would overlap.
+    The image is dimmed outside the glimpses. Each glimpse has the box of its finest scale, with its
+    number outside of it, moved aside where numbers would overlap; the last one has the boxes of all
+    scales. Lines from box to box show the order.
 
     Args:
         image: RGB, at the size of the output; it may have margins.
@@ -322,13 +322,19 @@ def _draw_boxes(
     colors: list[Color],
     current: int | None,
 ) -> None:
-    """Draw the boxes, the coarsest scale first, with weaker lines if another glimpse is current."""
+    """Draw the boxes, the coarsest scale first, with weaker lines if another glimpse is current.
+
+    Only the current or last glimpse has its coarse scales: nested boxes of all would cover the
+    photo.
+    """
+    last = len(colors) - 1 if current is None else current
     for scale in reversed(range(boxes.shape[1])):
         for index, color in enumerate(colors):
+            if scale and index != last:
+                continue
             strong = current is None or index == current
             width = (2.0 if strong else 1.5) if not scale else 1.0
-            coarse_alpha = 150 if len(colors) <= _MANY_GLIMPSES or current is not None else 80
-            alpha = (255 if strong else 150) if not scale else (coarse_alpha if strong else 0)
+            alpha = (255 if strong else 150) if not scale else 150
             box = [float(edge) * _SUPERSAMPLING for edge in boxes[index, scale]]
             _draw_box(pen, box, _OUTLINE, width + 1.4, alpha * 2 // 3)
             _draw_box(pen, box, color, width, alpha)
@@ -350,27 +356,46 @@ def _draw_path(
     colors: list[Color],
     size: tuple[int, int],
 ) -> None:
-    """Draw the numbers of the glimpses, and a line from each to the next."""
+    """Draw a line from each box to the next, and the numbers outside of their boxes."""
     finest = boxes[:, 0]
-    centers = (finest[:, :2] + finest[:, 2:]) / 2
     side = float((finest[:, 2:] - finest[:, :2]).min())
     radius = min(max(0.2 * side, _MIN_RADIUS), _MAX_RADIUS)
+    for start, end, color in zip(finest, finest[1:], colors[1:], strict=False):
+        line = _line_between(start, end)
+        if line:
+            pen.line(line, (*_OUTLINE, 170), round(3.6 * _SUPERSAMPLING))
+            pen.line(line, (*color, 255), round(2.0 * _SUPERSAMPLING))
     width_height = np.array(size[::-1], dtype=float)
     margin = np.minimum(1.2 * radius, width_height / 2)  # keeps the markers inside the image
-    inside = np.clip(centers, margin, width_height - margin)
-    positions = _separate_points(inside, _MARKER_DISTANCE * radius)
-    for start, end, color in zip(positions, positions[1:], colors[1:], strict=False):
-        line = [tuple(start * _SUPERSAMPLING), tuple(end * _SUPERSAMPLING)]
-        pen.line(line, (*_OUTLINE, 170), round(3.6 * _SUPERSAMPLING))
-        pen.line(line, (*color, 255), round(2.0 * _SUPERSAMPLING))
-    for center, position, color in zip(centers, positions, colors, strict=False):
-        if np.abs(center - position).max() > 0.5 * radius:  # a line to the center of the glimpse
-            (x, y), dot = center * _SUPERSAMPLING, 2.0 * _SUPERSAMPLING
+    corners = np.clip(finest[:, :2], 0, width_height)
+    outside = np.clip(finest[:, :2] - 0.9 * radius, margin, width_height - margin)
+    positions = _separate_points(outside, _MARKER_DISTANCE * radius)
+    for corner, position, color in zip(corners, positions, colors, strict=True):
+        if np.linalg.norm(corner - position) > 2.2 * radius:  # a line to the corner of the box
+            (x, y), dot = corner * _SUPERSAMPLING, 2.0 * _SUPERSAMPLING
             pen.line([(x, y), tuple(position * _SUPERSAMPLING)], (*color, 200), _SUPERSAMPLING)
             pen.ellipse((x - dot, y - dot, x + dot, y + dot), color, _OUTLINE)
     for number, (position, color) in enumerate(zip(positions, colors, strict=True), start=1):
         x, y = (position * _SUPERSAMPLING).tolist()
         draw_number_marker(pen, (x, y), number, color, radius * _SUPERSAMPLING)
+
+
+def _line_between(
+    start: Float[np.ndarray, " 4"], end: Float[np.ndarray, " 4"]
+) -> list[tuple[float, float]]:
+    """Return the line from the center of a box to that of another, as far as it is outside of both.
+
+    What was looked at stays visible. Boxes that overlap have no line.
+    """
+    first, last = ((box[:2] + box[2:]) / 2 for box in (start, end))
+    step = last - first
+    length = np.maximum(np.abs(step), 1e-9)
+    leaves = float(((start[2:] - start[:2]) / 2 / length).min())
+    enters = 1 - float(((end[2:] - end[:2]) / 2 / length).min())
+    if leaves >= enters:
+        return []
+    ends = [(first + share * step) * _SUPERSAMPLING for share in (leaves, enters)]
+    return [(float(x), float(y)) for x, y in ends]
 
 
 def _draw_tag(
