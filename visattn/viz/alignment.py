@@ -14,9 +14,9 @@ from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.caption_images import check_one_image
+from visattn.viz.detections import box_color
 from visattn.viz.heatmap import overlay, resize_image
 from visattn.viz.marks import draw_contours
-from visattn.viz.scanpaths.path import glimpse_colors
 from visattn.viz.text import format_probability, load_font, truncate_text
 from visattn.viz.tiles import (
     BACKGROUND,
@@ -35,9 +35,10 @@ _LABELS_WIDTH, _PROBABILITY_WIDTH = 140, 56  # left and right of the matrix, in 
 _ROW_HEIGHT = 30
 _ROW_GAP = 2
 _MATRIX_GAP = 10
-_MAX_HEIGHT = 560
+_MAX_HEIGHT = 960  # of the image, in pixels: a square one fills the width
 _WORD_SIZE = 17
 _SWATCH = 10
+_GRAY = 150
 _OUTLINE = 0.5  # of the peak of a map
 
 
@@ -49,7 +50,7 @@ def alignment_panel(
     maps: Float[np.ndarray, "t y3 x3"] | None = None,
     log_probs: Sequence[float] | None = None,
     vmax: float | None = None,
-    colormap: str = "magma",
+    subtitle: str = "",
     width: int = 1200,
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Return a figure of the image, and below it the alignment matrix at the same horizontal scale.
@@ -66,7 +67,7 @@ def alignment_panel(
             maximum is outlined on the image, in the color of the word's swatch.
         log_probs: Log-probability of each word, shown as a percentage.
         vmax: Value at the upper end of the colormap; by default the greatest of `columns`.
-        colormap: See `colormap_lut`.
+        subtitle: Second line of the title.
         width: Width of the figure in pixels, at least 560.
 
     Raises:
@@ -81,19 +82,19 @@ def alignment_panel(
     """
     size = alignment_image_size((image.shape[0], image.shape[1]), width=width)
     _check_arguments(words, columns, maps, log_probs, size)
-    top = title_bottom(" ".join(words), width)
+    top = title_bottom(" ".join(words), width, subtitle=subtitle)
     matrix_top = top + size[0] + _MATRIX_GAP
     bottom = matrix_top + len(words) * (_ROW_HEIGHT + _ROW_GAP)
     page = Image.new("RGB", (width, bottom + MARGIN // 2 + LEGEND_HEIGHT), BACKGROUND)
-    draw_title(page, " ".join(words))
-    colors = glimpse_colors(len(words))
+    draw_title(page, " ".join(words), subtitle)
+    colors = [box_color(index) for index in range(len(words))]
     small = resize_image(image, size)
     if maps is not None:
         small = _draw_outlines(small, maps, colors)
     page.paste(Image.fromarray(small), (MARGIN + _LABELS_WIDTH, top))
     finite = columns[np.isfinite(columns)]
     vmax = float(finite.max(initial=0.0)) or 1.0 if vmax is None else vmax
-    draw = partial(draw_cells, vmax=vmax, colormap=colormap)
+    draw = partial(draw_cells, vmax=vmax)
     for index, word in enumerate(words):
         probability = "" if log_probs is None else format_probability(log_probs[index])
         y = matrix_top + index * (_ROW_HEIGHT + _ROW_GAP)
@@ -152,18 +153,16 @@ def draw_cells(
     *,
     vmax: float,
     vmin: float = 0.0,
-    colormap: str = "magma",
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return values in the colors of the colormap, on black.
+    """Return values in the colors of overlays, on gray as in legends.
 
     Args:
         values: The values; NaN is hatched.
         vmax: Value at the upper end of the colormap.
         vmin: Value at its lower end.
-        colormap: See `colormap_lut`.
     """
-    black = np.zeros((*values.shape, 3), np.uint8)
-    return overlay(black, values, vmin=vmin, vmax=vmax, colormap=colormap, opacity=1.0)
+    gray = np.full((*values.shape, 3), _GRAY, np.uint8)
+    return overlay(gray, values, vmin=vmin, vmax=vmax, opacity=1.0)
 
 
 def _draw_outlines(
@@ -237,6 +236,7 @@ def alignment_figure(
         _attention_per_column(maps, size),
         maps=maps.resize_to_image(size, smooth=caption.smooth).numpy(),
         log_probs=caption.log_probs or None,
+        subtitle="" if maps.geometry is None else maps.geometry.seen_text,
         width=width,
         **options,
     )
