@@ -38,7 +38,7 @@ def test_a_record_of_the_command_names_several_photos_in_a_list() -> None:
 def test_notebooks_show_what_the_table_names() -> None:
     import visattn.pipelines  # noqa: F401 (fills the table)
 
-    assert set(show) == {"Caption", "ScanPath"}
+    assert set(show) == {"AttentionMap", "Caption", "ScanPath"}
     assert shown(make_caption()) is None  # it has no thumbnail
 
 

@@ -1,35 +1,23 @@
 """Attention maps: weights on a grid, with the geometry that places them on the image."""
 
-import io
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
-from jaxtyping import Float, Int, UInt8
-from PIL import Image
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import interpolate, pad
+from torch.nn.functional import interpolate
 
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.io.argument_checks import check_argument
+from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
 from visattn.results.saving import SavedAsJson
-
-_NOTEBOOK_SIDE = 160  # pixels of a map in a notebook
-_MAGMA = (  # the colormap at nine equal distances
-    (0, 0, 4), (28, 16, 68), (79, 18, 123), (129, 37, 129), (181, 54, 122), (229, 80, 100),
-    (251, 135, 97), (254, 194, 135), (252, 253, 191),
-)  # fmt: skip
-_UNSEEN = 228  # gray level of pixels outside of the network's input, and of the gaps
-_COLUMNS = 6
-_MAX_MAPS = 24
-_GAP = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -244,7 +232,7 @@ class AttentionMap(SavedAsJson):
         return f"AttentionMap({', '.join(filter(None, parts))})"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the maps as an image for notebooks: as they lie on the image, on one scale.
+        """Return the maps as an image for notebooks, on one scale, which stands below.
 
         `visattn.overlay(photo, attention_map)` draws one of them on its photo.
 
@@ -252,17 +240,7 @@ class AttentionMap(SavedAsJson):
             >>> AttentionMap(torch.eye(2), "layer4", "gradient")._repr_png_()[1:4]
             b'PNG'
         """
-        if self.kind == "channel" or not self.values.numel():
-            return None
-        vmin, vmax = self.display_range()
-        if self.geometry is None:
-            placed = self.values
-        else:
-            height, width = self.geometry.image_size
-            share = min(1.0, _NOTEBOOK_SIDE / max(height, width))
-            size = (max(1, round(height * share)), max(1, round(width * share)))
-            placed = self.resize_to_image(size)
-        return heatmap_png(placed.flatten(0, -3) if placed.ndim > 2 else placed[None], vmin, vmax)
+        return shown(self)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -619,48 +597,3 @@ def empty_map_reason(values: Float[Tensor, "*axes"]) -> str:
     if not bool(values.any()):
         return "the map is zero everywhere"
     return ""
-
-
-def heatmap_png(
-    values: Float[Tensor, "n y x"], vmin: float, vmax: float, *, side: int = 160
-) -> bytes:
-    """Return maps as a PNG file: tiles in rows of six, at most 24 of them, on one scale.
-
-    Args:
-        values: Maps; NaN outside of the network's input, which becomes gray. Red and blue are
-            swapped for negative values.
-        side: Longer side of a tile in pixels.
-
-    Example:
-        >>> heatmap_png(torch.rand(2, 3, 4), 0.0, 1.0)[1:4]
-        b'PNG'
-    """
-    height, width = values.shape[1:]
-    scale = side / max(height, width)
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    tiles = _colored(values[:_MAX_MAPS].detach().float().cpu(), vmin, vmax)
-    tiles = interpolate(tiles.float(), size, mode="nearest-exact").to(torch.uint8)
-    rows = math.ceil(len(tiles) / _COLUMNS)
-    columns = min(len(tiles), _COLUMNS)
-    padded = pad(tiles, (0, _GAP, 0, _GAP), value=_UNSEEN)
-    blank = padded.new_full((rows * columns - len(tiles), *padded.shape[1:]), _UNSEEN)
-    # From [row, column, color, y, x] to [color, row, y, column, x], the order of pixels in the
-    # image.
-    grid = torch.cat([padded, blank]).unflatten(0, (rows, columns))
-    image = grid.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
-    buffer = io.BytesIO()
-    Image.fromarray(image[:, :-_GAP, :-_GAP].permute(1, 2, 0).numpy()).save(buffer, "png")
-    return buffer.getvalue()
-
-
-def _colored(values: Float[Tensor, "n y x"], vmin: float, vmax: float) -> UInt8[Tensor, "n 3 y x"]:
-    """Return the colors of magnitudes, with linear interpolation between those of `_MAGMA`."""
-    anchors = torch.tensor(_MAGMA, dtype=torch.float32)
-    share = (values.abs().nan_to_num(0.0) - vmin) / max(vmax - vmin, 1e-30)
-    position = share.clamp(0, 1) * (len(anchors) - 1)
-    lower = position.floor().long().clamp(max=len(anchors) - 2)
-    colors = anchors[lower].lerp(anchors[lower + 1], (position - lower).unsqueeze(-1))
-    # Red and blue change places in the colors of negative values.
-    colors = torch.where((values < 0).unsqueeze(-1), colors.flip(-1), colors)
-    colors[values.isnan()] = float(_UNSEEN)
-    return colors.round().to(torch.uint8).permute(0, 3, 1, 2)

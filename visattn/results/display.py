@@ -3,9 +3,13 @@
 from importlib import import_module
 from typing import Any
 
-show: dict[str, str] = {}
+show = {
+    "AttentionMap": "visattn.viz.notebook_maps:notebook_map",
+    "Caption": "visattn.viz.html.notebook:notebook_caption",
+    "ScanPath": "visattn.viz.scanpaths.panel:notebook_scanpath",
+}
 """How notebooks show a result: class names with the `"module:function"` that draws it. Drawing
-stands above results, so whoever makes results fills it (`visattn.pipelines`)."""
+stands above results and is imported when a notebook asks for it."""
 
 
 def shown(result: object) -> Any:
