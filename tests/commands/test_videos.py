@@ -91,7 +91,7 @@ def test_captions_are_written_below_each_frame(capsys: Capsys) -> None:
         assert row[2] == " ".join(details["words"])
         assert len(details["gates"]) == len(details["words"]) > 0
         assert frame.shape == (48, 64, 3)
-    assert movie("o/clip.caption.mp4")[0].shape == (108, 64, 3)  # three lines of 12 pixels
+    assert movie("o/clip.caption.mp4")[0].shape == (108 + 20, 64, 3)  # three lines, legend
     assert Path("o/clip.caption.png").is_file()
 
 

@@ -74,8 +74,12 @@ def test_the_folder_has_a_table_a_page_and_all_maps(tmp_path: Path) -> None:
         path = tmp_path / "step-0000000" / f"{row['image']}.jpg"
         assert path.read_bytes().startswith(b"\xff\xd8")  # a JPEG
     page = (tmp_path / "index.html").read_text()
-    assert page.count("<img") == 4
+    assert page.count("<img") == 5  # one of them is the color bar
+    assert 'alt=""' not in page
     assert "step 0" in page
+    assert "Attention during training: Input gradient" in page
+    assert ", logit " in page
+    assert f"colors {rows[0]['range']}" in page
 
 
 def test_maps_are_drawn_when_they_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

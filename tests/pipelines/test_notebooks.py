@@ -22,7 +22,7 @@ def test_a_caption_shows_the_map_of_the_word_under_the_mouse() -> None:
     html = caption._repr_html_()
     assert html is not None
     count = len(caption.words)
-    assert html.count("data:image/jpeg") == count + 1
+    assert html.count("data:image/jpeg") == count + 2  # the photo and the color scale
     assert len(re.findall(r":has\(\.w\d:hover\) \.m\d", html)) == count
     assert "<script" not in html
     assert "<ring>" not in html

@@ -14,12 +14,8 @@ from video_data import block_frame, rotate_mp4, write_clip
 
 from visattn.images.video import Mp4Writer, VideoError, VideoReader, open_mp4
 from visattn.pipelines.explainer import Explainer
-from visattn.pipelines.video import (
-    VideoOverlay,
-    _with_subtitle,
-    contact_sheet,
-    overlay_video,
-)
+from visattn.pipelines.video import VideoOverlay, overlay_video
+from visattn.viz.clips import contact_sheet, with_footer
 
 
 class Bright(nn.Module):
@@ -44,15 +40,18 @@ def overlay(clip: Path, **options: Any) -> VideoOverlay:
     return overlay_video(explainer(), clip, out, "input_gradient", "b", **options)
 
 
+LEGEND = 20  # rows of the legend below each frame
+
+
 def movie_frames(path: Path) -> list[np.ndarray]:
     with VideoReader(path) as video:
         return [frame.pixels.astype(int) for frame in video]
 
 
 def hottest(pixels: np.ndarray) -> tuple[float, float]:
-    """Row and column of the middle of the pixels that are colored; the photo around is gray."""
-    colorfulness = pixels.max(-1) - pixels.min(-1)
-    rows, columns = np.nonzero(colorfulness > 0.25 * colorfulness.max())
+    """Row and column of the middle of the orange and yellow pixels; the photo around is gray."""
+    warmth = pixels[:-LEGEND, :, 0] - pixels[:-LEGEND, :, 2]
+    rows, columns = np.nonzero(warmth > 0.5 * warmth.max())
     return float(rows.mean()), float(columns.mean())
 
 
@@ -73,7 +72,7 @@ def test_the_map_follows_a_block_that_moves(scale: str, suffix: str, tmp_path: P
 def test_the_map_lies_right_on_a_rotated_video(tmp_path: Path) -> None:
     clip = rotate_mp4(write_clip(tmp_path / "clip.mp4", [block_frame(0, 0)] * 3), 90)
     [first, *_] = movie_frames(overlay(clip).movie)
-    assert first.shape == (64, 48, 3)
+    assert first.shape == (64 + LEGEND, 48, 3)
     assert hottest(first) == pytest.approx((7.5, 39.5), abs=3)
 
 
@@ -82,7 +81,7 @@ def test_the_sheet_spans_a_clip_of_unknown_length(
 ) -> None:
     times: list[list[float]] = []
 
-    def sheet(tiles: list[tuple[float, str, np.ndarray]], title: str, *, lines: int) -> Image.Image:
+    def sheet(tiles: list[tuple[float, str, np.ndarray]], title: str, **_: object) -> Image.Image:
         times.append([seconds for seconds, *_ in tiles])
         return Image.new("RGB", (8, 8))
 
@@ -126,14 +125,15 @@ def test_the_predicted_class_is_written_below_each_frame(tmp_path: Path) -> None
     out = tmp_path / "predicted"
     result = overlay_video(explainer(), clip, out, "input_gradient", None)
     [frame] = movie_frames(result.movie)
-    assert frame.shape == (72, 64, 3)  # 48 without the line of text
+    assert frame.shape == (72 + LEGEND, 64, 3)  # 48 without the line of text
     assert np.ptp(frame[50:70].mean(-1)) > 60
+    assert np.ptp(frame[74:90].mean(-1)) > 60
 
 
 def test_long_captions_are_wrapped() -> None:
     page = np.zeros((60, 100, 3), np.uint8)
     text = "a large dotted orange ring is right of a large star"
-    drawn = np.asarray(_with_subtitle(page, text, 3)).astype(int)
+    drawn = np.asarray(with_footer(page, text, None, 3)).astype(int)
     assert drawn.shape == (120, 100, 3)
     rows = (drawn[60:].mean(-1) < 120).any(1)
     starts = np.flatnonzero(np.diff(rows.astype(int)) == 1)

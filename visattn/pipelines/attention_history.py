@@ -15,6 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import nn
 
+from visattn.attribution.methods import METHODS
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
@@ -22,11 +23,13 @@ from visattn.metrics.faithfulness import spearman_correlation
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.scale import map_scale
 from visattn.viz.captions import caption_figure
 from visattn.viz.heatmap import resize_image
 from visattn.viz.html.document import image_data_url, jpeg_data_url
 from visattn.viz.html.index_page import HistoryRow, history_page
-from visattn.viz.maps import overlay
+from visattn.viz.maps import color_bar, overlay
+from visattn.viz.text import join_notes
 
 _PAGE = "index.html"
 _TABLE = "maps.csv"
@@ -53,6 +56,8 @@ class MapRecord:
     """Rank correlation with the map logged before; NaN for the first."""
     note: str = ""
     """Why the map is empty."""
+    range: str = ""
+    """Values at the ends of its color scale; "" for several maps."""
 
 
 class AttentionHistory:
@@ -209,7 +214,8 @@ class AttentionHistory:
             x = column + 0.5
             y = row + 0.5
         score = info.score if isinstance(info.score, int | float) else float("nan")
-        return MapRecord(step, name, info.target_name, score, x, y, correlation, empty)
+        ends = map_scale([attention_map]).text if values.ndim == 2 and not empty else ""
+        return MapRecord(step, name, info.target_name, score, x, y, correlation, empty, ends)
 
     def _map_file(self, step: int, name: str) -> Path:
         return self.folder / f"step-{step:07}" / f"{name}.jpg"
@@ -218,13 +224,16 @@ class AttentionHistory:
         steps = sorted({record.step for record in self.records})
         shown = _evenly(steps, _MAX_COLUMNS)
         rows = [self._row(*pair, shown) for pair in zip(self.names, self.images, strict=True)]
-        return history_page(rows, shown, num_steps=len(steps), method=self.method)
+        title = METHODS[self.method].title if self.method in METHODS else self.method
+        legend = image_data_url(color_bar(), longest=_LONGEST)[0]
+        return history_page(rows, shown, num_steps=len(steps), method=title, legend=legend)
 
     def _row(self, name: str, image: LoadedImage, steps: Sequence[int]) -> HistoryRow:
         by_step = {record.step: record for record in self.records if record.image == name}
         files = [self._map_file(step, name) for step in steps]
         maps = [jpeg_data_url(path.read_bytes()) if path.is_file() else "" for path in files]
-        notes = [_note(by_step.get(step)) for step in steps]
+        kind = "logit" if self.target is None or isinstance(self.target, int | str) else "score"
+        notes = [_note(by_step.get(step), kind) for step in steps]
         return HistoryRow(name, image_data_url(image.pixels, longest=_LONGEST)[0], maps, notes)
 
 
@@ -265,12 +274,14 @@ def _evenly(steps: Sequence[int], count: int) -> list[int]:
     return [steps[round(i * (len(steps) - 1) / (count - 1))] for i in range(count)]
 
 
-def _note(record: MapRecord | None) -> str:
+def _note(record: MapRecord | None, kind: str) -> str:
     if record is None:
         return "not logged"
     if record.note:
         return f"no map: {record.note}"
-    return f"{record.target} {record.score:.3g}" if record.target else ""
+    number = f"{record.score:.3g}".replace("-", "\N{MINUS SIGN}")
+    target = f"{record.target}, {kind} {number}" if record.target else ""
+    return join_notes(target, f"colors {record.range}" if record.range else "")
 
 
 def _table_text(records: Sequence[MapRecord]) -> str:
@@ -293,6 +304,7 @@ def _read_records(path: Path) -> list[MapRecord]:
                     int(row["step"]), row["image"], row["target"],
                     *(float(row[name]) for name in ("score", "x", "y", "correlation")),
                     note=row["note"],
+                    range=row.get("range") or "",
                 )
                 for row in csv.DictReader(file)
             ]  # fmt: skip

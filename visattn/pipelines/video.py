@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import nn
 
 from visattn.images.reader import ImageLike
@@ -34,10 +34,11 @@ from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import ScanPath
-from visattn.viz.heatmap import DrawOptions, resize_image
+from visattn.viz.clips import SheetTile, contact_sheet, labeled_tiles, legend_strip, with_footer
+from visattn.viz.heatmap import DrawOptions
+from visattn.viz.maps import map_legend, method_title, target_line
 from visattn.viz.scanpaths.path import draw_scan_path
-from visattn.viz.text import format_time, load_font, wrap_text
-from visattn.viz.tiles import BACKGROUND, MUTED, SMALL, TEXT, compute_tile_grid, create_titled_page
+from visattn.viz.text import join_notes
 
 _THUMBNAIL = 32  # pixels of the gray images that are compared
 _MAX_SHIFT = 8  # a quarter of the frame
@@ -240,7 +241,6 @@ def _resolution_map(scan: ScanPath) -> AttentionMap:
 ClipScale = Literal["clip", "running"]
 _MAX_BYTES = 2**29  # of the maps of a clip that wait for its scale
 _SHEET_FRAMES = 24
-_SHEET_WIDTH = 1200
 _SLOWEST = 0.2  # frames per second, which players still show
 
 
@@ -429,7 +429,9 @@ def caption_video(
     text = (
         caption.text if word is None else f"{caption.words[word]} ({word % count + 1} of {count})"
     )
-    scale = MapScale("global", *caption.display_range())
+    finite = [each.values.nan_to_num(0.0) for each in caption.image_maps]
+    extremes = min(float(each.min()) for each in finite), max(float(each.max()) for each in finite)
+    scale = MapScale("global", *caption.display_range(), values=extremes)
 
     def placed() -> Iterator[tuple[VideoFrame, AttentionMap, MapScale]]:
         for frame, maps in zip(clip.frames, caption.image_maps, strict=True):
@@ -441,28 +443,6 @@ def caption_video(
 
     _draw(placed(), result, drawing or {}, len(clip.frames), clip.name, lines=3)
     return result
-
-
-def contact_sheet(
-    tiles: Sequence[tuple[float, str, UInt8[np.ndarray, "y x 3"]]], title: str, *, lines: int = 1
-) -> Image.Image:
-    """Return frames of a clip on one page, each with seconds and class or caption.
-
-    The text below a frame has at most that many lines.
-
-    Example:
-        >>> contact_sheet([(0.0, "dog", np.zeros((48, 64, 3), np.uint8))], "clip.mp4").size[0]
-        1200
-    """
-    grid = compute_tile_grid(tiles[0][2].shape[:2], len(tiles), _SHEET_WIDTH)
-    page, places = create_titled_page(title, grid, _SHEET_WIDTH, 8 + 16 * lines, 12)
-    pen = ImageDraw.Draw(page)
-    font = load_font(SMALL)
-    for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
-        page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
-        label = wrap_text(f"{format_time(seconds)}  {text}", font, grid.tile_size[1], lines)
-        pen.text((x, y + grid.tile_size[0] + 6), "\n".join(label), MUTED, font)
-    return page
 
 
 def _check_arguments(
@@ -537,7 +517,9 @@ def _running_scales(
         if before is not None:
             lowest = min(before.vmin, scale.vmin)
             highest = max(before.vmax, scale.vmax)
-            scale = replace(scale, vmin=lowest, vmax=highest)
+            ends = [each.values or (lowest, highest) for each in (before, scale)]
+            values = min(low for low, _ in ends), max(high for _, high in ends)
+            scale = replace(scale, vmin=lowest, vmax=highest, values=values)
         before = scale
         yield explained.frame, explained.map, scale
 
@@ -577,24 +559,41 @@ def _draw(
 ) -> None:
     """Write the movie and the contact sheet."""
     step = max(1, -(-total // _SHEET_FRAMES))
-    tiles = []
+    tiles: list[SheetTile] = []
+    legend = None
     with open_mp4(result.movie, result.fps) as writer:
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
-            text = attention_map.info.more.get("subtitle")
-            writer.write(_with_subtitle(drawn, text, lines) if text else drawn, frame.seconds)
+            text = attention_map.info.more.get("subtitle") or ""
+            options = DrawOptions(**drawing)
+            if not _boxes(attention_map):
+                geometry = attention_map.geometry
+                hatched = geometry is not None and geometry.seen_share < 1
+                legend = map_legend(attention_map, scale, options, has_nan=hatched)
+            strip = legend and legend_strip(legend, method_title(attention_map), frame.pixels)
+            writer.write(with_footer(drawn, text, strip, lines), frame.seconds)
             result.vmax = scale.vmax
             if position % step == 0:
-                label = text or attention_map.info.class_name
-                tiles.append((frame.seconds, label, drawn))
+                label = target_line(attention_map) or text
+                tiles.append(SheetTile(position, frame.seconds, label, drawn))
             if len(tiles) == 2 * _SHEET_FRAMES:  # the number of frames was not known
                 tiles = tiles[::2]
                 step *= 2
+            subtitle = join_notes(method_title(attention_map), attention_map.info.model)
         if not tiles:
             raise VideoError(f"{name} has no frame that can be read")
+    shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
+    sheet = contact_sheet(
+        labeled_tiles(shown, result.shots), Path(name).name, lines=lines, legend=legend,
+        subtitle="" if legend is None else subtitle,
+    )  # fmt: skip
     with atomic_replace(result.sheet) as part:
-        shown = tiles[:: -(-len(tiles) // _SHEET_FRAMES)]
-        contact_sheet(shown, Path(name).name, lines=lines).save(part, "png")
+        sheet.save(part, "png")
+
+
+def _boxes(attention_map: AttentionMap) -> Any:
+    """Return the boxes of glimpses, which are drawn in place of the map."""
+    return attention_map.info.more.get("details", {}).get("boxes")
 
 
 def _draw_frame(
@@ -610,24 +609,8 @@ def _draw_frame(
             f"{pixels.shape[:2]}: the frames of a video must have one size, and the file must not "
             "change meanwhile"
         )
-    if boxes := attention_map.info.more.get("details", {}).get("boxes"):
+    if boxes := _boxes(attention_map):
         return draw_scan_path(pixels, np.asarray(boxes))
     values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
     options = DrawOptions(**drawing, vmin=scale.vmin, vmax=scale.vmax)
     return options.draw(pixels, values, signed=scale.signed)
-
-
-def _with_subtitle(
-    pixels: UInt8[np.ndarray, "y x 3"], text: str, lines: int
-) -> UInt8[np.ndarray, "y2 x 3"]:
-    """Return a frame with some text below it; all frames of a clip get the same space for it."""
-    height, width = pixels.shape[:2]
-    size = max(12, min(height, width) // 18)
-    space = 2 * size + (lines - 1) * 3 * size // 2
-    page = Image.new("RGB", (width, height + space), BACKGROUND)
-    page.paste(Image.fromarray(pixels))
-    font = load_font(size)
-    wrapped = "\n".join(wrap_text(text, font, width - size, lines))
-    place = (width / 2, height + space / 2)
-    ImageDraw.Draw(page).text(place, wrapped, TEXT, font, anchor="mm", align="center")
-    return np.asarray(page)

@@ -105,6 +105,17 @@ class _Colors:
         )
 
 
+def caption_legend(caption: Caption, *, has_nan: bool) -> Legend:
+    """Return the color bar of the words of a caption on one scale.
+
+    Args:
+        caption: A caption with words.
+        has_nan: Whether the model did not see all of the photo.
+    """
+    drawing = DrawOptions(vmax=caption.display_range()[1])
+    return replace(_Colors(caption, drawing, "shared").legend(has_nan=has_nan), gate_symbol=None)
+
+
 def image_panel(
     images: Sequence[DrawnImage],
     caption: Caption,

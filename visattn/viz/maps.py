@@ -27,6 +27,7 @@ from visattn.viz.marks import draw_contours, draw_cross, draw_frame, draw_region
 from visattn.viz.photo_part import PhotoPart
 from visattn.viz.text import join_notes
 from visattn.viz.tiles import (
+    BACKGROUND,
     LEGEND_HEIGHT,
     Legend,
     Tile,
@@ -39,6 +40,7 @@ from visattn.viz.tiles import (
 UNITS = {"gate": "gate", "tokens": "attention", "words": "attention", "queries": "attention",
          "gradient": "attribution", "saliency": "saliency"}  # fmt: skip
 """What the values of a map are, by its kind."""
+_LEGEND_WIDTH = 640
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
 
@@ -368,6 +370,30 @@ def map_legend(
         has_nan=has_nan,
         end_labels=scale.ends,
     )
+
+
+def legend_image(legend: Legend) -> UInt8[np.ndarray, "y x 3"]:
+    """Return a legend alone, as an image 640 pixels wide.
+
+    Example:
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
+        >>> legend_image(map_legend(spot, map_scale([spot]), DrawOptions())).shape
+        (64, 640, 3)
+    """
+    page = Image.new("RGB", (_LEGEND_WIDTH, legend.height), BACKGROUND)
+    legend.draw(page, (8, 14))
+    return np.array(page)
+
+
+def color_bar(width: int = 220, height: int = 12) -> UInt8[np.ndarray, "y x 3"]:
+    """Return the colors of maps without sign, from the lower end of a scale to the upper one.
+
+    Example:
+        >>> color_bar().shape
+        (12, 220, 3)
+    """
+    ramp = np.tile(np.linspace(0.0, 1.0, width), (height, 1))
+    return DrawOptions().draw(np.full((height, width, 3), 150, np.uint8), ramp)
 
 
 def target_line(attention_map: AttentionMap) -> str:

@@ -264,11 +264,16 @@ class HistoryRow(NamedTuple):
     maps: Sequence[str]
     """Its map after each of the steps, as data URLs; "" for a missing one."""
     notes: Sequence[str]
-    """Text below each map: the class and its score, or why there is no map."""
+    """Text below each map: the class and its score, the range of colors; or why there is none."""
 
 
 def history_page(
-    rows: Sequence[HistoryRow], steps: Sequence[int], *, num_steps: int, method: str
+    rows: Sequence[HistoryRow],
+    steps: Sequence[int],
+    *,
+    num_steps: int,
+    method: str,
+    legend: str = "",
 ) -> str:
     """Return a page with a row for each image and a column for each logged step.
 
@@ -276,7 +281,8 @@ def history_page(
         rows: The images.
         steps: Steps of the maps, in order.
         num_steps: Number of logged steps, of which `steps` may be a selection.
-        method: Name of the method.
+        method: Title of the method.
+        legend: The colors from the lower to the upper end, as a data URL.
 
     Example:
         >>> row = HistoryRow("cat", "data:,", ["data:,", ""], ["cat 0.9", "not logged"])
@@ -293,18 +299,31 @@ def history_page(
         data={},
         texts={
             "title": f"Attention during training: {method}",
-            "count": f"{chosen} logged steps. Each map has its own color scale.",
+            "count": f"{chosen} logged steps. The ends of the colors stand below each map.",
         },
-        markup={"head": head, "rows": "\n".join(map(_row, rows))},
+        markup={
+            "head": head,
+            "rows": "\n".join(_row(row, steps) for row in rows),
+            "legend": _LEGEND.format(escape_text(legend)) if legend else "",
+        },
     )
 
 
-def _row(row: HistoryRow) -> str:
-    cells = "".join(map(_cell, row.maps, row.notes))
+_LEGEND = (
+    '<p class="legend">lower end <img src="{}" width="220" height="12" alt="colors from gray over '
+    'purple and orange to cream"> upper end</p>'
+)
+
+
+def _row(row: HistoryRow, steps: Sequence[int]) -> str:
     name = escape_text(row.name)
-    return f'<tr><th scope="row"><img src="{escape_text(row.image)}" alt="">{name}</th>{cells}</tr>'
+    texts = [escape_text(f"{row.name} after step {step:,}: {note}")
+             for step, note in zip(steps, row.notes, strict=True)]  # fmt: skip
+    cells = "".join(map(_cell, row.maps, row.notes, texts))
+    image = f'<img src="{escape_text(row.image)}" alt="{name}">'
+    return f'<tr><th scope="row">{image}{name}</th>{cells}</tr>'
 
 
-def _cell(url: str, note: str) -> str:
-    image = f'<img src="{escape_text(url)}" alt="" loading="lazy">' if url else ""
+def _cell(url: str, note: str, text: str) -> str:
+    image = f'<img src="{escape_text(url)}" alt="{text}" loading="lazy">' if url else ""
     return f"<td>{image}<p>{escape_text(note)}</p></td>"

@@ -7,15 +7,17 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.results.captions import Caption
+from visattn.viz.captions import caption_legend
 from visattn.viz.heatmap import overlay
 from visattn.viz.html.document import escape_text, image_data_url
+from visattn.viz.maps import legend_image
 
 _STYLE = (
     "#{id}{{font:16px/1.6 Georgia,serif;max-width:640px}}"
     "#{id} div{{position:relative;width:max-content;max-width:100%}}"
     "#{id} img{{display:block;max-width:100%;border-radius:6px}}"
     "#{id} div img+img{{position:absolute;inset:0;visibility:hidden}}"
-    "#{id} span{{padding:0 .15em;border-radius:3px;cursor:default}}"
+    "#{id} span{{padding:0 .15em;border-radius:3px;cursor:default;text-decoration:underline dotted}}"
     "#{id} span:hover,#{id} span:focus{{background:#f2849e66}}"
 )
 
@@ -26,6 +28,7 @@ def caption_element(
     maps: Float[np.ndarray, "t y x"],
     *,
     vmax: float,
+    legend: UInt8[np.ndarray, "y2 x2 3"] | None = None,
 ) -> str:
     """Return a caption as an HTML element; its map appears while the mouse is over a word.
 
@@ -34,6 +37,7 @@ def caption_element(
         words: Words of the caption.
         maps: The map of each word, on the pixels of the image; NaN outside of the input.
         vmax: Value at the upper end of the color scale.
+        legend: The color scale, drawn below the words.
 
     Example:
         >>> photo = np.zeros((4, 6, 3), np.uint8)
@@ -57,7 +61,12 @@ def caption_element(
         for index in range(1, len(words) + 1)
     )
     style = _STYLE.format(id=name)
-    return f'<div id="{name}"><style>{style}{rules}</style><div>{images}</div><p>{spans}</p></div>'
+    scale = ""
+    if legend is not None:
+        address = image_data_url(legend, longest=max(legend.shape), quality=95)[0]
+        scale = f'<img src="{address}" alt="color scale up to {vmax:.2g}">'
+    body = f"<div>{images}</div><p>{spans}</p>{scale}"
+    return f'<div id="{name}"><style>{style}{rules}</style>{body}</div>'
 
 
 def notebook_caption(caption: Caption) -> str | None:
@@ -70,4 +79,5 @@ def notebook_caption(caption: Caption) -> str | None:
         return None
     maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
     top = caption.display_range()[1]
-    return caption_element(caption.thumbnail, caption.words, maps.numpy(), vmax=top)
+    legend = legend_image(caption_legend(caption, has_nan=bool(maps.isnan().any())))
+    return caption_element(caption.thumbnail, caption.words, maps.numpy(), vmax=top, legend=legend)
