@@ -222,8 +222,8 @@ def _has_outliers(attention_map: AttentionMap) -> bool:
     )
 
 
-def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "y x"]) -> float:
-    """Return the value at the upper end of the colormap for one map."""
+def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "*axes"]) -> float:
+    """Return the value at the upper end of the colormap for a map."""
     if _has_outliers(attention_map):
         top = float(magnitudes.double().flatten().quantile(1 - _TAIL))
         return top if top > 0 else float(magnitudes.max())

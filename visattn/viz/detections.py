@@ -35,6 +35,7 @@ _PALETTE: tuple[Color, ...] = (
     (204, 121, 167),
 )  # fmt: skip
 _OUTLINE = (20, 20, 20)
+_MAX_COVERED = 0.1  # share of a label that others may cover; on a tiny photo few have room
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,8 @@ def draw_boxes(
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return the image with boxes; the first lies on top.
 
+    A label for which there is no room beside those of boxes before is left out.
+
     Args:
         image: RGB.
         boxes: In pixels of the image.
@@ -93,7 +96,9 @@ def draw_boxes(
             text = truncate_text(each.text, font, image.shape[1] - 8)
             size = (round(font.size * 1.35), round(font.getlength(text)) + 8)
             taken = [corners for *_, corners in labels]
-            labels.append((each, text, _label_place(each, size, boxes, taken, image.shape[:2])))
+            place = _label_place(each, size, boxes, taken, image.shape[:2])
+            if place is not None:
+                labels.append((each, text, place))
     for each, text, (left, top, right, bottom) in reversed(labels):
         pen.rectangle((left, top, right - 1, bottom - 1), each.color)
         pen.text((left + 4, (top + bottom) / 2), text, contrasting_color(each.color), font, "lm")
@@ -147,8 +152,8 @@ def _label_place(
     boxes: Sequence[LabeledBox],
     taken: Sequence[Corners],
     image_size: tuple[int, ...],
-) -> Corners:
-    """Return where a label of a size hides least, of the places at the edges of its box."""
+) -> Corners | None:
+    """Return where a label of a size hides least; None if it would cover another label."""
     (height, width), (rows, columns) = size, image_size
     left, top, right, bottom = (round(float(side)) for side in box.box)
     places = [(x, y) for y in (top - height, bottom, top, bottom - height)
@@ -170,7 +175,9 @@ def _label_place(
 
     x, y = places[min(range(len(places)), key=cost)]
     x, y = max(0, min(x, columns - width)), max(0, min(y, rows - height))
-    return x, y, x + width, y + height
+    corners = (x, y, x + width, y + height)
+    covered = sum(_overlap(corners, other) for other in taken)
+    return corners if covered <= _MAX_COVERED * width * height else None
 
 
 def _area(box: Sequence[float] | Float[np.ndarray, " 4"]) -> float:

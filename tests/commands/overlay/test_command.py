@@ -307,7 +307,7 @@ def test_a_failing_method_does_not_stop_the_others(
         raise RuntimeError(f"no layer {layer} today")
 
     whole = METHODS["gradcam++"]
-    words = ("--method", "gradcam", "gradcam++", "itti_koch", "--save", "overlay")
+    words = ("--method", "gradcam", "gradcam++", "itti_koch", "--save", "overlay", "sheet")
     monkeypatch.setitem(METHODS, "gradcam++", replace(whole, function=broken))
     for _ in range(2):  # also after the run continues
         assert run(photos, cnn, tmp_path / "o", *words) == 1

@@ -44,8 +44,9 @@ Files of a map begin with NAME.METHOD:
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
   .npy          the map at its own resolution
   .json         metadata: model, class, arguments, displayed range, geometry on the image
-Several methods also give NAME.methods.png, all maps side by side. --all-heads adds NAME.heads.png,
---explorer NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
+NAME.methods.png is a sheet of all maps of an image with their color scales. --all-heads adds
+NAME.heads.png, --explorer NAME.html, a page for the browser. For several images DIR/index.html
+shows all maps.
 visattn detect draws where the queries of a detector of transformers looked.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the classes,
 texts or words, or the methods of maps without one.
@@ -78,7 +79,7 @@ _MODES = {
 }  # fmt: skip
 
 _STYLES = ("heat", "light", "blur", "contour")
-_KINDS = ("overlay", "rgba", "16bit")
+_KINDS = ("overlay", "rgba", "16bit", "sheet")
 
 
 _EXAMPLES = (
@@ -175,8 +176,9 @@ def _add_drawing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--normalize",
         choices=("image", "global", "percentile"),
-        help="value at full color: the maximum of each map, the maximum of a method over all "
-        "images, or the 99th percentile (default: image; with --maps: global)",
+        help="ends of the colors: of each map; of a method over all images; or the 1st and 99th "
+        "percentile, which clips outliers. Maps at pixel resolution are always clipped at the 99th "
+        "(default: image; with --maps: global)",
     )
     parser.add_argument(
         "--interpolation",
@@ -202,7 +204,8 @@ def _add_drawing(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=_KINDS,
         default=list(_KINDS),
-        help="PNG files of each map (default: all)",
+        help="PNG files: three of each map, and a sheet of all maps of an image with their color "
+        "scales (default: all)",
     )
     parser.add_argument(
         "--all-heads", action="store_true", help="also draw every head of every layer"

@@ -137,13 +137,18 @@ class OverlayJob(Job[ImageMaps]):
 
     def files(self, name: str, stem: str) -> list[str]:
         """Return the files of a map; those of the first map are the pages of the image, too."""
-        files = [f"{stem}{end}" for end in (*(IMAGES[kind] for kind in self.args.save), ".npy")]
+        files = [f"{stem}{end}" for end in (*(IMAGES[kind] for kind in self._kinds), ".npy")]
         return [*files, *self._pages(name)] if stem == self.stems(name)[0] else files
+
+    @property
+    def _kinds(self) -> list[str]:
+        """Kinds of images of each map that are saved."""
+        return [kind for kind in self.args.save if kind in IMAGES]
 
     def _pages(self, name: str) -> list[str]:
         """Return the files of an image that show several maps."""
         pages = {
-            ".methods.png": len(self.runner.specs) > 1,
+            ".methods.png": "sheet" in self.args.save,
             ".heads.png": self.args.all_heads,
             ".html": self.args.explorer,
         }
@@ -178,9 +183,12 @@ class OverlayJob(Job[ImageMaps]):
 
     def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
         """Whether a map was made in the same way; an image may have more pages than requested."""
-        if isinstance(saved, dict) and "pages" not in settings:
-            saved = {key: value for key, value in saved.items() if key != "pages"}
-        return saved == settings
+        if not isinstance(saved, dict):
+            return False
+        pages = saved.get("pages", {})
+        kept = {key: pages[key] for key in settings.get("pages", {}) if key in pages}
+        saved = {key: value for key, value in saved.items() if key != "pages"}
+        return {**saved, **({"pages": kept} if "pages" in settings else {})} == settings
 
     def _spec(self, name: str, stem: str) -> MapSpec:
         return self.runner.specs[self.stems(name).index(stem)]
@@ -260,7 +268,7 @@ class OverlayJob(Job[ImageMaps]):
             if not attention_map.info.empty:
                 drawn = self._draw(image, attention_map, scale, boxes)
                 tiles[stem] = drawn["overlay"]
-                for kind in self.args.save:
+                for kind in self._kinds:
                     files[f"{stem}{IMAGES[kind]}"] = encode_png(drawn[kind])
             parts.append(Part(stem, record, files))
         pages = self._draw_pages(name, image, result, scales)
@@ -301,21 +309,21 @@ class OverlayJob(Job[ImageMaps]):
         from visattn.viz.heads import all_heads_figure
         from visattn.viz.html.explorer_page import explorer_html
         from visattn.viz.maps import comparison_figure
+        from visattn.viz.text import join_notes
 
         args = self.args
         explained = self.runner.explained
         maps = result.maps
         drawing = {"colormap": args.colormap, "opacity": args.opacity}
         pages: dict[str, bytes] = {}
-        if len(maps) > 1:
-            parts = [Path(image.name).name, explained.info.name]
-            parts += list(dict.fromkeys(each.info.note for each in maps))
+        if "sheet" in args.save:
+            notes = dict.fromkeys(each.info.note for each in maps)
             figure = comparison_figure(
                 image,
                 maps,
                 scales=scales,
                 title=" / ".join(args.text) if args.text else None,
-                subtitle=" \N{MIDDLE DOT} ".join(filter(None, parts)),
+                subtitle=join_notes(Path(image.name).name, explained.info.name, *notes),
                 style=args.style,
                 **drawing,
             )
@@ -351,11 +359,11 @@ class OverlayJob(Job[ImageMaps]):
         """Return the file to which the card of an image links."""
         if self.args.explorer:
             return f"{name}.html"
-        if len(self.runner.specs) > 1:
+        if "sheet" in self.args.save:
             return f"{name}.methods.png"
         if not drawn:
             return f"{self.stems(name)[0]}.json"
-        kind = "overlay" if "overlay" in self.args.save else self.args.save[0]
+        kind = "overlay" if "overlay" in self._kinds else self._kinds[0]
         return f"{drawn[0]}{IMAGES[kind]}"
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:

@@ -150,11 +150,7 @@ def _panel(
     from visattn.viz.captions import caption_figure
 
     per_map = args.normalize == "image" and args.vmax is None
-    top = 1.0 if per_map else _full_color_value(maps, args)
     boxes = boxes_of(maps, args)
-    if per_map:
-        tops = [_full_color_value(each, args) for each in maps]
-        maps = replace(maps, values=maps.values / maps.values.new_tensor(tops)[:, None, None])
     log_probs = tuple(saved.log_probs or ())
     gates = tuple(saved.gates or ())
     caption = Caption(tuple(saved.words), log_probs, gates, maps, score=0.0, finished=True)
@@ -162,8 +158,9 @@ def _panel(
         image,
         caption,
         boxes=boxes,
+        scale="own" if per_map else "shared",
         vmin=args.vmin,
-        vmax=top,
+        vmax=_full_color_value(maps, args),
         colormap=args.colormap,
         opacity=args.opacity,
         style=args.style,

@@ -17,7 +17,8 @@ _STYLE = (
     "#{id} div{{position:relative;width:max-content;max-width:100%}}"
     "#{id} img{{display:block;max-width:100%;border-radius:6px}}"
     "#{id} div img+img{{position:absolute;inset:0;visibility:hidden}}"
-    "#{id} span{{padding:0 .15em;border-radius:3px;cursor:default;text-decoration:underline dotted}}"
+    "#{id} span{{padding:0 .15em;border-radius:3px;cursor:default}}"
+    "#{id} span{{text-decoration:underline dotted}}"
     "#{id} span:hover,#{id} span:focus{{background:#f2849e66}}"
 )
 
