@@ -15,6 +15,7 @@ from visattn.cli import main
 from visattn.models.base import SmallEncoder
 from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
+from visattn.results.values import format_percent
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -80,7 +81,11 @@ def test_a_folder_yields_lines_images_and_arrays(
     assert [(card.name, card.page) for card in cards] == [
         (name, f"{name}.png") for name in ("small", "tall", "wide")
     ]
-    output = {name: f"{answer}, {100 * float(chance):.0f} %" for name, answer, chance in lines}
+    records = [json.loads((out / f"{name}.json").read_text()) for name, *_ in lines]
+    output = {
+        line[0]: f"{line[1]}, {format_percent(record['probability'])}"
+        for line, record in zip(lines, records, strict=True)
+    }
     assert {card.name: card.caption for card in cards} == output
     for name, answer, chance in lines:
         record = json.loads((out / f"{name}.json").read_text())
