@@ -561,6 +561,7 @@ def _draw(
     step = max(1, -(-total // _SHEET_FRAMES))
     tiles: list[SheetTile] = []
     legend = None
+    subtitle = ""
     with open_mp4(result.movie, result.fps) as writer:
         for position, (frame, attention_map, scale) in enumerate(frames):
             drawn = _draw_frame(frame.pixels, attention_map, scale, drawing)
