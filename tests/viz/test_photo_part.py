@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from visattn.geometry.affine import Geometry
-from visattn.images.resize import ResizeSpec, resize_geometry
+from visattn.images.resize import ResizeSpec
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.captions import caption_figure
@@ -20,7 +20,7 @@ SIDES = st.integers(3, 997)
 def test_the_window_holds_nothing_that_was_not_seen(
     height: int, width: int, tile: tuple[int, int]
 ) -> None:
-    geometry = resize_geometry((height, width), ResizeSpec((64, 64)))
+    geometry = ResizeSpec((64, 64)).geometry((height, width))
     part = PhotoPart.of(geometry, crop=True)
     size, (rows, columns) = part.whole_size(tile), part.window(tile)
     assert (rows.stop - rows.start, columns.stop - columns.start) == tile
@@ -33,7 +33,7 @@ def test_the_window_holds_nothing_that_was_not_seen(
 
 
 def test_without_crop_the_part_is_the_photo() -> None:
-    geometry = resize_geometry((30, 90), ResizeSpec((64, 64)))
+    geometry = ResizeSpec((64, 64)).geometry((30, 90))
     part = PhotoPart.of(geometry, crop=False)
     assert part.size == (30, 90)
     assert part.whole_size((10, 30)) == (10, 30)
@@ -41,7 +41,7 @@ def test_without_crop_the_part_is_the_photo() -> None:
 
 @pytest.mark.parametrize("size", [(40, 4000), (1, 1), (2, 190)])
 def test_photos_of_any_shape_can_be_cropped(size: tuple[int, int]) -> None:
-    geometry = resize_geometry(size, ResizeSpec((16, 16)))
+    geometry = ResizeSpec((16, 16)).geometry(size)
     spot = AttentionMap(torch.eye(4), "x", "gate", geometry)
     photo = np.zeros((*size, 3), np.uint8)
     assert comparison_figure(photo, [spot], crop=True, width=600).shape[1] == 600
