@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.commands.model_option import add_model, load_explained_model, resolve_model
+from visattn.commands.options import CommandParser
 from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import find_images, read_image
 from visattn.pipelines.explainer import Explainer
@@ -71,7 +72,7 @@ def displacement(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the displacement along both axes."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("photos", type=Path, nargs="+", help="images, or folders of images")

@@ -2,15 +2,19 @@
 
 import argparse
 import importlib
+import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from visattn.cli import COMMANDS, main
 from visattn.commands.options import (
+    GROUPS,
     LARGEST_SEED,
     SHARED,
+    StoreOnce,
     batch_size,
     count,
     real_number,
@@ -81,27 +85,78 @@ def test_a_number_out_of_its_range_is_a_usage_error(capsys: Capsys) -> None:
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield the parser of every command, and those of the subcommands of score."""
+    """Yield the parser of every command, and those of its subcommands."""
     for name, (_, place) in COMMANDS.items():
         if "commands" in place:
-            yield name, importlib.import_module(place).build_parser()
-    for name in ("captions", "maps", "words"):
-        module = importlib.import_module(f"visattn.commands.score.{name}")
-        yield f"score {name}", module.build_parser()
+            parser = importlib.import_module(place).build_parser()
+            yield name, parser
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    yield from ((f"{name} {word}", inner) for word, inner in action.choices.items())
 
 
-def test_the_examples_of_each_help_can_be_parsed() -> None:
+def examples(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the examples at the end of a help."""
+    _, _, text = parser.format_help().partition("\nexamples:\n")
+    return [line.strip() for line in text.splitlines()]
+
+
+def test_each_help_ends_with_examples_that_can_be_parsed() -> None:
+    roots = {name: parser for name, parser in parsers() if " " not in name}
     for name, parser in parsers():
-        if name == "score":
-            continue
-        examples = getattr(parser, "examples", ())
-        assert examples, name
-        assert "examples:\n  visattn " in parser.format_help()
-        for example in examples:
-            program, *words = shlex.split(example)
+        lines = examples(parser)
+        assert 2 <= len(lines) <= 4, name
+        for line in lines:
+            program, command, *words = shlex.split(line.partition(">")[0])
             assert program == "visattn"
-            assert " ".join(words).startswith(name)
-            parser.parse_args(words[len(name.split()) :])
+            assert f"{command} {' '.join(words)} ".startswith(f"{name} ")
+            roots[command].parse_args(words)
+
+
+# Examples that need nothing but what comes with visattn; doctor takes long, and has its own tests.
+SELF_CONTAINED = re.compile(r"scenes-|^visattn (demo -|data sc|data shap|models|configs|blocks)")
+
+
+def test_examples_on_what_comes_with_visattn_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [line for _, parser in parsers() for line in examples(parser)]
+    chosen = list(dict.fromkeys(line for line in lines if SELF_CONTAINED.search(line)))
+    chosen.sort(key=lambda line: not line.startswith("visattn data"))  # draws for the others
+    assert len(chosen) >= 13
+    for line in chosen:
+        words = shlex.split(re.sub(r"--(count|limit) \d+", r"--\1 2", line.partition(" >")[0]))
+        assert main(words[1:]) == 0, line
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_options_are_passed_once(capsys: Capsys) -> None:
+    for name, parser in parsers():
+        for action in parser._actions:
+            takes_values = action.nargs != 0 and not isinstance(action, argparse._SubParsersAction)
+            if action.option_strings and takes_values:
+                assert isinstance(action, StoreOnce), (name, action.option_strings)
+    overlay = "overlay a.png --out a --model timm:a "
+    for words, message in (
+        ("--method rise --method gradcam", "--method is passed twice: give it one list, --method"),
+        ("--model-arg a=1 --model-arg b=2", "one list, --model-arg NAME=VALUE NAME=VALUE"),
+        ("--model-arg a=1 a=2", "--model-arg has two values for a: give it one"),
+        ("--opacity 1 --opacity 0", "--opacity is passed twice: give it one value"),
+        ("--target 1 --class 2", "--target and --class are one option: pass one of them"),
+        ("--meth rise", "unrecognized arguments: --meth rise; did you mean --method?"),
+    ):
+        assert main([*overlay.split(), *words.split()]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_options_are_grouped() -> None:
+    for name, parser in parsers():
+        titles = [group.title for group in parser._action_groups if group._group_actions]
+        options = next(group for group in parser._action_groups if group.title == "options")
+        assert [action.dest for action in options._group_actions] == ["help"], name
+        known = [title for title in titles if title in GROUPS]
+        assert known == [title for title in GROUPS if title in known], name
 
 
 def test_shared_options_have_the_same_type_everywhere() -> None:

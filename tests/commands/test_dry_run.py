@@ -81,7 +81,7 @@ def test_the_listed_files_are_written(
         ),
         ("overlay photos --model cnn.safetensors --method rollout --out a", 1, "does not fit"),
         ("overlay photos/dog.png --maps torn.ckpt --out a", 1, "torn.ckpt"),
-        (f"{SCORED} --methods nothing", 1, "nothing"),
+        (f"{SCORED} nothing", 1, "nothing"),
         ("data scenes --count 0 --out a", 2, "count"),
         (
             "data scenes --out captions.txt/deeper",

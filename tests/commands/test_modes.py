@@ -29,7 +29,7 @@ REFUSED = [
     *((SAVED, words) for words in ("--method rise", "--target 3", "--classes a.txt", "--layers 1")),
     *((SAVED, words) for words in ("--save rgba", "--explorer", "--batch-size 2", "--device cuda")),
     *((SAVED, words) for words in ("--every 3", "--box best", "--input-size 7")),
-    (SAVED, "--resize-mode crop --resize-mode pad --resize-shorter 9"),
+    (SAVED, "--resize-mode pad --resize-shorter 9"),
     (SAVED, "--vmax 1 --normalize image"),
     (SAVED, "--style blur --colormap gray"),
     *((CLIP, words) for words in ("--normalize global", "--interpolation nearest", "--save rgba")),

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -32,6 +32,9 @@ class MeanJob(Job[float]):
         args = argparse.Namespace(images=[folder], out=out, **values)
         super().__init__(args, ("{}.txt", *["{}.more.txt"] * args.more))
         self.computed: list[str] = []
+
+    def load(self) -> NoReturn:
+        raise NotImplementedError  # it has no model
 
     def settings(self) -> dict[str, Any]:
         return {"scale": self.args.scale}

@@ -1,8 +1,13 @@
 """Rows and messages with hostile text and closed streams."""
 
+import io
 import os
+import pty
+import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,9 @@ import torch
 from command_sandbox import fill
 
 import visattn
-from visattn.commands.streams import print_row
+from visattn.cli import main
+from visattn.commands.files import map_in_threads
+from visattn.commands.streams import RowPrinter, activity, print_row, print_summaries
 from visattn.io.safe_text import print_message, terminal_text
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -82,3 +89,152 @@ def test_captions_are_printed_with_closed_streams(ending: str, lines: int, sandb
     assert all(row.replace("\t", "").isprintable() for row in rows)
     if ending in ("", ">&-"):
         assert "visattn: 1 of 3 images skipped" in done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("colors", [True, False])
+@pytest.mark.parametrize("stream", ["stdout", "stderr", "both", "neither"])
+def test_progress_goes_to_a_terminal_and_rows_to_stdout(
+    stream: str, colors: bool, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "" if colors else "1")
+    screen = Terminal()
+    for name in ("stdout", "stderr"):
+        if stream in (name, "both"):
+            monkeypatch.setattr(sys, name, screen)
+    printer = RowPrinter(["image", "caption"], ["dog", "elephant"])
+    with activity("loading", 2) as shown:
+        printer.print(["dog", "a red ball"], ["elephant", "a bl\nue ball"])
+        print_message("a note")
+        shown.show("captioning dog")
+        shown.advance()
+    text = screen.getvalue()
+    piped = capsys.readouterr()
+    has_progress = stream in ("stderr", "both")
+    assert ("loading" in text and "captioning dog" in text) is has_progress
+    assert ("0 of 2" in text and "1 of 2" in text) is has_progress
+    assert text.endswith("\x1b[2K") is has_progress  # the line is gone at the end
+    assert ("\x1b[3" in text) is (has_progress and colors)
+    if stream in ("stdout", "both"):
+        lines = [line.rpartition("\x1b[2K")[2].rstrip() for line in text.splitlines()]
+        table = ["image     caption", "dog       a red ball", "elephant  a bl\\nue ball"]
+        assert [line for line in lines if "ball" in line or "image" in line] == table
+    else:
+        assert piped.out == "dog\ta red ball\nelephant\ta bl\\nue ball\n"
+    assert "visattn: a note" in (text if has_progress else piped.err)
+
+
+def test_a_download_is_shown_within_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, screen)
+    with activity("loading the model"):
+        for share in (10, 90, 100):  # as tqdm writes
+            sys.stderr.write(f"\rweights: {share}%")
+            sys.stderr.flush()
+        sys.stderr.write("\n")
+        print_message("a note")
+    lines = [line.rpartition("\x1b[2K")[2].rstrip() for line in screen.getvalue().splitlines()]
+    above = [line for line in lines if line.startswith(("weights", "visattn"))]
+    assert above == ["weights: 100%", "visattn: a note"]
+    assert "loading the model  weights: 10%" in screen.getvalue()
+    assert not lines[-1]
+
+
+def test_columns_are_as_wide_as_their_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    printer = RowPrinter(["a", "b", "c"])
+    printer.print(["\u65e5\u672c", 1, 2], ["x", "exists already"])
+    printer.print()
+    printer.print(["y" * 60, 3, 4], ["z", 5, 6])
+    first, *rows = screen.getvalue().splitlines()
+    assert first == f"a     b{' ' * 15}c"
+    assert rows[:2] == [f"\u65e5\u672c  1{' ' * 15}2", "x     exists already"]
+    assert rows[2].split() == ["y" * 60, "3", "4"]
+    assert rows[3] == f"z{' ' * 41}5{' ' * 15}6"
+
+
+def test_summaries_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+    words = " ".join(f"word{number}" for number in range(40))
+    print_summaries({"cbam": words})
+    assert capsys.readouterr().out == f"cbam  {words}\n"
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "50")
+    print_summaries({"cbam": words})
+    lines = screen.getvalue().splitlines()
+    assert " ".join(screen.getvalue().split()) == f"cbam {words}"
+    assert max(map(len, lines)) <= 50
+    assert all(line.startswith(" " * 6 + "word") for line in lines[1:])
+
+
+def test_results_are_reported_in_order_before_the_next_item_is_made() -> None:
+    reports: list[int] = []
+    reported = threading.Semaphore(0)
+
+    def report(item: int, result: int) -> None:
+        reports.append(item * result)
+        reported.release()
+
+    def items() -> Iterator[int]:
+        for number in range(4):
+            yield number
+            assert reported.acquire(timeout=60)  # while the caller still waits for an item
+
+    results = [result() for _, result in map_in_threads(lambda n: n + 1, items(), report=report)]
+    assert results == [1, 2, 3, 4]
+    assert reports == [0, 2, 6, 12]
+
+
+def test_a_report_that_fails_ends_the_run() -> None:
+    def report(item: int, _: int) -> None:
+        if item == 2:
+            raise BrokenPipeError
+
+    items = iter(range(10_000))
+    with pytest.raises(BrokenPipeError):
+        list(map_in_threads(abs, items, report=report))
+    assert next(items) < 9_000
+
+
+def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:
+    terminal, inner = pty.openpty()
+    words = ["caption", "photos", "--weights", "hostile.safetensors", "--out", "said"]
+    folder = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": folder, "TERM": "xterm", "JAXTYPING_DISABLE": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "visattn", *words],
+        cwd=sandbox, env=environment, stdout=inner, stderr=inner, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(inner)
+    shown = b""
+    while True:
+        try:
+            data = os.read(terminal, 2**16)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    os.close(terminal)
+    assert process.wait() == 0
+    text = shown.decode()
+    order = ["loading the model", "0 of 2", "captioning images 1 to 2", "image  caption"]
+    order += ["cat    ", "dog    ", "open in a browser: said/index.html"]
+    places = [text.find(part) for part in order]
+    assert -1 not in places, text
+    assert places == sorted(places)
+    assert re.search(r"the model saw \d+ %( to \d+ %)? of the photos \(center crop\)", text)
+
+
+def test_messages_about_missing_texts_come_before_the_model(capsys: Capsys) -> None:
+    words = "overlay a.png --out o --model timm:resnet18 --text"
+    assert main([*words.split(), "a dog"]) == 2
+    assert "--text needs a model of images and texts, --model hf:DIREC" in capsys.readouterr().err

@@ -80,9 +80,9 @@ def test_the_demo_writes_a_page_of_captioned_scenes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["demo", "--out", str(tmp_path / "d"), "--count", "2"]) == 0
-    out = capsys.readouterr().out
+    err = capsys.readouterr().err
     page = tmp_path / "d" / "captions" / "index.html"
-    assert out.splitlines()[-1] == f"open in a browser: {page}"
+    assert err == f"visattn: open in a browser: {page}\n"  # and no warning
     assert page.read_text().count(".html") >= 2
     assert len(list((tmp_path / "d" / "captions").glob("test-*.html"))) == 2
 
@@ -92,7 +92,12 @@ def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["glimpse", str(tmp_path), "--weights", "scenes-glimpses"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 3
-    assert "on photos its output has no meaning" in captured.err
+    assert captured.err == ""
+    photo = tmp_path / "photos" / "photo.png"
+    photo.parent.mkdir()
+    photo.write_bytes((tmp_path / "test-0.png").read_bytes())
+    assert main(["glimpse", str(photo), "--weights", "scenes-glimpses"]) == 0
+    assert "on photos its output has no meaning" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
     IN_FILES,
+    OUTPUT,
     CommandParser,
     add_options,
     add_resize_mode,
@@ -28,6 +29,7 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.records import Part, Record
+from visattn.commands.run import run_job
 from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
@@ -45,7 +47,7 @@ then pass --model FOLDER with its run directory, or --model FILE of visattn expo
 --model hf:DIRECTORY of transformers"""
 
 _EPILOG = """\
-Prints a line per question: the image and the question, a tab, the answer and its probability.
+Prints a row per question: the image and the question, a tab, the answer and its probability.
 With --out it also writes
   DIR/NAME.html  a page with all questions about the photo: answers, the map of each hop as a tab,
                  all on one scale, and the words that each hop attended to
@@ -80,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_options(parser, "strict")
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for pages and JSON files"})
-    parser.add_argument(
+    parser.group(OUTPUT).add_argument(
         "--num-answers",
         type=whole_number(1, 1000),
         default=5,
@@ -94,50 +96,28 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer questions; return 0, or 1 if an image or file failed.
-
-    Raises:
-        FileNotFoundError: If the image, the folder, the weights or the run do not exist.
-        ValueError: If the weights do not answer questions, the model cannot read a question, the
-            device is not available, an output file would overwrite an image, or an image cannot be
-            read with `--strict`.
-        OSError: If the output folder cannot be written.
-    """
+    """Answer questions; return 0, or 1 if an image or file failed."""
     parser = build_parser()
     args = parser.parse_args(argv)
+    args.images = [args.image]
     resolve_model(parser, args, _NO_MODEL)
     check_boxes(parser, args)
     if args.out is None:
         refuse_without(parser, args, without_folder(args, ["num_answers", *IN_FILES]))
-    job = AnswersJob(args)
-    if not args.dry_run:
-        job.check_files()  # before the model is loaded
-    model, source = job.load()
-    _check_questions(model, args.questions)
-    if args.dry_run:
-        return job.dry_run(model, source)
-    return job.run()
+    return run_job(AnswersJob, args)
 
 
 class AnswersJob(ModelJob["list[Answer]"]):
-    """Answers to questions about images, each with a page.
+    """Answers to questions about images, each with a page."""
 
-    Args:
-        args: Options of `visattn ask`.
-
-    Raises:
-        FileNotFoundError: If an image does not exist.
-        ValueError: If a file would overwrite an image.
-    """
-
-    command, title = "ask", "Questions"
+    command = "ask"
+    title = "Questions"
+    kinds = ("{}.html",)
+    columns = ("image", "question", "answer")
+    work = "answering about"
     kind = "visattn.models.vqa.model:VQAModel"
     noun = "a model that answers questions"
     options = ("questions", "num_answers", "resize_mode")
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        args.images = [args.image]
-        super().__init__(args, ("{}.html",))
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a model of transformers that answers questions, and its processor."""
@@ -147,6 +127,18 @@ class AnswersJob(ModelJob["list[Answer]"]):
         for note in notes:
             print_message(note)
         return model, processor
+
+    @classmethod
+    def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
+        """Report words that the model does not know, once, before images are read."""
+        from visattn.data.captions.batch import Vocabulary
+        from visattn.pipelines.answering import check_question
+
+        del weights
+        words = Vocabulary(model.words)
+        for question in args.questions:
+            for note in check_question(question, words, model.question_beginnings):
+                print_message(note)
 
     def settings(self) -> dict[str, Any]:
         """Return model, questions and options."""
@@ -189,28 +181,19 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield each question, with its answer and probability."""
-        for each in record["questions"]:
-            best = each["answers"][0]
-            yield each["question"], f"{best['answer']} ({100 * best['probability']:.0f} %)"
+        for answer in record["questions"]:
+            best = answer["answers"][0]
+            yield answer["question"], f"{best['answer']} ({100 * best['probability']:.0f} %)"
+
+    def geometry(self, record: Record) -> Any:
+        """Return the geometry of the maps of a photo, which is that of all of them."""
+        answers = record["questions"]
+        return next((answer["geometry"] for answer in answers if "geometry" in answer), None)
 
     def table(self, record: Record) -> Iterable[Row]:
         """Yield each question, with its answer and probability."""
-        for each in record["questions"]:
-            yield {"question": each["question"], **each["answers"][0]}
-
-
-def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
-    """Report words that the model does not know, once, before images are read."""
-    from visattn.data.captions.batch import Vocabulary
-    from visattn.models.vqa.model import VQAModel
-    from visattn.pipelines.answering import check_question
-
-    if isinstance(model, VQAModel):
-        for question in questions:
-            for note in check_question(
-                question, Vocabulary(model.words), model.question_beginnings
-            ):
-                print_message(note)
+        for answer in record["questions"]:
+            yield {"question": answer["question"], **answer["answers"][0]}
 
 
 def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | None":

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.options import real_number, refuse_without
+from visattn.commands.options import OUTPUT, CommandParser, real_number, refuse_without
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json
 
@@ -20,16 +20,17 @@ BOX_OPTIONS = ("boxes", "box_threshold")
 _DEFAULT = 0.5  # that of AttentionMap.boxes
 
 
-def add_boxes(parser: argparse.ArgumentParser) -> None:
+def add_boxes(parser: CommandParser) -> None:
     """Add the options."""
-    parser.add_argument(
+    group = parser.group(OUTPUT)
+    group.add_argument(
         "--boxes",
         type=Path,
         metavar="FILE",
         help="also write boxes around the high parts of each map as COCO JSON, in pixels of the "
         "upright photo, and draw them",
     )
-    parser.add_argument(
+    group.add_argument(
         "--box-threshold",
         type=real_number(0.001, 1),
         default=_DEFAULT,
@@ -79,15 +80,15 @@ def join_boxes(several: "Sequence[MapBoxes | None]") -> "MapBoxes | None":
     Args:
         several: Boxes of each; None without.
     """
-    known = [each for each in several if each is not None]
+    known = [boxes for boxes in several if boxes is not None]
     if not known:
         return None
-    boxes: list[MapBox] = []
+    joined: list[MapBox] = []
     first = 0
-    for each in known:
-        boxes += [box._replace(map_index=first + box.map_index) for box in each]
-        first += each.num_maps
-    return replace(known[0], boxes=tuple(boxes), num_maps=first)
+    for boxes in known:
+        joined += [box._replace(map_index=first + box.map_index) for box in boxes]
+        first += boxes.num_maps
+    return replace(known[0], boxes=tuple(joined), num_maps=first)
 
 
 class BoxFile:
@@ -98,8 +99,7 @@ class BoxFile:
         images: All input images.
 
     Raises:
-        ValueError: If `--box-threshold` is set without a file, or the file is an input image or a
-            folder.
+        ValueError: If the file is an input image or a folder.
     """
 
     def __init__(self, args: argparse.Namespace, images: Iterable[Path]) -> None:
@@ -108,8 +108,6 @@ class BoxFile:
         self._found: dict[Path, MapBoxes] = {}
         images = list(images)
         if self.path is None:
-            if args.box_threshold != _DEFAULT:
-                raise ValueError("--box-threshold needs a file of boxes, --boxes FILE")
             return
         if self.path.is_dir():
             raise ValueError(f"--boxes must be a file, such as boxes.json; {self.path} is a folder")

@@ -13,7 +13,7 @@ List the configs that come with visattn, each one an experiment, or print one to
 visattn fit --config NAME trains one of them from any directory."""
 
 
-_EXAMPLES = ("visattn configs",)
+_EXAMPLES = ("visattn configs", "visattn configs scenes_demo > my_config.yaml")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,8 +9,8 @@ from pathlib import Path
 from visattn.commands.caption import command as caption
 from visattn.commands.data import command as data
 from visattn.commands.index import INDEX
-from visattn.commands.options import CommandParser, output_path, seed, whole_number
-from visattn.commands.streams import print_lines
+from visattn.commands.options import OUTPUT, RUN, CommandParser, output_path, seed, whole_number
+from visattn.io.safe_text import print_message
 
 _DESCRIPTION = """\
 Draw scenes of colored shapes, caption them with the attention of each word, and open the page in a
@@ -24,7 +24,7 @@ _MODEL = "scenes-captioner"
 _SIDE = 256  # of a scene in pixels: large enough for the eye
 
 
-_EXAMPLES = ("visattn demo --count 4",)
+_EXAMPLES = ("visattn demo", "visattn demo --count 4 --seed 7 --out scenes --no-open")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,18 +32,20 @@ def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         examples=_EXAMPLES, prog="visattn demo", description=_DESCRIPTION, epilog=_EPILOG
     )
-    parser.add_argument(
+    parser.group(OUTPUT).add_argument(
         "--out",
         type=output_path,
         metavar="DIR",
         default=Path("visattn-demo"),
         help="output folder (default: visattn-demo)",
     )
-    parser.add_argument(
+    parser.group(OUTPUT).add_argument(
         "--count", type=whole_number(1, 100), default=6, help="number of scenes (default: 6)"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the scenes (default: 0)")
-    parser.add_argument(
+    parser.group(RUN).add_argument(
+        "--seed", type=seed, default=0, help="seed of the scenes (default: 0)"
+    )
+    parser.group(OUTPUT).add_argument(
         "--no-open",
         action="store_true",
         help="do not open the page; it is opened only if the output goes to a terminal",
@@ -52,11 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write and open the page; return 0, or 1 if a scene could not be captioned.
-
-    Raises:
-        OSError: If the output folder cannot be written.
-    """
+    """Write and open the page; return 0, or 1 if a scene could not be captioned."""
     args = build_parser().parse_args(argv)
     images = args.out / "images"
     captions = args.out / "captions"
@@ -64,6 +62,6 @@ def main(argv: Sequence[str]) -> int:
     data.main(["scenes", *drawn, "--out", str(images)])
     code = caption.main([str(images), "--weights", _MODEL, "--out", str(captions)])
     page = (captions / INDEX).resolve()
-    opened = not args.no_open and sys.stdout.isatty() and webbrowser.open(page.as_uri())
-    print_lines([f"{'opened' if opened else 'open in a browser:'} {page}"])
+    if not args.no_open and sys.stdout.isatty() and webbrowser.open(page.as_uri()):
+        print_message(f"opened {page}")
     return code

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.files import encode_png
+from visattn.commands.files import encode_overlay, encode_png
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
     IN_FILES,
+    TARGET,
     CommandParser,
     Mode,
     add_images,
@@ -24,6 +25,7 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.records import Part, Record
+from visattn.commands.run import run_job
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -40,7 +42,7 @@ then pass --model FOLDER with its run directory, or visattn export --run FOLDER.
 of transformers with --model hf:DIRECTORY."""
 
 _EPILOG = """\
-Prints a line per image: its name, a tab, and how many objects of each class it found. With --out
+Prints a row per image: its name, a tab, and how many objects of each class it found. With --out
 it also writes
   DIR/NAME.png          the image with boxes, classes and scores
   DIR/NAME.queries.png  for each object the cross-attention of its query, and the sampled points
@@ -49,7 +51,6 @@ it also writes
 For several images DIR/index.html is an index of all files; DIR/detect.csv lists all objects.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_FILES = ("{}.png", "{}.queries.png")
 _MODES = {
     "visattn": Mode("detectors of visattn", ("threshold", "max_detections", "resize_mode")),
     "transformers": Mode("detectors of transformers (hf:DIRECTORY)", ("query", "heads")),
@@ -73,35 +74,35 @@ def build_parser() -> argparse.ArgumentParser:
     add_images(parser)
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for images, maps and JSON"})
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--threshold",
         type=real_number(0, 1),
         default=0.5,
         metavar="P",
         help="smallest score of an object, from 0 to 1 (default: 0.5)",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--max-detections",
         type=whole_number(1, 10_000),
         default=100,
         metavar="N",
         help="largest number of objects per image (default: 100)",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--query",
         type=query_selection,
         metavar="I,J|best|best:N",
         help="for hf:DIRECTORY: draw these queries, by their index from 0, the N best, or best: "
         "all with a score of at least 0.5, up to 8 (default: best)",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--layer",
         type=whole_number(-99, 99),
         default=-1,
         metavar="N",
         help="decoder layer whose attention is drawn, from 0; -1 for the last (default: -1)",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--heads",
         nargs="+",
         type=whole_number(-10_000, 10_000),
@@ -114,15 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Detect objects; return 0, or 1 if some could not be read or some files not be written.
-
-    Raises:
-        FileNotFoundError: If an image, a folder, the weights or the run do not exist.
-        ValueError: If the weights are not a visattn detector, the device is not available, there
-            is no such layer, an output file would overwrite an image, or an image cannot be read
-            with `--strict`.
-        OSError: If the output folder cannot be written.
-    """
+    """Detect objects; return 0, or 1 if some could not be read or some files not be written."""
     parser = build_parser()
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
@@ -130,30 +123,20 @@ def main(argv: Sequence[str]) -> int:
     refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)
     if args.out is None:
         refuse_without(parser, args, ["layer", "heads", *IN_FILES])
-    job = DetectionJob(args)
-    model, source = job.load()
-    if args.dry_run:
-        return job.dry_run(model, source)
-    return job.run()
+    return run_job(DetectionJob, args)
 
 
 class DetectionJob(ModelJob["Detections"]):
-    """Detection of objects in images, each with boxes and the attention of queries.
+    """Detection of objects in images, each with boxes and the attention of queries."""
 
-    Args:
-        args: Options of `visattn detect`.
-
-    Raises:
-        FileNotFoundError: If an image does not exist.
-        ValueError: If a file would overwrite an image.
-    """
-
-    command, title = "detect", "Detections"
-    kind, noun = "visattn.models.detr:DETR", "a detector"
+    command = "detect"
+    title = "Detections"
+    kinds = ("{}.png", "{}.queries.png")
+    columns = ("image", "objects")
+    work = "detecting in"
+    kind = "visattn.models.detr:DETR"
+    noun = "a detector"
     options = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__(args, _FILES)
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a detector of transformers and its processor."""
@@ -161,14 +144,16 @@ class DetectionJob(ModelJob["Detections"]):
 
         return load_detector(directory)
 
-    def check_model(self) -> None:
+    @classmethod
+    def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
         """Refuse a layer that the decoder lacks.
 
         Raises:
             ValueError: With the layers that there are.
         """
-        count = self.model.num_decoder_layers
-        layer = self.args.layer
+        del weights
+        count = model.num_decoder_layers
+        layer = args.layer
         if not -count <= layer < count:
             raise ValueError(
                 f"--layer must be from 0 to {count - 1}, or -1 for the last of the {count} decoder "
@@ -204,21 +189,28 @@ class DetectionJob(ModelJob["Detections"]):
             return [Part(name, record)]
         boxes = detection_overlay(image, result)
         queries = detection_figure(image, result, name=Path(image.name).name)
-        files = {f"{name}.png": encode_png(boxes), f"{name}.queries.png": encode_png(queries)}
-        text = count_classes([each.label for each in result.objects])
+        files = {f"{name}.png": encode_overlay(boxes), f"{name}.queries.png": encode_png(queries)}
+        text = count_classes([detection.label for detection in result.objects])
         card = Card(name, f"{name}.queries.png", text, card_image([boxes]))
         return [Part(name, record, files, card)]
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:
         """Return how many objects of each class there are."""
-        return [(count_classes([each["class"] for each in record["objects"]]),)]
+        return [(count_classes([detection["class"] for detection in record["objects"]]),)]
 
     def table(self, record: Record) -> Iterable[Row]:
         """Yield class, score, box and query of each object."""
-        for each in record["objects"]:
-            left, top, right, bottom = each["box"]
-            box = {"left": left, "top": top, "right": right, "bottom": bottom}
-            yield {"class": each["class"], "score": each["score"], **box, "query": each["query"]}
+        for detection in record["objects"]:
+            left, top, right, bottom = detection["box"]
+            yield {
+                "class": detection["class"],
+                "score": detection["score"],
+                "left": left,
+                "top": top,
+                "right": right,
+                "bottom": bottom,
+                "query": detection["query"],
+            }
 
 
 def query_selection(text: str) -> int | str | list[int]:

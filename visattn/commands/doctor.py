@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from visattn.commands.options import CommandParser
-from visattn.commands.streams import print_lines
+from visattn.commands.options import OUTPUT, CommandParser
+from visattn.commands.streams import activity, print_lines
 from visattn.io.safe_text import parse_json
 
 _DESCRIPTION = """\
@@ -92,14 +92,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         examples=_EXAMPLES, prog="visattn doctor", description=_DESCRIPTION, epilog=_EPILOG
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.group(OUTPUT).add_argument(
+        "--json", action="store_true", help="print the report as JSON"
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Print a report; return 0, or 1 if a check ends with an error."""
     args = build_parser().parse_args(argv)
-    failures, facts = try_imports(MODULES)
+    with activity("importing the packages"):
+        failures, facts = try_imports(MODULES)
     checks = [
         Check("packages", "Python", "ok", f"{platform.python_version()} at {sys.executable}"),
         *check_packages(failures),

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.files import create_folder
-from visattn.commands.model_option import add_run
 from visattn.commands.options import (
+    MODEL,
+    OUTPUT,
     CommandParser,
     add_overwrite,
     add_resize_mode,
     output_name,
     refuse_without,
 )
-from visattn.commands.streams import print_row
+from visattn.commands.streams import activity, print_row
 from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
 from visattn.models.saving.hub import parse_hub_name
@@ -68,15 +69,20 @@ def build_parser() -> argparse.ArgumentParser:
         help=".ckpt file of visattn fit; for graphs and ensembles also a .safetensors file of "
         "visattn export, or a name of visattn models",
     )
-    add_run(parser, "run directory of visattn fit, instead of CHECKPOINT: its best checkpoint")
-    parser.add_argument(
+    parser.group(MODEL).add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help="run directory of visattn fit, instead of CHECKPOINT: its best checkpoint",
+    )
+    parser.group(OUTPUT).add_argument(
         "--out",
         type=output_name,
         metavar="FILE",
         help="output file, .safetensors, .onnx or .pt2, or hf://USER/NAME[@BRANCH] (default with "
         f"--run: {_NAME}.safetensors, .onnx or .pt2 in the run directory)",
     )
-    graph = parser.add_mutually_exclusive_group()
+    graph = parser.group(OUTPUT).add_mutually_exclusive_group()
     graph.add_argument(
         "--onnx", action="store_const", const=".onnx", dest="suffix", help="write an ONNX graph"
     )
@@ -99,15 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Export the model of a checkpoint, or an ensemble of several; return 0.
-
-    Raises:
-        FileNotFoundError: If the checkpoint does not exist.
-        ImportError: If packages for ONNX are missing.
-        ValueError: If a file is not a visattn checkpoint, the folder holds several runs, the models
-            are no ensemble, or the maps of the model cannot be exported.
-        OSError: If the file cannot be written, or the hub refuses it or cannot be reached.
-    """
+    """Export the model of a checkpoint, or an ensemble of several; return 0."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if bool(args.checkpoints) == (args.run is not None):
@@ -135,14 +133,16 @@ def main(argv: Sequence[str]) -> int:
         create_folder(file.parent)
         if not args.overwrite:
             WrittenFiles.read(file.parent).check([file.name])
-    model = _read(checkpoints)
-    if on_hub:
-        from visattn.models.saving.load import save
+    with activity("loading the model") as shown:
+        model = _read(checkpoints)
+        shown.show(f"exporting to {out}")
+        if on_hub:
+            from visattn.models.saving.load import save
 
-        save(model, out, card=_card(args, checkpoints), private=args.private)
-        written: list[Path | str] = [out]
-    else:
-        written = [*_write(model, Path(out), args)]
+            save(model, out, card=_card(args, checkpoints), private=args.private)
+            written: list[Path | str] = [out]
+        else:
+            written = [*_write(model, Path(out), args)]
     parameters = sum(parameter.numel() for parameter in model.parameters())
     for file in written:
         print_row(file, f"{type(model).__name__}, {parameters:,} parameters")

@@ -6,12 +6,13 @@ import io
 import itertools
 import os
 import re
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from visattn.io.atomic import (
     DISK_ERRNOS,
@@ -117,6 +118,27 @@ def encode_png(pixels: "np.ndarray", palette: bytes | None = None) -> bytes:
     return buffer.getvalue()
 
 
+def encode_overlay(pixels: "np.ndarray") -> bytes:
+    """Return a photo that was drawn on, for the eye, as PNG: shrunk if a side has over 2048 pixels.
+
+    What is measured lies in other files: maps at their own resolution, masks of the photo.
+
+    Example:
+        >>> png = encode_overlay(np.zeros((1000, 4096, 3), np.uint8))
+        >>> [int.from_bytes(png[start : start + 4], "big") for start in (16, 20)]
+        [2048, 500]
+    """
+    from PIL import Image
+
+    if max(pixels.shape[:2]) <= _LONGEST_OVERLAY:
+        return encode_png(pixels)
+    image = Image.fromarray(pixels)
+    image.thumbnail((_LONGEST_OVERLAY, _LONGEST_OVERLAY), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "png", compress_level=4)
+    return buffer.getvalue()
+
+
 def unique_names(paths: Sequence[Path], *, reserved: str = "index") -> dict[Path, str]:
     """Return a unique file name without suffix for each path.
 
@@ -190,6 +212,7 @@ def _printable(part: str) -> str:
     return "".join(letter if letter.isprintable() else "_" for letter in part)
 
 
+_LONGEST_OVERLAY = 2048  # pixels; a photo of 12 megapixels makes 3 instead of 11 MB
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -279,7 +302,11 @@ def thread_count() -> int:
 
 
 def map_in_threads(
-    function: Callable[[Key], Value], items: Iterable[Key], *, ahead: int = 0
+    function: Callable[[Key], Value],
+    items: Iterable[Key],
+    *,
+    ahead: int = 0,
+    report: Callable[[Key, Value], object] = lambda _item, _result: None,
 ) -> Iterator[tuple[Key, Callable[[], Value]]]:
     """Yield each item with a function that waits for its result, or raises its error.
 
@@ -291,13 +318,18 @@ def map_in_threads(
         items: Taken in order, at most one per thread ahead of the caller.
         ahead: How many more of them may be ahead, so that all threads have work while the next
             items are made.
+        report: Called with each item and its result, in the order of the items, as soon as the
+            result is there: in a thread, so that it need not wait for the next item to be made.
 
     Example:
-        >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2])]
+        >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2], report=print)]
+        -3 3
+        2 2
         [(-3, 3), (2, 2)]
     """
     num_threads = thread_count()
     waiting: deque[tuple[Key, Future[Value]]] = deque()
+    reports = _ReportsInOrder(report)
     remaining = iter(items)
     failure = None
     with ThreadPoolExecutor(num_threads) as pool:
@@ -309,6 +341,7 @@ def map_in_threads(
                     failure = error
                     break
                 waiting.append((item, pool.submit(function, item)))
+                reports.add(*waiting[-1])
                 if len(waiting) > num_threads + ahead:
                     done, future = waiting.popleft()
                     yield done, future.result
@@ -318,8 +351,40 @@ def map_in_threads(
         finally:
             # Also if the caller stops early: items that wait for a thread are dropped.
             pool.shutdown(cancel_futures=True)
+    reports.raise_error()
     if not isinstance(failure, StopIteration):
         raise failure
+
+
+class _ReportsInOrder(Generic[Key, Value]):
+    """Reports results in the order of their items, whichever thread is done first."""
+
+    def __init__(self, report: Callable[[Key, Value], object]) -> None:
+        self._report = report
+        self._waiting: deque[tuple[Key, Future[Value]]] = deque()
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+
+    def add(self, item: Key, future: "Future[Value]") -> None:
+        self.raise_error()
+        self._waiting.append((item, future))
+        future.add_done_callback(self._report_finished)
+
+    def raise_error(self) -> None:
+        """Raise the error of a report in the caller's thread, such as that of a closed stream."""
+        if self._error is not None:
+            raise self._error
+
+    def _report_finished(self, _future: "Future[Any]") -> None:
+        with self._lock:
+            while self._waiting and self._waiting[0][1].done():
+                item, future = self._waiting.popleft()
+                if self._error or future.cancelled() or future.exception() is not None:
+                    continue  # the caller gets the error of the future
+                try:
+                    self._report(item, future.result())
+                except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
+                    self._error = error
 
 
 def select_shard(names: Mapping[Path, str], shard: tuple[int, int] | None) -> dict[Path, str]:

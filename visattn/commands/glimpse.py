@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from visattn.commands.files import batched, encode_png, read_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.model_option import add_model, load_trained_model, resolve_model
+from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
     IN_FILES,
+    RUN,
+    TARGET,
     CommandParser,
     Mode,
     add_images,
@@ -22,13 +24,12 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.records import Part, Record
-from visattn.commands.run import autocast
-from visattn.commands.videos import add_video, has_videos, run_model_videos, video_sources
+from visattn.commands.run import autocast, run_job
+from visattn.commands.videos import add_video, check_sources, run_model_videos, video_sources
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage
-    from visattn.models.glimpses.glimpse_model import GlimpseModel
     from visattn.results.values import ScanPath
 
 _NO_MODEL = """\
@@ -38,7 +39,7 @@ with visattn and knows drawn shapes only, or train one:
   then pass           --model FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
-Prints a line per image: its name, a tab, its class, a tab, the probability; of a model that reads
+Prints a row per image: its name, a tab, its class, a tab, the probability; of a model that reads
 several objects all classes in order, and the probability of the sequence. With --out it also writes
   DIR/NAME.png    the scan path on the image, the glimpses, and the class probabilities
   DIR/NAME.gif    the same as an animation
@@ -59,8 +60,8 @@ _LARGEST_SEED = 2**31 - 1
 
 
 _EXAMPLES = (
-    "visattn glimpse photos --model scenes-glimpses --out glimpses",
-    "visattn glimpse photos --model scenes-glimpses --policy saliency --out saliency",
+    "visattn glimpse shapes --model scenes-glimpses --out glimpses",
+    "visattn glimpse shapes --model scenes-glimpses --policy saliency --out saliency",
 )
 
 
@@ -75,14 +76,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_images(parser, videos=True)
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for images, animations and JSON"})
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--policy",
         choices=("greedy", "sampled", "random", "raster", "saliency"),
         default="greedy",
         help="glimpse locations: mean of the learned policy or samples of it; as baselines random "
         "locations, a grid, or the peaks of an Itti-Koch saliency map (default: greedy)",
     )
-    parser.add_argument(
+    parser.group(RUN).add_argument(
         "--seed",
         type=whole_number(0, _LARGEST_SEED),
         default=0,
@@ -95,32 +96,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Classify images; return 0, or 1 if some could not be read or some files not be written.
-
-    Raises:
-        FileNotFoundError: If an image, a folder, the weights or the run do not exist.
-        ValueError: If the weights are not a visattn glimpse model, the device is not available, an
-            output file would overwrite an image, or an image cannot be read with `--strict`.
-        OSError: If the output folder cannot be written.
-    """
+    """Classify images; return 0, or 1 if some could not be read or some files not be written."""
     parser = build_parser()
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
-    if not args.images and args.camera is None:
-        parser.error("name the photos or videos: files, folders, or --camera 0")
-    if has_videos(args):
-        if args.out is None:
-            parser.error("a video needs an output folder, --out DIR")
+    if check_sources(parser, args):
         refuse_unused(parser, args, "videos", _MODES)
         return _draw_videos(args)
     refuse_unused(parser, args, "photos", _MODES)
     if args.out is None:
         refuse_without(parser, args, IN_FILES)
-    job = GlimpseJob(args)
-    model, source = job.load()
-    if args.dry_run:
-        return job.dry_run(model, source)
-    return job.run(batch_size=args.batch_size)
+    return run_job(GlimpseJob, args, batch_size=args.batch_size)
 
 
 def _draw_videos(args: argparse.Namespace) -> int:
@@ -129,45 +115,30 @@ def _draw_videos(args: argparse.Namespace) -> int:
 
     sources = video_sources(args)
     options = ("policy", "seed", "resize_mode")
-    return run_model_videos(args, sources, "glimpses", _load_glimpse_model, FrameGlimpses, options)
-
-
-def _load_glimpse_model(args: argparse.Namespace) -> "tuple[GlimpseModel, str]":
-    """Return the selected model on its device, and its file."""
-    from visattn.models.glimpses.glimpse_model import GlimpseModel
-
-    return load_trained_model(args, GlimpseModel, "a glimpse model")
+    load = GlimpseJob.load_own
+    return run_model_videos(args, sources, "glimpses", load, FrameGlimpses, options)
 
 
 class GlimpseJob(ModelJob["ScanPath"]):
-    """Classification of images by glimpses, each with its scan path.
+    """Classification of images by glimpses, each with its scan path."""
 
-    Args:
-        args: Options of `visattn glimpse`.
-
-    Raises:
-        FileNotFoundError: If an image does not exist.
-        ValueError: If a file would overwrite an image.
-    """
-
-    command, title = "glimpse", "Glimpses"
+    command = "glimpse"
+    title = "Glimpses"
+    kinds = ("{}.png", "{}.gif")
+    reserved = _COVERAGE
+    columns = ("image", "class", "probability")
+    work = "classifying"
     kind = "visattn.models.glimpses.glimpse_model:GlimpseModel"
     noun = "a glimpse model"
     options = ("policy", "seed", "resize_mode", "autocast")
 
     def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__(args, ("{}.png", "{}.gif"), reserved=_COVERAGE)
+        super().__init__(args)
         self.has_coverage = args.out is not None and len(self.all_names) > 1
 
     def extra_files(self) -> list[str]:
         """Return the file of the coverage."""
         return [f"{_COVERAGE}.png"] if self.has_coverage else []
-
-    def check_model(self) -> None:
-        """Begin the coverage of the images."""
-        from visattn.viz.scanpaths.coverage import Coverage
-
-        self.coverage = Coverage(f"{self.args.policy} policy")
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
         """Return the scan paths of images."""
@@ -202,8 +173,9 @@ class GlimpseJob(ModelJob["ScanPath"]):
         """Return class and probability."""
         return [{name: record[name] for name in ("class", "probability")}]
 
-    def finish(self, result: "ScanPath | None") -> None:
+    def finish(self, result: "ScanPath | None", records: Sequence[Record]) -> None:
         """Add an image to the coverage."""
+        del records
         if result is None:
             self.resumed = True
         elif self.has_coverage:
@@ -211,6 +183,9 @@ class GlimpseJob(ModelJob["ScanPath"]):
 
     def run(self, *, batch_size: int = 1) -> int:
         """Process all images, and write the coverage of all that could be read."""
+        from visattn.viz.scanpaths.coverage import Coverage
+
+        self.coverage = Coverage(f"{self.args.policy} policy")
         self.resumed = len(self.names) < len(self.all_names)
         code = super().run(batch_size=batch_size)
         complete = self.has_coverage and (not self.resumed or self._cover_all_images(batch_size))

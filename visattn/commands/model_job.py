@@ -1,5 +1,6 @@
 """Job of a command whose model is one of visattn, or also one of transformers."""
 
+import argparse
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,26 +31,34 @@ class ModelJob(Job[Result]):
     """Options on which results depend."""
     processor: Any = None
     """Processor of a model of transformers."""
+    model: Any
+    weights: str
+    """Origin of the weights."""
 
     def load(self) -> "tuple[nn.Module, str]":
-        """Load the model on its device; return it with its file or name.
-
-        Raises:
-            FileNotFoundError: If a file, directory or run does not exist.
-            ValueError: If it is a model of another kind, or an option does not fit it.
-        """
-        self.model: Any
+        """Load the model, one of visattn or of transformers."""
         if is_transformers(self.args.model):
             directory = transformers_directory(self.args.model)
             self.model, self.processor = self.load_transformers(directory)
             self.weights = str(directory)
-            move_to_device(self.model, self.args.device)
+            self.resizes = False  # the processor does
+            if getattr(self.args, "device_map", None) is None:
+                move_to_device(self.model, self.args.device)
             return self.model, self.args.model
-        module, _, name = self.kind.partition(":")
-        kind = getattr(import_module(module), name)
-        self.model, self.weights = load_trained_model(self.args, kind, self.noun)
-        self.check_model()
+        self.model, self.weights = self.load_own(self.args)
         return self.model, self.weights
+
+    @classmethod
+    def load_own(cls, args: argparse.Namespace) -> "tuple[Any, str]":
+        """Return the model of visattn and the origin of its weights.
+
+        Args:
+            args: Options of the command.
+        """
+        module, _, name = cls.kind.partition(":")
+        model, weights = load_trained_model(args, getattr(import_module(module), name), cls.noun)
+        cls.check_model(model, weights, args)
+        return model, weights
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a model of transformers and its processor, for commands that take one.
@@ -59,7 +68,8 @@ class ModelJob(Job[Result]):
         """
         raise NotImplementedError
 
-    def check_model(self) -> None:
+    @classmethod
+    def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
         """Refuse options that do not fit the model of visattn, and set it up by them."""
 
     def settings(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from visattn.commands.options import add_options, height_width, named_value
+from visattn.commands.options import MODEL, CommandParser, add_options, height_width, named_value
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.models.saving.runs import find_run, run_checkpoint
 
@@ -140,9 +140,7 @@ _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 ModelT = TypeVar("ModelT", bound="nn.Module")
 
 
-def add_model(
-    parser: argparse.ArgumentParser, *, builds: bool = False, required: bool = False
-) -> None:
+def add_model(parser: CommandParser, *, builds: bool = False, required: bool = False) -> None:
     """Add `--model` with its aliases `--weights` and `--run`, and `--device`.
 
     A model is named in the same way in all commands; `resolve_model` reads the options.
@@ -153,7 +151,8 @@ def add_model(
             how they are built, and what their input and classes are.
         required: Whether the command line needs `--model` itself.
     """
-    parser.add_argument(
+    group = parser.group(MODEL)
+    group.add_argument(
         "--model",
         required=required,
         metavar="SPEC",
@@ -163,42 +162,37 @@ def add_model(
         "FILE.py:NAME or package.module:NAME, a class or function that builds the model (this "
         "code is executed)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--weights",
         metavar="FILE",
         help="weights of timm:NAME, torchvision:NAME or your own code: safetensors (file, folder "
         "or index of shards), .pth, .pt, .ckpt or .bin, loaded as plain tensors, nothing in the "
         "file is executed; without --model the same as --model FILE",
     )
-    add_run(parser, "the same as --model FOLDER, for a run directory of visattn fit")
+    group.add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help="the same as --model FOLDER, for a run directory of visattn fit",
+    )
     if builds:
-        parser.add_argument(
+        group.add_argument(
             "--pretrained",
             action="store_true",
             help="download the pretrained weights of timm or torchvision",
         )
-        parser.add_argument(
+        group.add_argument(
             "--model-arg",
-            action="append",
+            nargs="+",
             default=[],
             dest="model_args",
             type=_model_argument,
             metavar="NAME=VALUE",
-            help="constructor argument of the model, such as pad_type=same; for timm also mean=, "
-            "std= (can be repeated)",
+            help="constructor arguments of the model, such as pad_type=same drop_rate=0.1; for "
+            "timm also mean=, std=",
         )
-        _add_input_options(parser)
+        _add_input_options(group)
     add_options(parser, "device")
-
-
-def add_run(parser: "argparse._ActionsContainer", help_text: str) -> None:
-    """Add `--run`.
-
-    Args:
-        parser: Parser or argument group.
-        help_text: Help of the option.
-    """
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help=help_text)
 
 
 def resolve_model(
@@ -220,9 +214,11 @@ def resolve_model(
     if args.run is not None and (args.model is not None or args.weights is not None):
         parser.error("--run cannot be combined with --model or --weights: pass one model")
     if args.run is not None:
-        args.model, args.run = f"run:{args.run}", None
+        args.model = f"run:{args.run}"
+        args.run = None
     elif args.model is None:
-        args.model, args.weights = args.weights, None
+        args.model = args.weights
+        args.weights = None
     args.weights = None if args.weights is None else Path(args.weights)
     if args.model is None:
         if missing:
@@ -270,14 +266,14 @@ def transformers_directory(model: str) -> Path:
     return Path(directory).expanduser()
 
 
-def _add_input_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_input_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
         "--input-size",
         type=height_width,
         metavar="N|HxW",
         help="input height and width in pixels (default: those of the model)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--classes",
         type=Path,
         metavar="FILE",
@@ -307,8 +303,7 @@ def load_trained_model(
     from visattn.models.saving.load import load_model
 
     loaded = load_model(args.model, weights=args.weights)
-    for note in loaded.notes:
-        print_message(note)
+    _report_notes(loaded, args)
     model = loaded.model
     if not isinstance(model, kind):
         origin = args.model if loaded.weights == "random" else loaded.weights
@@ -317,6 +312,30 @@ def load_trained_model(
         )
     move_to_device(model, args.device)
     return model, loaded.weights
+
+
+def _report_notes(loaded: "LoadedModel", args: argparse.Namespace) -> None:
+    """Print what the user of a model must know, unless it does not matter for these images."""
+    from visattn.models.saving.bundled import list_bundled_models
+
+    # The models that come with visattn are trained on scenes that it draws.
+    if loaded.weights in list_bundled_models() and _are_drawn_scenes(args):
+        return
+    for note in loaded.notes:
+        print_message(note)
+
+
+def _are_drawn_scenes(args: argparse.Namespace) -> bool:
+    """Whether all images of a command are scenes that visattn has drawn."""
+    from visattn.io.written_files import WrittenFiles
+
+    if str(getattr(args, "data", "")).startswith("scenes:"):
+        return True
+    images = getattr(args, "images", None)
+    paths = images if isinstance(images, list) else []
+    folders = {path if path.is_dir() else path.parent for path in paths}
+    drawn = (WrittenFiles.read(folder).sets.keys() & {"scenes", "shapes"} for folder in folders)
+    return bool(folders) and all(drawn)
 
 
 def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
@@ -356,24 +375,14 @@ def load_explained_model(
     """
     from visattn.attribution.explained_model import analyze_model, describe_model
     from visattn.models.captioning.captioner import Captioner
-    from visattn.models.saving.load import load_model
     from visattn.pipelines.inputs import transform_colors, with_colors
 
-    loaded = load_model(
-        args.model,
-        weights=args.weights,
-        pretrained=args.pretrained,
-        model_kwargs=dict(args.model_args) or None,
-        text=getattr(args, "text", None),
-    )
+    loaded = load_any_model(args)
     if isinstance(loaded.model, Captioner):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
             f"{args.model} holds a {type(loaded.model).__name__}, which has no class scores: use "
             "visattn caption to show the attention of its words"
         )
-    for note in loaded.notes:
-        print_message(note)
-    move_to_device(loaded.model, args.device)
     class_names = None if args.classes is None else read_class_names(args.classes)
     analyze = describe_model if dense else analyze_model
     explained = analyze(loaded.model, args.input_size, class_names)
@@ -384,6 +393,26 @@ def load_explained_model(
     if not explained.class_names:
         explained = replace(explained, class_names=loaded.class_names)
     return loaded, explained
+
+
+def load_any_model(args: argparse.Namespace) -> "LoadedModel":
+    """Return the model of `--model`, of whichever library, on its device.
+
+    Args:
+        args: Options of `add_model` with `builds`.
+    """
+    from visattn.models.saving.load import load_model
+
+    loaded = load_model(
+        args.model,
+        weights=args.weights,
+        pretrained=args.pretrained,
+        model_kwargs=dict(args.model_args) or None,
+        text=getattr(args, "text", None),
+    )
+    _report_notes(loaded, args)
+    move_to_device(loaded.model, args.device)
+    return loaded
 
 
 def move_to_device(model: "nn.Module", device: str) -> None:

@@ -35,9 +35,6 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Print the list of models, or the card of one; return 0.
 
-    Raises:
-        FileNotFoundError: If there is no such model.
-
     Example:
         >>> main(["scenes-captioner"])
         ---

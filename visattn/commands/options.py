@@ -23,10 +23,52 @@ if TYPE_CHECKING:
 LONGEST_SIDE = 8000  # pixels; a square of this side has as many pixels as the largest image read
 LARGEST_SEED = 2**63 - 1  # accepted by the generators of both torch and NumPy
 WORD_METHODS: tuple[str, ...] = get_args(WordMethod)
+MODEL, TARGET, DRAWING, OUTPUT, RUN = GROUPS = (
+    "model", "what to explain", "drawing", "output", "run",
+)  # fmt: skip
+"""Groups of options in the help of a command, in this order."""
+
+
+class StoreOnce(argparse.Action):
+    """Stores the values of an option, which may be passed once.
+
+    An option with several values takes them as a list behind its name. The second of two lists
+    would replace the first without a word.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the values.
+
+        Raises:
+            SystemExit: If the option, or another name of it, or a NAME=VALUE was there before.
+        """
+        if option_string is not None and isinstance(parser, CommandParser):
+            before = parser.passed.get(self.dest)
+            if before not in (None, option_string):
+                parser.error(f"{before} and {option_string} are one option: pass one of them")
+            if before is not None:
+                name = self.metavar if isinstance(self.metavar, str) else "VALUE"
+                lists = self.nargs == "+"
+                advice = f"one list, {option_string} {name} {name}" if lists else "one value"
+                parser.error(f"{option_string} is passed twice: give it {advice}")
+            parser.passed[self.dest] = option_string
+        if isinstance(values, list):
+            counts = Counter(value[0] for value in values if isinstance(value, tuple))
+            if repeated := [name for name, number in counts.items() if number > 1]:
+                parser.error(f"{option_string} has two values for {repeated[0]}: give it one")
+        setattr(namespace, self.dest, values)
 
 
 class CommandParser(argparse.ArgumentParser):
     """Argument parser with short error messages and suggestions for mistyped options.
+
+    Names of options are not abbreviated, and each option is passed once.
 
     Args:
         examples: Command lines at the end of the help.
@@ -42,6 +84,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, *, examples: Sequence[str] = (), **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
         self.examples = tuple(examples)
         if examples:
             lines = "\n".join(f"  {example}" for example in examples)
@@ -49,6 +92,19 @@ class CommandParser(argparse.ArgumentParser):
                 filter(None, [options.get("epilog"), f"examples:\n{lines}"])
             )
         super().__init__(**options)
+        self.register("action", None, StoreOnce)
+        self.register("action", "store", StoreOnce)
+        self.passed: dict[str, str] = {}
+        self._groups = {title: self.add_argument_group(title) for title in GROUPS}
+
+    def group(self, title: str) -> "argparse._ArgumentGroup":
+        """Return one of `GROUPS`, to which options are added."""
+        return self._groups[title]
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        """Parse arguments, which `parse_args` does through this method, none of them before."""
+        self.passed = {}
+        return super().parse_known_args(*args, **options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print what the user typed without its control characters.
@@ -252,6 +308,11 @@ def output_path(text: str) -> Path:
 
 
 _EXISTING = "(default: refuse)"
+_GROUP_OF = {
+    **dict.fromkeys(("resize-mode", "align"), MODEL),
+    **dict.fromkeys(("out", "overwrite", "mirror", "parquet"), OUTPUT),
+}
+"""Groups of shared options; the others belong to the run."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "out": {"type": output_path, "metavar": "DIR", "help": "output folder"},
     "strict": {
@@ -313,10 +374,8 @@ IN_FILES = BULK[1:]
 """Options of `BULK` that have no effect without an output folder."""
 
 
-def add_options(
-    parser: "argparse._ActionsContainer", *names: str, **changes: Mapping[str, Any]
-) -> None:
-    """Add options of several commands.
+def add_options(parser: CommandParser, *names: str, **changes: Mapping[str, Any]) -> None:
+    """Add options of several commands, each to its group.
 
     Args:
         parser: Parser of the command.
@@ -331,18 +390,18 @@ def add_options(
         Namespace(shard=(2, 4), seed=3)
     """
     for name in names:
-        parser.add_argument(
+        parser.group(_GROUP_OF.get(name, RUN)).add_argument(
             f"--{name}", **{**SHARED[name], **changes.get(name.replace("-", "_"), {})}
         )
 
 
-def add_resize_mode(parser: argparse.ArgumentParser, default: str | None) -> None:
+def add_resize_mode(parser: CommandParser, default: str | None) -> None:
     """Add `--resize-mode`; without a default the preprocessing of the model applies."""
     text = f"{SHARED['resize-mode']['help']} (default: {default or 'preprocessing of the model'})"
     add_options(parser, "resize-mode", resize_mode={"default": default, "help": text})
 
 
-def add_overwrite(parser: argparse.ArgumentParser, files: str) -> None:
+def add_overwrite(parser: CommandParser, files: str) -> None:
     """Add `--overwrite` for files that the command did not write.
 
     Args:
@@ -353,7 +412,7 @@ def add_overwrite(parser: argparse.ArgumentParser, files: str) -> None:
     add_options(parser, "overwrite", overwrite={"help": text})
 
 
-def add_images(parser: argparse.ArgumentParser, *, videos: bool = False) -> None:
+def add_images(parser: CommandParser, *, videos: bool = False) -> None:
     """Add the positional arguments `images` and the option `--strict`.
 
     Args:

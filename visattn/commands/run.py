@@ -7,7 +7,7 @@ in the same way are not computed again; files that visattn did not write are not
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,8 @@ from visattn.commands.records import (
     plain_values,
     refuse_foreign,
 )
-from visattn.commands.streams import print_row, progress_bar
+from visattn.commands.streams import Activity, RowPrinter, activity, print_where
+from visattn.io.safe_text import print_message
 from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -54,9 +55,11 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
 
 Result = TypeVar("Result")
+_SEEN = "seen_share"
+_WHOLE = 0.995  # share of a photo that is printed as 100 %
 
 
-class _Task(NamedTuple):
+class _QueuedImage(NamedTuple):
     """An image on its way: read; inferred; or finished by an earlier run, with its records."""
 
     path: Path
@@ -78,8 +81,6 @@ class Job(ABC, Generic[Result]):
     Args:
         args: Options of the command: `images`, `out`, `strict`; and `shard`, `overwrite`, `mirror`,
             `autocast`, if the command has them.
-        kinds: Files of an image besides its record, with `{}` for its name.
-        reserved: A name that no image may have.
 
     Raises:
         FileNotFoundError: If an image does not exist.
@@ -89,25 +90,32 @@ class Job(ABC, Generic[Result]):
     command: str
     title: str = "Captions"
     """Heading of the index."""
+    kinds: tuple[str, ...] = ()
+    """Files of an image besides its record, with `{}` for its name."""
+    reserved: str = "index"
+    """A name that no image may have."""
+    columns: tuple[str, ...] = ("image",)
+    """Headings of the printed rows."""
+    work: str = "computing"
+    """What is done to an image, for the line that shows the progress."""
+    resizes: bool = True
+    """Whether `--resize-mode` decides how a photo becomes the input of the model."""
     index_of_one: bool = False
     """Whether there is an index of a single image, too."""
     writes_shared: bool = True
     """Whether index, table and boxes of all images are written."""
 
-    def __init__(
-        self, args: argparse.Namespace, kinds: Sequence[str], *, reserved: str = "index"
-    ) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.out = args.out
-        self.kinds = tuple(kinds)
         self.skipped: list[str] = []
         paths = self.find()
         self.mirrored = bool(getattr(args, "mirror", False))
         # Images get their names before they are divided, so that all shards agree on them.
         self.all_names = (
-            mirrored_names(paths, args.images, reserved=reserved)
+            mirrored_names(paths, args.images, reserved=self.reserved)
             if self.mirrored
-            else unique_names(paths, reserved=reserved)
+            else unique_names(paths, reserved=self.reserved)
         )
         self.names = select_shard(self.all_names, getattr(args, "shard", None))
         self.overwrite = bool(getattr(args, "overwrite", False))
@@ -118,6 +126,7 @@ class Job(ABC, Generic[Result]):
         self._boxes = BoxFile(args, self.all_names) if boxes else None
         self._known_digests: dict[Path, dict[str, Any]] = {}
         self._checked = False
+        self._activity = Activity()
         self.folder: ResultFolder | None = None
         self.has_index = False
         if self.out is not None:
@@ -153,6 +162,15 @@ class Job(ABC, Generic[Result]):
         """Return the files that a result may have, besides its record."""
         del name
         return [kind.format(stem) for kind in self.kinds]
+
+    @abstractmethod
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the model on its device; return it with its file or name.
+
+        Raises:
+            FileNotFoundError: If a file, directory or run does not exist.
+            ValueError: If it is a model of another kind, or an option does not fit it.
+        """
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -196,8 +214,22 @@ class Job(ABC, Generic[Result]):
         del record
         return ()
 
-    def finish(self, result: Result | None) -> None:
-        """Receive the result of each image in order; None if an earlier run finished it."""
+    def finish(self, result: Result | None, records: Sequence[Record]) -> None:
+        """Receive result and records of each image in order.
+
+        Args:
+            result: None if an earlier run finished the image.
+            records: Its records.
+        """
+
+    def main_file(self, name: str) -> str | None:
+        """Return the file of an image to open first; None if there is none.
+
+        Args:
+            name: Name of the image.
+        """
+        files = [file for stem in self.stems(name) for file in self.files(name, stem)]
+        return min(files, key=lambda file: not file.endswith(".html"), default=None)
 
     def extra_files(self) -> list[str]:
         """Return files of all images together, besides index and table."""
@@ -226,24 +258,75 @@ class Job(ABC, Generic[Result]):
         # Finished images pass through with their records: rows have the order of the images.
         failures: list[str] = []
         done: list[str] = []
+        shares: list[float] = []
+        printer = RowPrinter(self.columns, self.names.values())
+
+        def report(queued: _QueuedImage, written: _Written) -> None:
+            name = self.names[queued.path]
+            rows = (row for record in written.records for row in self.rows(record))
+            printer.print(*((name, *row) for row in rows))
+            self._activity.advance()
+            done.append(name)
+
         with ExitStack() as stack:
             stack.enter_context(count_on_interrupt(done, len(self.names)))
             index = self._open_folder(stack)
-            progress = stack.enter_context(progress_bar(len(self.names)))
-            paths = progress.track(self.names) if progress else self.names
-            tasks = self._infer(self._batches(paths, batch_size))
-            for task, written in map_in_threads(self._write, tasks, ahead=batch_size):
+            self._activity = stack.enter_context(activity(self.work, len(self.names)))
+            # No name may hold the iterators: after an error their threads would go on.
+            for queued, written in map_in_threads(
+                self._write,
+                self._infer(self._batches(self.names, batch_size)),
+                ahead=batch_size,
+                report=report,
+            ):
                 records, reason = written()
-                failures += self._report(self.names[task.path], records)
+                name = self.names[queued.path]
+                for record in records:
+                    failures += [f"{name}{problem}" for problem in self.problems(record)]
                 failures += [reason] if reason else []
-                self.finish(task.result)
-                self._add_boxes(task.path, records)
-                done.append(self.names[task.path])
+                shares += filter(None, map(self.seen_share, records))
+                self.finish(queued.result, records)
+                self._add_boxes(queued.path, records)
                 if index is not None:
                     index.refresh()
         if self._boxes is not None:
             self._boxes.write()
-        return report_failures(self.skipped, failures, len(self.names))
+        if self.writes_shared:
+            self._report_seen(shares)
+        code = report_failures(self.skipped, failures, len(self.names))
+        if self.writes_shared and done:
+            self._report_file(done[0])
+        return code
+
+    def seen_share(self, record: Record) -> float | None:
+        """Return which share of a photo the model saw, in [0, 1]; None if that is not known."""
+        geometry = self.geometry(record)
+        if not isinstance(geometry, dict):
+            return None
+        left, top, right, bottom = geometry["region"]
+        height, width = geometry["image_size"]
+        return round((right - left) * (bottom - top) / (height * width), 4)
+
+    def geometry(self, record: Record) -> Any:
+        """Return the geometry in a record; None if there is none, or several photos have one."""
+        return record.get("geometry")
+
+    def _report_seen(self, shares: Sequence[float]) -> None:
+        """Print which share of the photos the model saw, if it did not see all of them."""
+        if not shares or min(shares) >= _WHOLE:
+            return
+        lowest, highest = (f"{100 * share:.0f} %" for share in (min(shares), max(shares)))
+        photos = "photo" if len(self.names) == 1 else "photos"
+        share = lowest if lowest == highest else f"{lowest} to {highest}"
+        whole = "all of it" if len(self.names) == 1 else "all of them"
+        advice = f"; --resize-mode squash or pad shows {whole}" * self.resizes
+        print_message(f"the model saw {share} of the {photos} (center crop){advice}")
+
+    def _report_file(self, name: str) -> None:
+        """Print which file to open; without an index that of an image."""
+        file = INDEX if self.has_index else self.main_file(name)
+        if self.out is not None and file is not None and (self.out / file).is_file():
+            print_where(self.out / file)
 
     def _add_boxes(self, path: Path, records: Sequence[Record]) -> None:
         """Add the boxes of an image to their file, also if an earlier run finished it."""
@@ -251,7 +334,7 @@ class Job(ABC, Generic[Result]):
         if self._boxes is not None and several:
             from visattn.results.map_boxes import MapBoxes
 
-            self._boxes.add(path, join_boxes([MapBoxes.from_dict(each) for each in several]))
+            self._boxes.add(path, join_boxes([MapBoxes.from_dict(boxes) for boxes in several]))
 
     def dry_run(self, model: "nn.Module", source: str) -> int:
         """Print what would be read and written; return 0.
@@ -358,7 +441,9 @@ class Job(ABC, Generic[Result]):
 
         def rows(record: Record) -> Iterator[Row]:
             image = record[PROVENANCE]["image"]
-            return ({"image": image, **row} for row in self.table(record))
+            share = self.seen_share(record)
+            shares = {} if share is None else {_SEEN: share}
+            return ({"image": image, **row, **shares} for row in self.table(record))
 
         stack.enter_context(self.folder)
         if not self.writes_shared:
@@ -380,13 +465,6 @@ class Job(ABC, Generic[Result]):
         self.write_shared(f"{self.command}.csv", csv_table(rows))
         if self.parquet:
             self.write_shared(f"{self.command}.parquet", parquet_table(rows))
-
-    def _report(self, name: str, records: Sequence[Record]) -> list[str]:
-        """Print the rows of an image; return why results are incomplete."""
-        for record in records:
-            for row in self.rows(record):
-                print_row(name, *row)
-        return [f"{name}{each}" for record in records for each in self.problems(record)]
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
@@ -432,27 +510,27 @@ class Job(ABC, Generic[Result]):
             records.append(record)
         return tuple(records)
 
-    def _read(self, path: Path) -> _Task:
+    def _read(self, path: Path) -> _QueuedImage:
         """Read an image, or the records of a finished one, in a thread."""
         records = None if self.overwrite else self.finished(path)
-        return _Task(path, None if records else self.read(path), records=records)
+        return _QueuedImage(path, None if records else self.read(path), records=records)
 
-    def _batches(self, paths: Iterable[Path], size: int) -> Iterator[list[_Task]]:
+    def _batches(self, paths: Iterable[Path], size: int) -> Iterator[list[_QueuedImage]]:
         """Yield batches of images, and the finished images between them, in order."""
         from visattn.images.reader import ImageError
         from visattn.images.video import VideoError
 
-        batch: list[_Task] = []
+        batch: list[_QueuedImage] = []
         for _, result in map_in_threads(self._read, paths):
             try:
                 batch.append(result())
             except (ImageError, VideoError) as error:
                 if self.args.strict:
                     raise
-                self.skipped.append(str(error))
+                self._skip(error)
                 continue
             # Finished images wait only behind images that wait for their batch.
-            images = [task.image for task in batch if task.image is not None]
+            images = [queued.image for queued in batch if queued.image is not None]
             pixels = sum(image.num_pixels for image in images)
             if len(images) == size or pixels >= PIXELS_PER_BATCH or not images:
                 yield batch
@@ -460,33 +538,78 @@ class Job(ABC, Generic[Result]):
         if batch:
             yield batch
 
-    def _infer(self, batches: Iterable[list[_Task]]) -> Iterator[_Task]:
+    def _infer(self, batches: Iterable[list[_QueuedImage]]) -> Iterator[_QueuedImage]:
         """Yield the images with their results."""
+        count = 0
         for batch in batches:
-            images = [task.image for task in batch if task.image is not None]
+            images = [queued.image for queued in batch if queued.image is not None]
+            self._show_batch(count, len(batch))
+            count += len(batch)
             with autocast(self.args):
                 results = iter(self.infer(images) if images else ())
-            for task in batch:
-                result = None if task.image is None else next(results)
+            for queued in batch:
+                result = None if queued.image is None else next(results)
                 if isinstance(result, Exception):
-                    self.skipped.append(str(result))
+                    self._skip(result)
                 else:
-                    yield task._replace(result=result)
+                    yield queued._replace(result=result)
 
-    def _write(self, task: _Task) -> _Written:
+    def _show_batch(self, before: int, size: int) -> None:
+        """Show which images the model gets."""
+        first = before + 1
+        last = before + size
+        which = f"image {first}" if size == 1 else f"images {first} to {last}"
+        self._activity.show(f"{self.work} {which}")
+
+    def _skip(self, error: Exception) -> None:
+        self.skipped.append(str(error))
+        self._activity.advance()
+
+    def _write(self, queued: _QueuedImage) -> _Written:
         """Draw and write the results of an image, in a thread."""
-        if task.records is not None:
-            return _Written(task.records)
+        if queued.records is not None:
+            return _Written(queued.records)
         parts: list[Part] = []
         try:
-            parts += self.parts(self.names[task.path], task.image, task.result)
+            parts += self.parts(self.names[queued.path], queued.image, queued.result)
+            for part in parts:
+                if (share := self.seen_share(part.record)) is not None:
+                    part.record[_SEEN] = share
             if self.folder is not None:
                 for part in parts:
-                    self.folder.write(part, self.origin(task.path, part.stem))
+                    self.folder.write(part, self.origin(queued.path, part.stem))
         except (OSError, ValueError) as error:
-            reason = f"{task.image.name}: {error}"
+            reason = f"{queued.image.name}: {error}"
             return _Written(tuple(part.record for part in parts), reason)
         return _Written(tuple(part.record for part in parts))
+
+
+def run_job(
+    kind: Callable[[argparse.Namespace], Job[Any]], args: argparse.Namespace, *, batch_size: int = 1
+) -> int:
+    """Load the model of a job and process all images, or print what would be; return the exit code.
+
+    Args:
+        kind: Class of the job.
+        args: Options of the command.
+        batch_size: Images per batch.
+
+    Raises:
+        FileNotFoundError: If an image or a file of the model does not exist.
+        FileExistsError: If a file would be replaced that visattn did not write.
+        ValueError: If the model does not fit, or a file would overwrite an image.
+        ImageError: If an image cannot be read with `--strict`.
+        OSError: If the output folder cannot be written.
+    """
+    dry_run = getattr(args, "dry_run", False)
+    with activity("loading the model"):
+        job = kind(args)
+        if not dry_run:
+            job.check_files()  # before the model is loaded
+        model, source = job.load()
+    if dry_run:
+        return job.dry_run(model, source)
+    return job.run(batch_size=batch_size)
 
 
 def autocast(args: argparse.Namespace) -> "AbstractContextManager[Any]":

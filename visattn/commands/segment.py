@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.files import encode_png
+from visattn.commands.files import encode_overlay, encode_png
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
@@ -19,6 +19,7 @@ from visattn.commands.options import (
     refuse_without,
 )
 from visattn.commands.records import Part, Record
+from visattn.commands.run import run_job
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -31,7 +32,7 @@ _NO_MODEL = """\
   then pass           --model FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
-Prints a line per image: its name, a tab, and the share of each class in percent. With --out it also
+Prints a row per image: its name, a tab, and the share of each class in percent. With --out it also
 writes
   DIR/NAME.png           a figure: image, prediction, and attention gates if the model has them
   DIR/NAME.json          class names, shares and geometry
@@ -40,7 +41,6 @@ writes
 and for several images DIR/index.html, an index of all figures.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_FILES = ("{}.png", "masks/{}.png", "overlays/{}.png")
 _BATCH_SIZE = 8
 
 
@@ -67,45 +67,26 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Segment images; return 0, or 1 if some could not be read or some files not be written.
-
-    Raises:
-        FileNotFoundError: If an image, a folder, the weights or the run do not exist.
-        ValueError: If the weights are not a visattn segmentation model, the device is not
-            available, an output file would overwrite an image, or an image cannot be read with
-            `--strict`.
-        OSError: If the output folder cannot be written.
-    """
+    """Segment images; return 0, or 1 if some could not be read or some files not be written."""
     parser = build_parser()
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
         refuse_without(parser, args, IN_FILES)
-    job = SegmentationJob(args)
-    model, source = job.load()
-    if args.dry_run:
-        return job.dry_run(model, source)
-    return job.run(batch_size=_BATCH_SIZE)
+    return run_job(SegmentationJob, args, batch_size=_BATCH_SIZE)
 
 
 class SegmentationJob(ModelJob["Segmentation"]):
-    """Segmentation of images, each with a mask, an overlay and a figure.
+    """Segmentation of images, each with a mask, an overlay and a figure."""
 
-    Args:
-        args: Options of `visattn segment`.
-
-    Raises:
-        FileNotFoundError: If an image does not exist.
-        ValueError: If a file would overwrite an image.
-    """
-
-    command, title = "segment", "Segmentation"
+    command = "segment"
+    title = "Segmentation"
+    kinds = ("{}.png", "masks/{}.png", "overlays/{}.png")
+    columns = ("image", "share of each class")
+    work = "segmenting"
     kind = "visattn.models.unet:UNet"
     noun = "a segmentation model"
     options = ("resize_mode",)
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        super().__init__(args, _FILES)
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
         """Return the segmentations of images."""
@@ -127,7 +108,7 @@ class SegmentationJob(ModelJob["Segmentation"]):
         files = {
             f"{name}.png": encode_png(figure),
             f"masks/{name}.png": encode_png(result.labels, palette),
-            f"overlays/{name}.png": encode_png(drawn),
+            f"overlays/{name}.png": encode_overlay(drawn),
         }
         card = Card(name, f"{name}.png", _percent(record["shares"]), card_image([drawn]))
         return [Part(name, record, files, card)]

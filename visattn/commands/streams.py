@@ -8,19 +8,19 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING, TextIO
 
-from visattn.io.safe_text import silence, terminal_text
+from visattn.io.safe_text import print_message, silence, terminal_text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
-_RAISING = (
-    "strict",
-    "surrogateescape",
-)  # error handlers that fail on characters the encoding lacks
+_RAISING = ("strict", "surrogateescape")
+"""Error handlers that fail on characters that the encoding lacks."""
+_WIDEST = 40  # columns of a terminal; a longer cell moves the rest of its row
 
 
 def print_row(*fields: object) -> None:
@@ -60,8 +60,66 @@ def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
         raise OSError(f"the output could not be written: {error.strerror}") from error
 
 
+class RowPrinter:
+    """Prints the rows of a command: in columns below a heading on a terminal, else with tabs.
+
+    A column is as wide as its widest cell so far, as later rows are not known. A row may have fewer
+    cells than there are columns.
+
+    Args:
+        columns: Heading of each column.
+        first: Cells of the first column that are known already.
+
+    Example:
+        >>> printer = RowPrinter(["image", "caption"])
+        >>> printer.print(["dog.jpg", "a red ball"])  # doctest: +NORMALIZE_WHITESPACE
+        dog.jpg a red ball
+    """
+
+    def __init__(self, columns: Sequence[str], first: Iterable[str] = ()) -> None:
+        self._widths: list[int] | None = None
+        self._heading: Sequence[str] = ()
+        if sys.stdout.isatty():
+            self._heading = columns
+            self._widths = [0] * len(columns)
+            for cell in first:
+                self._fit(0, cell)
+
+    def print(self, *rows: Sequence[object]) -> None:
+        """Print rows.
+
+        Raises:
+            BrokenPipeError: If the reader of stdout has closed it.
+            OSError: If stdout cannot be written.
+        """
+        if self._widths is None:
+            for row in rows:
+                print_row(*row)
+            return
+        lines = [[terminal_text(str(field)) for field in row] for row in rows]
+        if rows and self._heading:
+            lines.insert(0, [*self._heading])
+            self._heading = ()
+        for line in lines:
+            for column, cell in enumerate(line):
+                self._fit(column, cell)
+        print_lines(map(self._aligned, lines))
+
+    def _fit(self, column: int, cell: str) -> None:
+        from rich.cells import cell_len  # East Asian characters take two columns
+
+        if self._widths is not None:
+            self._widths[column] = max(self._widths[column], min(cell_len(cell), _WIDEST))
+
+    def _aligned(self, cells: Sequence[str]) -> str:
+        from rich.cells import cell_len
+
+        pairs = zip(cells, self._widths or (), strict=False)
+        return "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in pairs).rstrip()
+
+
 def print_summaries(summaries: Mapping[str, str]) -> None:
-    """Print names with summaries, one per line; long summaries end in dots.
+    """Print names with summaries: wrapped in a column on a terminal, else one per line.
 
     Args:
         summaries: Summary of each name.
@@ -75,13 +133,22 @@ def print_summaries(summaries: Mapping[str, str]) -> None:
         eca   three weights
         cbam  two gates
     """
-    columns = shutil.get_terminal_size((100, 24)).columns
-    width = max(map(len, summaries))
-    room = max(columns - width - 2, 20)
-    print_lines(
-        f"{name:{width}}  {textwrap.shorten(summary, room, placeholder=' ...')}"
-        for name, summary in summaries.items()
-    )
+    width = max(map(len, summaries)) + 2
+    room = max(shutil.get_terminal_size().columns - width, 20) if sys.stdout.isatty() else None
+    for name, summary in summaries.items():
+        lines = [summary] if room is None else textwrap.wrap(summary, room)
+        names = [name, *[""] * len(lines)]
+        print_lines(f"{first:{width}}{line}" for first, line in zip(names, lines, strict=False))
+
+
+def print_where(file: object) -> None:
+    """Print on stderr which file shows the results.
+
+    Args:
+        file: A page, an image or a movie.
+    """
+    verb = "open in a browser:" if str(file).endswith(".html") else "open"
+    print_message(f"{verb} {file}")
 
 
 def prepare_streams() -> None:
@@ -103,16 +170,105 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def progress_bar(count: int, *, hide_if_rows: bool = True) -> "Progress | nullcontext[None]":
-    """Return a progress bar on stderr, or a null context if it would not be useful.
+class Activity:
+    """What a command is doing now, on the last line of the terminal.
 
     Args:
-        count: Number of items; fewer than two need no bar.
-        hide_if_rows: Show no bar if stdout is a terminal too, on which result rows appear.
+        text: What it does.
+        bar: The display and its line; None shows nothing.
     """
-    if count < 2 or not sys.stderr.isatty() or (sys.stdout.isatty() and hide_if_rows):
-        return nullcontext()
-    from rich.console import Console
-    from rich.progress import Progress
 
-    return Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
+    def __init__(self, text: str = "", bar: "tuple[Progress, TaskID] | None" = None) -> None:
+        self._text = text
+        self._bar = bar
+
+    def show(self, text: str) -> None:
+        """Show another text."""
+        self._text = text
+        self.add("")
+
+    def add(self, note: str) -> None:
+        """Show a note beside the text, such as the state of a download."""
+        if self._bar is not None:
+            progress, task = self._bar
+            shown = terminal_text(f"{self._text}  {note}".strip())
+            progress.update(task, description=shown, refresh=True)
+
+    def advance(self, steps: int = 1) -> None:
+        """Count finished items."""
+        if self._bar is not None:
+            progress, task = self._bar
+            progress.advance(task, steps)
+
+
+@contextmanager
+def activity(text: str, total: int | None = None) -> Iterator[Activity]:
+    """Show what a command is doing, as long as the context is open, if stderr is a terminal.
+
+    Rows and messages that are printed meanwhile appear above.
+
+    Args:
+        text: What it does.
+        total: Number of items, for a bar; None for none.
+
+    Example:
+        >>> with activity("reading", 3) as reading:
+        ...     reading.advance()
+    """
+    if not sys.stderr.isatty():
+        yield Activity(text)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+    if total is not None:
+        columns += [BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}")]
+    # On the stream of the rows, if that is a terminal, too: rich redraws the line below what it
+    # prints there. Lines are left to the terminal to wrap, so that a path can be copied from it.
+    rows_appear = sys.stdout.isatty()
+    console = Console(file=sys.stdout if rows_appear else sys.stderr, soft_wrap=True)
+    with (
+        Progress(
+            *columns, TimeElapsedColumn(), console=console, transient=True,
+            redirect_stdout=False, redirect_stderr=False,
+        ) as progress,
+        ExitStack() as streams,
+    ):  # fmt: skip
+        shown = Activity(text, (progress, progress.add_task(terminal_text(text), total=total)))
+        streams.enter_context(redirect_stderr(_AboveLine(sys.stderr, console, shown)))
+        if rows_appear:
+            streams.enter_context(redirect_stdout(_AboveLine(sys.stdout, console, shown)))
+        yield shown
+
+
+class _AboveLine(io.TextIOBase):
+    """A stream of the terminal on which an activity is shown: lines appear above its line.
+
+    A line that is rewritten again and again, as libraries show downloads, appears within it.
+    """
+
+    def __init__(self, stream: TextIO, console: "Console", shown: Activity) -> None:
+        self._stream = stream
+        self._console = console
+        self._shown = shown
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        from rich.text import Text
+
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._console.print(Text.from_ansi(line.rpartition("\r")[2]))
+        if "\r" in self._rest:
+            self._rest = self._rest.rpartition("\r")[2]
+            self._shown.add(self._rest)
+        elif lines:
+            self._shown.add("")
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()

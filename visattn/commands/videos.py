@@ -15,7 +15,7 @@ from visattn.commands.files import (
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import describe_model, print_dry_run, real_number, whole_number
 from visattn.commands.records import Origin, Part, ResultFolder, plain_values
-from visattn.commands.streams import print_row, progress_bar
+from visattn.commands.streams import RowPrinter, activity, print_where
 from visattn.io.atomic import temporary_folder
 from visattn.io.safe_text import print_message
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 VIDEO_SUFFIXES = (".mp4", ".png")
 """Files of a video: the movie and the contact sheet; its record is a JSON file."""
 _COMMANDS = {"caption": "caption", "glimpses": "glimpse"}
+_COLUMNS = {
+    "overlay": ("video", "method", "frames", "shots"),
+    "caption": ("video", "second", "caption"),
+    "glimpse": ("video", "second", "class"),
+}
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,21 @@ def has_videos(args: argparse.Namespace) -> bool:
     return bool(videos) or args.camera is not None
 
 
+def check_sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> bool:
+    """Return whether videos are given; exit with a usage error if nothing is, or without `--out`.
+
+    Args:
+        parser: Parser of the command.
+        args: Its options.
+    """
+    if not args.images and args.camera is None:
+        parser.error("name the photos or videos: files, folders, or --camera 0")
+    videos = has_videos(args)
+    if videos and args.out is None:
+        parser.error("a video needs an output folder, --out DIR")
+    return videos
+
+
 def video_sources(args: argparse.Namespace) -> dict[Path | int, str]:
     """Return the videos with the names of their results.
 
@@ -157,16 +177,12 @@ def run_model_videos(
         explain: Returns the explainer of frames, of the model and the options by name.
         options: Attributes of `args` that are options of the explainer.
         model_options: Attributes of `args` that `load` reads and the result depends on.
-
-    Raises:
-        FileNotFoundError: If a video does not exist.
-        ValueError: If a result would overwrite a video.
-        VideoError: If a video cannot be read, with `--strict`.
     """
     endings = (*VIDEO_SUFFIXES, ".json")
     files = [f"{name}.{kind}{end}" for name in sources.values() for end in endings]
     check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
-    model, weights = load(args)
+    with activity("loading the model"):
+        model, weights = load(args)
     if args.dry_run:
         reads = [f"{len(sources)} videos", describe_model(model, weights)]
         return print_dry_run(reads, args.out, files)
@@ -193,11 +209,6 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
         args: Options of the command.
         jobs: The videos.
         command: The command.
-
-    Raises:
-        FileNotFoundError: If a video does not exist.
-        FileExistsError: If a file would be replaced that visattn did not write.
-        VideoError: If a video cannot be read, with `--strict`.
     """
     from visattn.images.video import VideoError
 
@@ -208,16 +219,21 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
         folder.check({job.name: origins[job.name] for job in jobs})
     failed: list[str] = []
     done: list[str] = []
+    printer = RowPrinter(_COLUMNS[command], (str(job.source) for job in jobs))
     with count_on_interrupt(done, len(jobs)), folder:
         for job in jobs:
             try:
-                _run_video(args, job, folder, origins[job.name])
+                _run_video(args, job, folder, origins[job.name], printer)
             except VideoError as error:
                 if args.strict:
                     raise
                 failed.append(str(error))
             done.append(job.name)
-    return report_failures(failed, [], len(jobs))
+    code = report_failures(failed, [], len(jobs))
+    movies = (args.out / f"{job.name}{VIDEO_SUFFIXES[0]}" for job in jobs)
+    if (movie := next((path for path in movies if path.is_file()), None)) is not None:
+        print_where(movie)
+    return code
 
 
 def _digests(source: Path | int) -> dict[str, Any]:
@@ -236,21 +252,23 @@ def _origin(job: VideoJob, command: str, digests: Mapping[str, Any]) -> Origin:
 
 
 def _run_video(
-    args: argparse.Namespace, job: VideoJob, folder: ResultFolder, origin: Origin
+    args: argparse.Namespace,
+    job: VideoJob,
+    folder: ResultFolder,
+    origin: Origin,
+    printer: RowPrinter,
 ) -> None:
     from visattn.pipelines.video import overlay_video
 
     # A camera shows something else each time.
     finished = isinstance(job.source, Path) and not args.overwrite
     if finished and folder.finished(job.name, origin) is not None:
-        print_row(job.source, *filter(None, [job.label]), "exists already")
+        printer.print([job.source, *filter(None, [job.label]), "exists already"])
         return
-    with progress_bar(2) as bar, temporary_folder(args.out / job.name) as temporary:
-        task = bar.add_task(job.name, total=None) if bar else None
+    with activity(job.name) as shown, temporary_folder(args.out / job.name) as temporary:
 
         def report(done: int, total: int) -> None:
-            if bar and task is not None:
-                bar.update(task, completed=done, total=total or None)
+            shown.show(f"{job.name}: frame {done}{f' of {total}' if total else ''}")
 
         result = overlay_video(
             source=job.source, out=temporary / "movie", every=args.every,
@@ -266,10 +284,10 @@ def _run_video(
     if job.label:
         count = len(result.indices)
         frames = f"{count} frame{'s' * (count != 1)}"
-        print_row(job.source, job.label, frames, f"{len(result.shots)} shots")
+        printer.print([job.source, job.label, frames, f"{len(result.shots)} shots"])
         return
-    for seconds, text in zip(result.seconds, result.classes, strict=True):
-        print_row(job.source, f"{seconds:.2f}", text)
+    pairs = zip(result.seconds, result.classes, strict=True)
+    printer.print(*([job.source, f"{seconds:.2f}", text] for seconds, text in pairs))
 
 
 def _described(result: "VideoOverlay") -> dict[str, Any]:

@@ -17,7 +17,6 @@ from visattn.cli import main
 from visattn.commands import run as engine
 from visattn.commands.caption import command
 from visattn.commands.caption.job import BeamSearchJob
-from visattn.commands.streams import progress_bar
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
@@ -165,7 +164,7 @@ def test_unreadable_images_are_skipped_and_reported(
     assert main(["caption", str(images), "--weights", str(weights)]) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    empty, wrong, total = err.splitlines()
+    _share, empty, wrong, total = err.splitlines()
     assert empty.startswith(f"visattn: skipped {images / 'empty.png'}: ")
     assert wrong.startswith(f"visattn: skipped {images / 'wrong.jpg'}: ")
     assert total == "visattn: 2 of 5 images skipped"
@@ -393,7 +392,7 @@ def test_an_unwritable_file_does_not_stop_the_others(
     assert main(["caption", str(images), *words, "--overwrite"]) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    lost, count = err.splitlines()
+    _share, lost, count, _where = err.splitlines()
     assert lost.startswith(f"visattn: not written: {images / 'deeper' / 'small.png'}: ")
     assert count == "visattn: 1 of 3 images not written"
     pages = [entry.page for entry in parse_index_page((tmp_path / "index.html").read_text())]
@@ -477,24 +476,6 @@ def test_images_with_the_same_name_get_separate_files(
     assert len(set(names)) == 6
     assert {"only_a", "only_b"} <= set(names)
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == set(names)
-
-
-@pytest.mark.parametrize(
-    ("count", "err", "out", "shown"),
-    [
-        (2, True, False, True),
-        (1, True, False, False),
-        (2, False, False, False),
-        (2, True, True, False),
-    ],
-)
-def test_progress_is_shown_on_terminals_only(
-    count: int, err: bool, out: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: err)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: out)
-    with progress_bar(count) as progress:
-        assert (progress is not None) is shown
 
 
 def test_progress_is_not_printed_on_stdout(

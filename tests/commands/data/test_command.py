@@ -237,8 +237,8 @@ def test_invalid_requests_write_nothing(
     words: list[str], output: str, code: int, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = root / "new"
-    args = ["data", "digits", "--root", str(root), "--out", str(out), *words]
-    assert main(args) == code
+    folder = [] if "--root" in words else ["--root", str(root)]
+    assert main(["data", "digits", *folder, "--out", str(out), *words]) == code
     assert output in capsys.readouterr().err
     assert not out.exists()
 

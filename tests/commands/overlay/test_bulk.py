@@ -1,5 +1,6 @@
 """`visattn overlay` over many images: shards, threads, a global scale one image at a time."""
 
+import csv
 import json
 import threading
 from pathlib import Path
@@ -57,7 +58,9 @@ def test_one_thread_and_many_write_the_same(
     for count in (1, 5):
         monkeypatch.setattr(image_options, "thread_count", lambda count=count: count)
         overlay(bulk_photos, cnn, tmp_path / str(count))
-        written.append((contents(tmp_path / str(count)), capsys.readouterr()))
+        printed = capsys.readouterr()
+        messages = printed.err.replace(str(tmp_path / str(count)), "OUT")
+        written.append((contents(tmp_path / str(count)), printed.out, messages))
     assert written[0] == written[1]
 
 
@@ -67,20 +70,9 @@ def test_senseless_shards_are_refused(words: tuple[str, ...], cnn: Path, bulk_ph
     assert not (bulk_photos.parent / "out").exists()
 
 
-def test_global_scale_holds_the_maps_of_one_image(
-    cnn: Path, bulk_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alive: list[Any] = []
-    load = job.read_map
-
-    def counted(*args: Any) -> AttentionMap:
-        alive.append(load(*args))
-        del alive[:-1]
-        return alive[-1]
-
-    monkeypatch.setattr(job, "read_map", counted)
+def test_global_scale_is_that_of_all_images(cnn: Path, bulk_photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert overlay(bulk_photos, cnn, out, "--normalize", "global", "--save", "overlay") == 1
+    assert overlay(bulk_photos, cnn, out, "--normalize", "global") == 1
     ends = {path: path.read_text().split('"vmax": ')[1].split()[0] for path in out.glob("*.json")}
     assert len(ends) == 4
     assert len(set(ends.values())) == 1
@@ -120,6 +112,66 @@ def test_results_of_threads_keep_their_order_and_errors() -> None:
                 result()
     assert results == [0.25, 0.5, 1.0, 0.2]
     assert main_thread not in threads
+
+
+def test_the_share_of_a_photo_that_the_model_saw_is_reported(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert overlay(photos, cnn, out) == 0
+    # The shorter side gets 32 pixels, of the others the model sees 32 high and 40 wide.
+    expected = {"dot": 1.0, "tall": 31 / 59, "wide": 29 * 40 / 32 / 97}
+    rows = list(csv.DictReader((out / "overlay.csv").read_text().splitlines()))
+    shares = {
+        row["image"].split("/")[-1].removesuffix(".png"): float(row["seen_share"]) for row in rows
+    }
+    assert shares == pytest.approx(expected, abs=0.02)
+    for name, share in shares.items():
+        assert json.loads((out / f"{name}.gradcam.json").read_text())["seen_share"] == share
+    low, high = (f"{100 * share:.0f} %" for share in (shares["wide"], shares["dot"]))
+    messages = capsys.readouterr().err
+    advice = "--resize-mode squash or pad shows all of"
+    message = f"visattn: the model saw {low} to {high} of the photos (center crop); {advice} them\n"
+    assert messages == f"{message}visattn: open in a browser: {out / 'index.html'}\n"
+    command = [
+        "overlay",
+        str(photos / "tall.png"),
+        "--model",
+        str(cnn),
+        "--out",
+        str(tmp_path / "one"),
+    ]
+    for mode, said in (("crop", True), ("squash", False), ("pad", False)):
+        assert main([*command, "--resize-mode", mode, "--overwrite"]) == 0
+        messages = capsys.readouterr().err
+        tall = f"{100 * shares['tall']:.0f} %"
+        assert (f"saw {tall} of the photo (center crop); {advice} it" in messages) is said
+        assert f"open {tmp_path / 'one' / 'tall.gradcam.png'}" in messages
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        (("gradcam",), [3]),
+        (("gradcam", "occlusion"), [1, 1, 1]),  # a row appears when its photo is done
+        (("occlusion", "--batch-size", "2"), [2, 1]),
+    ],
+)
+def test_methods_with_many_passes_take_photos_one_by_one(
+    words: tuple[str, ...], sizes: list[int], cnn: Path, photos: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    batches: list[int] = []
+    known = job.OverlayJob.infer
+
+    def infer(self: Any, images: Any) -> Any:
+        batches.append(len(images))
+        return known(self, images)
+
+    monkeypatch.setattr(job.OverlayJob, "infer", infer)
+    command = ["overlay", str(photos), "--model", str(cnn), "--out", str(tmp_path / "out")]
+    assert main([*command, "--method", *words]) == 0
+    assert batches == sizes
 
 
 def test_an_image_has_one_card_in_the_index(cnn: Path, bulk_photos: Path, tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def test_maps_of_a_folder_are_written_in_all_formats(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "out"
-    assert run(photos, cnn, out, "--method", "gradcam", "itti_koch") == 0
+    kinds = ("--save", "overlay", "rgba", "16bit")
+    assert run(photos, cnn, out, "--method", "gradcam", "itti_koch", *kinds) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines] == [
         [name, method] for name in ("tall", "wide", "dot") for method in ("gradcam", "itti_koch")
@@ -87,16 +88,8 @@ def test_maps_of_a_folder_are_written_in_all_formats(
 def test_files_of_a_map_match_each_other_and_the_library(
     cnn: Path, photos: Path, tmp_path: Path
 ) -> None:
-    words = (
-        "--method",
-        "gradcam",
-        "--target",
-        "bee",
-        "--resize-mode",
-        "crop",
-        "--colormap",
-        "viridis",
-    )
+    options = "--method gradcam --target bee --resize-mode crop --colormap viridis"
+    words = [*options.split(), "--save", "overlay", "rgba", "16bit"]
     assert run(photos / "wide.png", cnn, tmp_path / "out", *words) == 0
     out = contents(tmp_path / "out")
     record = json.loads(out["wide.gradcam.json"])
@@ -164,22 +157,21 @@ def test_runs_are_reproducible_and_resumable(
 @pytest.mark.parametrize(
     "change",
     [
-        ("--target", "cat"),
+        ("--opacity", "0.3"),
         ("--style", "light"),
         ("--method-arg", "layer=0"),
-        (
-            "--interpolation",
-            "nearest",
-        ),
+        ("--interpolation", "nearest"),
+        ("--target", "cat"),
     ],
 )
 def test_changed_options_recompute_the_maps(
     change: tuple[str, ...], cnn: Path, photos: Path, tmp_path: Path
 ) -> None:
-    words = ("--method", "gradcam", "--target", "ant")
-    assert run(photos / "tall.png", cnn, tmp_path / "out", *words) == 0
+    words = ("--method", "gradcam")
+    target = () if "--target" in change else ("--target", "ant")
+    assert run(photos / "tall.png", cnn, tmp_path / "out", *words, "--target", "ant") == 0
     before = contents(tmp_path / "out")
-    assert run(photos / "tall.png", cnn, tmp_path / "out", *words, *change) == 0
+    assert run(photos / "tall.png", cnn, tmp_path / "out", *words, *target, *change) == 0
     after = contents(tmp_path / "out")
     assert after["tall.gradcam.json"] != before["tall.gradcam.json"]
     assert after["tall.gradcam.png"] != before["tall.gradcam.png"]
@@ -270,14 +262,7 @@ def test_the_default_method_is_used(
 def test_method_all_runs_every_applicable_method(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    few = (
-        "--method-arg",
-        "num_masks=3",
-        "--method-arg",
-        "num_samples=2",
-        "--method-arg",
-        "n_steps=2",
-    )
+    few = ("--method-arg", "num_masks=3", "num_samples=2", "n_steps=2")
     assert run(photos / "wide.png", cnn, tmp_path, "--method", "all", *few) == 0
     methods = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
     assert methods == methods_for(visattn.load(cnn))

@@ -41,7 +41,7 @@ def test_unreadable_images_are_skipped_and_reported(
     assert run(photos, cnn, tmp_path / "out", "--method", "gradcam") == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    assert err.splitlines()[-1] == "visattn: 2 of 5 images skipped"
+    assert err.splitlines()[-2] == "visattn: 2 of 5 images skipped"
     assert run(photos, cnn, tmp_path / "out", "--method", "gradcam", "--strict") == 1
     assert "empty.png: " in capsys.readouterr().err
 

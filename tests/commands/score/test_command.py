@@ -56,7 +56,7 @@ def test_scores_are_printed_as_table_and_line_and_saved(
     assert list(matches["scores"].values()) == pytest.approx(GOLDEN["corpus"], abs=1e-12)
     assert matches["signature"] == printed.splitlines()[-1]
     assert matches["not_computed"] == {"METEOR": "not requested", "SPICE": "not requested"}
-    assert f"visattn: {matches['warnings'][0]}\n" == output
+    assert f"visattn: {matches['warnings'][0]}\nvisattn: open {out}\n" == output
     assert list(matches["per_image"]["owl.jpg"].values()) == pytest.approx(
         GOLDEN["per_image"]["owl"], abs=1e-12
     )

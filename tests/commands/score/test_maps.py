@@ -295,7 +295,7 @@ def test_gradcam_localizes_coco_objects_better_than_the_center(tmp_path: Path) -
     data = Path(os.environ["VISATTN_DATA"])
     weights = data / "weights" / "mobilenetv2_100.safetensors"
     words = ["--model", "timm:mobilenetv2_100", "--weights", weights, "--data", data / "coco"]
-    words += ["--model-arg", "pad_type=same", "--model-arg", "mean=0.5", "--model-arg", "std=0.5"]
+    words += ["--model-arg", "pad_type=same", "mean=0.5", "std=0.5"]
     assert run(*words, *FAST, "--methods", "gradcam", "layercam", "--out", tmp_path) == 0
     results = json.loads((tmp_path / "scores.json").read_text())["scores"]
     for method in ("gradcam", "layercam"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes, without_folder
-from visattn.commands.caption.job import BeamSearchJob, load_captioner
+from visattn.commands.caption.job import BeamSearchJob
 from visattn.commands.caption.language import (
     ONLY_TRANSFORMERS,
     TransformersJob,
@@ -16,7 +16,11 @@ from visattn.commands.caption.language import (
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
+    DRAWING,
     IN_FILES,
+    OUTPUT,
+    RUN,
+    TARGET,
     WORD_METHODS,
     CommandParser,
     Mode,
@@ -28,7 +32,8 @@ from visattn.commands.options import (
     refuse_without,
     whole_number,
 )
-from visattn.commands.videos import add_video, has_videos, run_model_videos, video_sources
+from visattn.commands.run import run_job
+from visattn.commands.videos import add_video, check_sources, run_model_videos, video_sources
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 _NO_MODEL = """\
@@ -39,7 +44,7 @@ with visattn and knows drawn scenes only, or train one:
 Or pass a vision-language model of transformers with --model hf:DIRECTORY."""
 
 _EPILOG = """\
-Prints a line per image: its name, a tab, its caption. With --out it also writes
+Prints a row per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.html   page for the browser: choose a word, see its attention on the image
   DIR/NAME.png    the image and one overlay per word, all on one color scale
   DIR/NAME.json   words, log-probabilities, gates, maps, and their geometry on the image
@@ -85,7 +90,7 @@ _MODES = {
 
 
 _EXAMPLES = (
-    "visattn caption photos --model scenes-captioner --out captions",
+    "visattn caption scenes --model scenes-captioner --out captions",
     "visattn caption photo.jpg --model hf:models/blip --max-new-tokens 40 --out captions",
     "visattn caption photos --model runs/mine/1 --shard 1/4 --out captions",
 )
@@ -106,15 +111,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_places(parser)
     _add_maps(parser)
     _add_method(parser)
-    parser.add_argument(
+    parser.group(OUTPUT).add_argument(
         "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
     )
-    parser.add_argument(
+    parser.group(OUTPUT).add_argument(
         "--alignment",
         action="store_true",
         help="also write the alignment matrix: words by columns of the image, below the image",
     )
-    parser.add_argument(
+    parser.group(DRAWING).add_argument(
         "--phrase-boxes",
         type=Path,
         metavar="FILE",
@@ -131,9 +136,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_method(parser: argparse.ArgumentParser) -> None:
+def _add_method(parser: CommandParser) -> None:
     """Add the choice of what the maps of words show."""
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--method",
         choices=(*WORD_METHODS, *TRANSFORMERS_WORD_METHODS),
         default="attention",
@@ -143,18 +148,19 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_search(parser: argparse.ArgumentParser) -> None:
+def _add_search(parser: CommandParser) -> None:
     """Add the options of beam search."""
     beams = whole_number(1, 1000)
-    parser.add_argument("--beam-size", type=beams, default=5, help="width of the beam (default: 5)")
-    parser.add_argument(
+    group = parser.add_argument_group("beam search")
+    group.add_argument("--beam-size", type=beams, default=5, help="width of the beam (default: 5)")
+    group.add_argument(
         "--length-penalty",
         type=real_number(-10, 10),  # exponent of the caption length
         default=0.0,
         metavar="ALPHA",
         help="exponent of the length penalty; above 0 prefers longer captions (default: 0)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--num-captions",
         type=beams,
         metavar="N",
@@ -162,15 +168,15 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_places(parser: argparse.ArgumentParser) -> None:
+def _add_places(parser: CommandParser) -> None:
     """Add the options of hard attention."""
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--places",
         choices=("argmax", "sample", "expectation"),
         help="for models with hard attention: read the most probable place before each word, a "
         "sampled one, or the expectation over all places (default: as configured, argmax)",
     )
-    parser.add_argument(
+    parser.group(RUN).add_argument(
         "--seed",
         type=whole_number(0, _LARGEST_SEED),
         default=0,
@@ -178,9 +184,9 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_maps(parser: argparse.ArgumentParser) -> None:
+def _add_maps(parser: CommandParser) -> None:
     """Add the choice of the maps of a transformer captioner."""
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--maps",
         type=_maps,
         metavar="MAPS",
@@ -196,36 +202,19 @@ def _maps(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Caption images; return 0, or 1 if an image could not be read.
-
-    Raises:
-        FileNotFoundError: If an image, a folder, the weights or the run do not exist.
-        ValueError: If the weights are not a visattn captioner, the device is not available, an
-            output file would overwrite an image or an index that visattn did not write, the phrase
-            boxes belong to other images, or an image cannot be read with `--strict`.
-        OSError: If the output folder cannot be written.
-    """
+    """Caption images; return 0, or 1 if an image could not be read."""
     parser = build_parser()
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
     foreign = is_transformers(args.model)
-    if not args.images and args.camera is None:
-        parser.error("name the photos or videos: files, folders, or --camera 0")
-    if has_videos(args) and not foreign:
-        if args.out is None:
-            parser.error("a video needs an output folder, --out DIR")
+    if check_sources(parser, args) and not foreign:
         refuse_unused(parser, args, "videos", _MODES)
         return _caption_videos(args)
     check_model_options(parser, args)
     refuse_unused(parser, args, "transformers" if foreign else "photos", _MODES)
     _check_options(parser, args)
-    job = TransformersJob(args) if foreign else BeamSearchJob(args)
-    if not args.dry_run:
-        job.check_files()  # before the model is loaded
-    model, source = job.load()
-    if args.dry_run:
-        return job.dry_run(model, source)
-    return job.run(batch_size=args.batch_size or (1 if foreign else 16))
+    kind = TransformersJob if foreign else BeamSearchJob
+    return run_job(kind, args, batch_size=args.batch_size or (1 if foreign else 16))
 
 
 def _caption_videos(args: argparse.Namespace) -> int:
@@ -234,8 +223,9 @@ def _caption_videos(args: argparse.Namespace) -> int:
     from visattn.pipelines.video import FrameCaptions
 
     options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
+    load = BeamSearchJob.load_own
     return run_model_videos(
-        args, sources, "caption", load_captioner, FrameCaptions, options, model_options=("maps",)
+        args, sources, "caption", load, FrameCaptions, options, model_options=("maps",)
     )
 
 

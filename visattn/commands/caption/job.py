@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,45 +11,43 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.boxes import box_settings, boxes_of
 from visattn.commands.files import encode_png
 from visattn.commands.index import Row, card_image
-from visattn.commands.model_option import file_digest, load_trained_model, model_settings
+from visattn.commands.model_job import ModelJob
+from visattn.commands.model_option import file_digest
 from visattn.commands.records import Part, Record
-from visattn.commands.run import Job
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import nn
 
     from visattn.images.reader import LoadedImage
-    from visattn.models.captioning.captioner import Captioner
     from visattn.pipelines.words.prompts import PromptImages
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
 
 _OF_VIDEO = ("frames", "seconds")
 _CARD_IMAGES = 4  # on the index, of several photos or frames
-_OPTIONS = ("method", "length_penalty", "seed")
+OPTIONS = ("method", "length_penalty", "seed")
+"""Options of both kinds of captioners."""
 _FIGURES = {
     ".alignment": "--alignment", ".text": "--text-attention", ".heads": "--head-overview",
 }  # fmt: skip
 """Endings of the names of further figures, and the options that make them."""
 
 
-class CaptionJob(Job["Caption"]):
+class CaptionJob(ModelJob["Caption"]):
     """Captions of images, each with a page, a panel and arrays.
 
     Args:
         args: Options of `visattn caption`.
         more: Endings of further files.
-
-    Raises:
-        FileNotFoundError: If an image or the phrase boxes do not exist.
-        ValueError: If files of two images would have one name, a file would overwrite an image, or
-            the phrase boxes belong to other images.
     """
 
     command = "caption"
+    columns = ("image", "caption")
+    work = "captioning"
     index_of_one = True
+    noun = "a captioner"
+    kind = "visattn.models.captioning.captioner:Captioner"
 
     def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:
         optional = {
@@ -60,28 +57,18 @@ class CaptionJob(Job["Caption"]):
             ".heads.png": args.head_overview,
         }
         endings = (".png", ".html", ".npz", *more, *(key for key in optional if optional[key]))
-        super().__init__(args, [f"{{}}{ending}" for ending in endings])
+        self.kinds = tuple(f"{{}}{ending}" for ending in endings)
+        super().__init__(args)
         for ending, passed in optional.items():
             if passed and ending.endswith(".png"):
                 _check_figure_names(self.all_names, ending.removesuffix(".png"))
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
 
-    weights: str
-    """Origin of the weights."""
-
-    @abstractmethod
-    def load(self) -> "tuple[nn.Module, str]":
-        """Load the selected model on its device; return it with its file."""
-
     def settings(self) -> dict[str, Any]:
-        """Return the options that the files depend on."""
+        """Return model and options."""
         boxes = self.args.phrase_boxes
-        return {
-            **model_settings(self.args, self.weights),
-            **{name: getattr(self.args, name) for name in _OPTIONS},
-            "phrase_boxes": boxes and file_digest(boxes),
-            **box_settings(self.args),
-        }
+        digest = boxes and file_digest(boxes)
+        return {**super().settings(), "phrase_boxes": digest, **box_settings(self.args)}
 
     def parts(
         self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
@@ -144,26 +131,31 @@ class CaptionJob(Job["Caption"]):
         return ground_phrases(result, phrases) if phrases else result
 
 
-def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
-    """Load the captioner of `--model` on its device; return it with the origin of its weights.
+class BeamSearchJob(CaptionJob):
+    """Images that a captioner of visattn describes by beam search."""
 
-    Raises:
-        FileNotFoundError: If the file or run does not exist.
-        ValueError: If it is not a captioner, or `--places` or `--maps` does not apply to it.
-    """
-    from visattn.models.captioning.captioner import Captioner
+    options = (
+        "beam_size", "num_captions", "places", "maps", "resize_mode", "autocast", *OPTIONS,
+    )  # fmt: skip
 
-    model, weights = load_trained_model(args, Captioner, "a captioner")
-    if args.places is not None and model.places is None:
-        raise ValueError(
-            f"--places needs a captioner with hard attention; that of {weights} does not select "
-            "places: leave out the option"
-        )
-    if args.seed and (args.places or model.places) != "sample":
-        raise ValueError(
-            f"--seed needs sampled places, which {weights} does not read: leave it out"
-        )
-    if args.maps is not None:
+    @classmethod
+    def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
+        """Set the maps of a transformer captioner.
+
+        Raises:
+            ValueError: If `--places`, `--seed` or `--maps` does not apply to the captioner.
+        """
+        if args.places is not None and model.places is None:
+            raise ValueError(
+                f"--places needs a captioner with hard attention; that of {weights} does not "
+                "select places: leave out the option"
+            )
+        if args.seed and (args.places or model.places) != "sample":
+            raise ValueError(
+                f"--seed needs sampled places, which {weights} does not read: leave it out"
+            )
+        if args.maps is None:
+            return
         if model.maps is None:
             raise ValueError(
                 f"--maps needs a transformer captioner; that of {weights} has one map per word: "
@@ -171,31 +163,6 @@ def load_captioner(args: argparse.Namespace) -> "tuple[Captioner, str]":
             )
         layer, _, head = args.maps.partition(",")
         model.maps = (int(layer), int(head)) if head else args.maps
-    return model, weights
-
-
-class BeamSearchJob(CaptionJob):
-    """Images that a captioner of visattn describes by beam search.
-
-    Args:
-        args: Options of `visattn caption`.
-    """
-
-    def load(self) -> "tuple[nn.Module, str]":
-        """Load the captioner of `--model`.
-
-        Raises:
-            FileNotFoundError: If the file or run does not exist.
-            ValueError: If it is not a captioner, or `--places` does not apply to it.
-        """
-        self.model, self.weights = load_captioner(self.args)
-        return self.model, self.weights
-
-    def settings(self) -> dict[str, Any]:
-        """Return model and options."""
-        names = ("beam_size", "num_captions", "places", "maps", "resize_mode", "autocast")
-        options = {name: getattr(self.args, name) for name in names}
-        return {**options, **super().settings()}
 
     def infer(self, images: "Sequence[LoadedImage]") -> "list[Caption]":
         """Return the best captions of images, with the maps of `--method`."""

@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.boxes import BOX_OPTIONS
-from visattn.commands.caption.job import CaptionJob
+from visattn.commands.caption.job import OPTIONS, CaptionJob
 from visattn.commands.files import check_no_overwrite
-from visattn.commands.model_option import (
-    file_digest,
-    is_transformers,
-    move_to_device,
-    transformers_directory,
-)
+from visattn.commands.model_option import file_digest, is_transformers
 from visattn.commands.options import real_number, whole_number
 from visattn.commands.videos import has_videos
 from visattn.io.safe_text import print_message
@@ -224,8 +219,6 @@ def _check_images(
         parser.error(
             f"--method {args.method} is for single photos; choose {', '.join(_OF_SEVERAL)}"
         )
-    if video and args.out is None:
-        parser.error("a video needs an output folder, --out DIR")
 
 
 def _check_generation(
@@ -269,12 +262,15 @@ class TransformersJob(CaptionJob):
 
     With `--together` all photos are one prompt, listed by the first of them. Videos have one
     caption each, and a movie.
-
-    Args:
-        args: Options of `visattn caption`.
     """
 
+    options = (
+        "prompt", "dtype", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token", "together",
+        "num_frames", *OPTIONS,
+    )  # fmt: skip
+
     def __init__(self, args: argparse.Namespace) -> None:
+        self._is_first = True
         self.videos = has_videos(args)
         self.photos: list[Path] = []
         super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
@@ -282,11 +278,7 @@ class TransformersJob(CaptionJob):
             check_no_overwrite(self.out, self.output_files(), self.photos)
 
     def find(self) -> list[Path]:
-        """Return the photos or videos of the command line; of photos together the first.
-
-        Raises:
-            FileNotFoundError: If one does not exist.
-        """
+        """Return the photos or videos of the command line; of photos together the first."""
         if self.videos:
             for path in self.args.images:
                 if not path.is_file():
@@ -329,18 +321,21 @@ class TransformersJob(CaptionJob):
                 for ending in (".mp4", ".png"):
                     yield f".caption{ending}", Path(folder, f"movie{ending}").read_bytes()
 
-    def load(self) -> "tuple[nn.Module, str]":
-        """Load model and processor on their device.
+    def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
+        """Return a model of transformers that generates text from images, and its processor."""
+        from visattn.pipelines.words.checks import check_captioner
+        from visattn.pipelines.words.language_model import load_word_model
 
-        Raises:
-            FileNotFoundError: If the directory does not exist.
-            ImportError: If transformers is not installed.
-            ValueError: If the model does not generate text from images.
-        """
-        self.model, self.processor = _load(self.args)
-        self.weights = str(transformers_directory(self.args.model))
-        self._is_first = True
-        return self.model, self.args.model
+        options = {"dtype": self.args.dtype, "device_map": self.args.device_map}
+        loading = {name: value for name, value in options.items() if value is not None}
+        model, processor, notes = load_word_model(directory, **loading)
+        try:
+            check_captioner(model)
+        except TypeError as error:
+            raise ValueError(f"{directory} cannot caption images: {error}") from error
+        for note in notes:
+            print_message(note)
+        return model, processor
 
     def notes(self) -> list[str]:
         """Return the memory of attention."""
@@ -355,21 +350,10 @@ class TransformersJob(CaptionJob):
             return [_describe_memory(_memory(self.model, self.processor, image, self.args), image)]
         return []
 
-    def settings(self) -> dict[str, Any]:
-        """Return model and options."""
-        names = ("prompt", "dtype", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
-                 "together", "num_frames")  # fmt: skip
-        options = {name: getattr(self.args, name) for name in names}
-        return {**options, **super().settings()}
-
     def infer(
         self, images: "Sequence[LoadedImage | PromptImages]"
     ) -> "Sequence[Caption | Exception]":
-        """Return the captions of images; after the first batch, errors of the model skip images.
-
-        Raises:
-            ValueError: If the model fails on the first image, or on any with `--strict`.
-        """
+        """Return the captions of images; after the first batch, errors of the model skip images."""
         # A failure on the first photo is mostly one of the model, and ends the command; a later one
         # is of its photo.
         first, self._is_first = self._is_first, False
@@ -413,26 +397,6 @@ class TransformersJob(CaptionJob):
             )
             captions.append(replace(best, alternatives=tuple(others)))
         return captions
-
-
-def _load(args: argparse.Namespace) -> "tuple[nn.Module, Any]":
-    """Return model and processor, on their device."""
-    from visattn.pipelines.words.checks import check_captioner
-    from visattn.pipelines.words.language_model import load_word_model
-
-    directory = transformers_directory(args.model)
-    options = {"dtype": args.dtype, "device_map": args.device_map}
-    loading = {name: value for name, value in options.items() if value is not None}
-    model, processor, notes = load_word_model(directory, **loading)
-    try:
-        check_captioner(model)
-    except TypeError as error:
-        raise ValueError(f"{directory} cannot caption images: {error}") from error
-    for note in notes:
-        print_message(note)
-    if args.device_map is None:
-        move_to_device(model, args.device)
-    return model, processor
 
 
 def _word_options(args: argparse.Namespace) -> "WordOptions":

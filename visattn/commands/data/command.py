@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.data.shards import add_shards, run_shards
 from visattn.commands.files import create_folder, encode_png
 from visattn.commands.options import (
+    DRAWING,
+    OUTPUT,
     CommandParser,
     add_options,
     add_overwrite,
@@ -20,7 +22,7 @@ from visattn.commands.options import (
     seed,
     whole_number,
 )
-from visattn.commands.streams import print_row
+from visattn.commands.streams import activity, print_row
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import check_own_folder, replace_set
 
@@ -73,10 +75,19 @@ _OBJECTS = whole_number(1, 100)
 _BLEND_MODES = ("sum", "max", "overwrite", "alpha")
 
 
-_EXAMPLES = (
+_SCENE_EXAMPLES = (
     "visattn data scenes --count 100 --out scenes",
-    "visattn data shapes --split test --out shapes",
+    "visattn data scenes --size 256 --colors red blue --max-objects 3 --out large",
 )
+_SHAPE_EXAMPLES = (
+    "visattn data shapes --split test --out shapes",
+    "visattn data shapes --count 50 --shapes circle square --out two",
+)
+_DIGIT_EXAMPLES = (
+    "visattn data digits --root mnist --count 100 --out digits",
+    "visattn data digits --root mnist --num-distractors 4 --out cluttered",
+)
+_EXAMPLES = (_SCENE_EXAMPLES[0], _SHAPE_EXAMPLES[0], _DIGIT_EXAMPLES[0])
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -95,13 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a data set; return 0.
-
-    Raises:
-        ValueError: If a number is out of range.
-        FileNotFoundError: If the folder of MNIST does not exist.
-        OSError: If the output folder cannot be written.
-    """
+    """Write a data set; return 0."""
     args = build_parser().parse_args(argv)
     writers: dict[str, Callable[[argparse.Namespace], str]] = {
         "scenes": _write_scenes,
@@ -120,48 +125,52 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _add_scenes(subparsers: Any) -> None:
-    parser = _add_data_set(subparsers, "scenes", "rendered shapes with exact captions", _SCENES)
-    parser.add_argument(
+    line = "rendered shapes with exact captions"
+    parser = _add_data_set(subparsers, "scenes", line, _SCENES, _SCENE_EXAMPLES)
+    group = parser.group(DRAWING)
+    group.add_argument(
         "--split",
         choices=("train", "validation", "test", "novel"),
         default="test",
         help="split; novel has color-shape pairs that are not in training (default: test)",
     )
-    _add_rendering(parser)
-    parser.add_argument(
+    _add_rendering(group)
+    group.add_argument(
         "--min-objects", type=_OBJECTS, default=2, help="fewest objects per scene (default: 2)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--max-objects", type=_OBJECTS, default=4, help="most objects per scene (default: 4)"
     )
 
 
-def _add_rendering(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--count", type=count, default=8, help="number of images (default: 8)")
-    parser.add_argument(
+def _add_rendering(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--count", type=count, default=8, help="number of images (default: 8)")
+    group.add_argument(
         "--size", type=_SIDES, default=64, help="height and width in pixels (default: 64)"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the scenes (default: 0)")
+    group.add_argument("--seed", type=seed, default=0, help="seed of the scenes (default: 0)")
     for name in ("colors", "shapes", "textures"):
-        parser.add_argument(
+        group.add_argument(
             f"--{name}", nargs="+", metavar="WORD", help=f"{name} to use (default: all)"
         )
 
 
 def _add_shapes(subparsers: Any) -> None:
-    parser = _add_data_set(subparsers, "shapes", "one rendered shape per image", _SHAPES)
-    _add_split(parser)
-    _add_rendering(parser)
+    line = "one rendered shape per image"
+    parser = _add_data_set(subparsers, "shapes", line, _SHAPES, _SHAPE_EXAMPLES)
+    _add_split(parser.group(DRAWING))
+    _add_rendering(parser.group(DRAWING))
 
 
 def _add_digits(subparsers: Any) -> None:
-    parser = _add_data_set(subparsers, "digits", "MNIST on larger canvases, with clutter", _DIGITS)
-    parser.add_argument(
+    line = "MNIST on larger canvases, with clutter"
+    group = _add_data_set(subparsers, "digits", line, _DIGITS, _DIGIT_EXAMPLES).group(DRAWING)
+    group.add_argument(
         "--root", metavar="DIR", required=True, help="torchvision folder that holds MNIST/raw"
     )
-    _add_split(parser)
-    parser.add_argument("--count", type=count, default=8, help="number of images (default: 8)")
-    parser.add_argument(
+    _add_split(group)
+    group.add_argument("--count", type=count, default=8, help="number of images (default: 8)")
+    group.add_argument(
         "--canvas-size",
         type=whole_number(28, 1024),
         nargs=2,
@@ -169,34 +178,34 @@ def _add_digits(subparsers: Any) -> None:
         default=(60, 60),
         help="size of the canvas in pixels (default: 60 60)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--num-distractors",
         type=whole_number(0, 1000),
         default=0,
         help="number of patches of other digits (default: 0)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--distractor-size",
         type=whole_number(1, 28),
         default=8,
         help="height and width of these patches in pixels (default: 8)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--blend", choices=_BLEND_MODES, default="sum", help="blend mode (default: sum)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--seed", type=seed, default=0, help="data.seed and data.split_seed (default: 0)"
     )
 
 
 def _add_data_set(
-    subparsers: Any, name: str, help_text: str, description: str
-) -> argparse.ArgumentParser:
+    subparsers: Any, name: str, help_text: str, description: str, examples: Sequence[str]
+) -> CommandParser:
     """Add the parser of a data set."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=help_text, description=description
+    parser: CommandParser = subparsers.add_parser(
+        name, help=help_text, description=description, examples=examples
     )
-    parser.add_argument(
+    parser.group(OUTPUT).add_argument(
         "--out",
         type=output_path,
         metavar="DIR",
@@ -208,8 +217,8 @@ def _add_data_set(
     return parser
 
 
-def _add_split(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_split(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
         "--split",
         choices=("train", "validation", "test"),
         default="test",
@@ -226,9 +235,9 @@ def _write_scenes(args: argparse.Namespace) -> str:
     summary = f"{len(scenes)} scenes of split {args.split}, {args.size} x {args.size} pixels"
     if args.dry_run:
         return summary
-    with _data_set(args) as (folder, records):
+    with _data_set(args) as (folder, add):
         for index in range(len(scenes)):
-            records.append(_write_scene(scenes, index, folder))
+            add(_write_scene(scenes, index, folder))
     return summary
 
 
@@ -262,11 +271,11 @@ def _write_shapes(args: argparse.Namespace) -> str:
     summary = f"{len(scenes)} shapes of split {args.split}, {args.size} x {args.size} pixels"
     if args.dry_run:
         return summary
-    with _data_set(args) as (folder, records):
+    with _data_set(args) as (folder, add):
         for index, image in enumerate(single_object_scenes(scenes).images):
             [record] = _object_records(single_object_world(scenes, index), args.size)
             entry = _write_image(image, f"{args.split}-{index}", folder)
-            records.append({**entry, "class": record["shape"], "object": record})
+            add({**entry, "class": record["shape"], "object": record})
     return summary
 
 
@@ -312,10 +321,10 @@ def _write_digits(args: argparse.Namespace) -> str:
     if args.dry_run:
         return summary
     patch = (args.distractor_size,) * 2
-    with _data_set(args) as (folder, records):
+    with _data_set(args) as (folder, add):
         for number, image in enumerate(images):
             corners = placements.distractors[number].tolist()
-            records.append(
+            add(
                 {
                     **_write_image(image, f"{args.split}-{number}", folder),
                     "class": data.class_names[int(labels[number])],
@@ -347,13 +356,23 @@ def _write_image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> di
 
 
 @contextlib.contextmanager
-def _data_set(args: argparse.Namespace) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """Yield a temporary folder and a list of records, which become the data set together."""
+def _data_set(
+    args: argparse.Namespace,
+) -> Iterator[tuple[Path, Callable[[dict[str, Any]], None]]]:
+    """Yield a temporary folder and a function that adds a record: together the data set."""
     create_folder(args.out)
     records: list[dict[str, Any]] = []
+
+    def add(record: dict[str, Any]) -> None:
+        records.append(record)
+        shown.advance()
+
     try:
-        with replace_set(args.out, args.name, overwrite=args.overwrite, own=_OWN) as folder:
-            yield folder, records
+        with (
+            replace_set(args.out, args.name, overwrite=args.overwrite, own=_OWN) as folder,
+            activity("drawing", args.count) as shown,
+        ):
+            yield folder, add
             text = "\n".join([*map(json.dumps, records), ""])
             atomic_write(folder / _LISTS[args.name], text)
             size = (args.size, args.size) if "size" in args else tuple(args.canvas_size)

@@ -4,6 +4,8 @@ import argparse
 from typing import TYPE_CHECKING, Any, get_args
 
 from visattn.commands.options import (
+    OUTPUT,
+    CommandParser,
     Mode,
     add_options,
     count,
@@ -13,12 +15,10 @@ from visattn.commands.options import (
     seed,
     whole_number,
 )
-from visattn.commands.streams import print_row, progress_bar
+from visattn.commands.streams import activity, print_row
 from visattn.results.kinds import CaptionFormat, Split
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
-    from collections.abc import Callable
-
     from visattn.data.shards.sources import ShardPlan
 
 _DESCRIPTION = """\
@@ -48,21 +48,31 @@ _MODES = {
     ),
     "check": Mode("checks without a source (--check)", ()),
 }
+_EXAMPLES = (
+    "visattn data shards --captions Flickr8k.token.txt --photos Images --train train.txt "
+    "--val dev.txt --out shards",
+    "visattn data shards --folders photos --per-shard 5000 --out shards",
+    "visattn data shards --out shards --check",
+)
 _DATASETS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
 
 
 def add_shards(subparsers: Any) -> None:
     """Add the subcommand to `visattn data`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "shards", help="captioned or labeled images as tar files", description=_DESCRIPTION
+    parser: CommandParser = subparsers.add_parser(
+        "shards",
+        help="captioned or labeled images as tar files",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
     )
     parser.set_defaults(parser=parser)  # for messages
-    add = parser.add_argument
-    add("--out", type=output_path, metavar="DIR", required=True, help="folder of the shards")
+    output = parser.group(OUTPUT).add_argument
+    output("--out", type=output_path, metavar="DIR", required=True, help="folder of the shards")
     add_options(parser, "dry-run")
-    add("--check", action="store_true", help="verify existing shards, write nothing")
-    add("--per-shard", type=count, default=1000, metavar="N",
+    output("--check", action="store_true", help="verify existing shards, write nothing")
+    output("--per-shard", type=count, default=1000, metavar="N",
         help="samples per tar (default: 1000)")  # fmt: skip
+    add = parser.add_argument_group("source").add_argument
     add("--captions", metavar="FILE", help="token file, CSV, Karpathy JSON, COCO or JSON lines")
     add("--photos", metavar="DIR", help="folder of the photos named in --captions")
     add("--format", choices=get_args(CaptionFormat),
@@ -82,12 +92,7 @@ def add_shards(subparsers: Any) -> None:
 
 
 def run_shards(args: argparse.Namespace) -> int:
-    """Write or verify shards, and print a summary; return 0.
-
-    Raises:
-        ValueError: If the options do not fit together, an image cannot be read, or a check fails.
-        OSError: If a file is missing, or the folder cannot be written.
-    """
+    """Write or verify shards, and print a summary; return 0."""
     from visattn.data.shards.format import ShardInfo
     from visattn.data.shards.writer import (
         check_shards,
@@ -107,19 +112,11 @@ def run_shards(args: argparse.Namespace) -> int:
         if args.dry_run:
             reads = [f"{len(source):,} {split} images" for split, source in plan.sources.items()]
             return print_dry_run(reads, args.out, shard_files(plan, args.per_shard))
-        _with_progress(
-            "writing",
-            len(plan),
-            lambda advance: write_shards(
-                args.out, plan, per_shard=args.per_shard, progress=advance
-            ),
-        )
+        with activity("writing", len(plan)) as shown:
+            write_shards(args.out, plan, per_shard=args.per_shard, progress=shown.advance)
     splits = ShardInfo.read(args.out).splits
-    _with_progress(
-        "checking",
-        sum(split.samples for split in splits.values()),
-        lambda advance: check_shards(args.out, decode=args.check, progress=advance),
-    )
+    with activity("checking", sum(split.samples for split in splits.values())) as shown:
+        check_shards(args.out, decode=args.check, progress=shown.advance)
     counts = ", ".join(f"{split.samples:,} {name}" for name, split in splits.items())
     shards = [shard for split in splits.values() for shard in split.shards]
     size = sum(shard.bytes for shard in shards) / 1e6
@@ -161,15 +158,3 @@ def _torchvision_plan(args: argparse.Namespace) -> "ShardPlan":
     )
     names: tuple[Split, ...] = ("train", "validation", "test")
     return in_memory_plan({name: splits.images(name) for name in names}, splits.class_names)
-
-
-def _with_progress(
-    title: str, count: int, work: "Callable[[Callable[[int], object]], object]"
-) -> None:
-    """Call a function with a callback that advances a progress bar."""
-    with progress_bar(count, hide_if_rows=False) as bar:
-        if bar is None:
-            work(lambda _: None)
-        else:
-            task = bar.add_task(title, total=count)
-            work(lambda steps: bar.advance(task, steps))

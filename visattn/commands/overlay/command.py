@@ -8,7 +8,10 @@ from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
+    DRAWING,
     LONGEST_SIDE,
+    OUTPUT,
+    TARGET,
     CommandParser,
     Mode,
     add_images,
@@ -25,7 +28,7 @@ from visattn.commands.options import (
 )
 from visattn.commands.overlay.methods import add_dense_target
 from visattn.commands.streams import print_lines
-from visattn.commands.videos import add_video, has_videos
+from visattn.commands.videos import add_video, check_sources
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -36,10 +39,10 @@ name a model or a file of maps, with --model SPEC or --maps FILE:
   visattn overlay clip.mp4 --model timm:resnet50 --pretrained --every 5 --out maps"""
 
 _EPILOG = """\
-Prints a line per image and method: the names of both, the explained class, its probability, and
+Prints a row per image and method: the names of both, the explained class, its probability, and
 the displayed range of values; for a text, its cosine similarity with the image.
 Files of a map begin with NAME.METHOD:
-  .png          overlay on the image, at the size of the image
+  .png          overlay on the image, at most 2048 pixels wide and high
   .rgba.png     the map alone; transparent where it is zero
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
   .npy          the map at its own resolution
@@ -78,12 +81,13 @@ _MODES = {
     ),
 }  # fmt: skip
 
+_TEXT_MODELS = ("hf:", "open_clip:")
 _STYLES = ("heat", "light", "blur", "contour")
 _KINDS = ("overlay", "rgba", "16bit", "sheet")
 
 
 _EXAMPLES = (
-    "visattn overlay photos --model timm:resnet50 --pretrained --method gradcam --out maps",
+    "visattn overlay photos --model timm:resnet50 --pretrained --method gradcam rise --out maps",
     "visattn overlay photos --model my_net.py:build --weights my.pth --method all --out maps",
     "visattn overlay photo.jpg --maps maps.npy --out maps.png",
     "visattn overlay clip.mp4 --model timm:resnet50 --pretrained --every 5 --out maps",
@@ -107,12 +111,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_saved_maps(parser)
     add_boxes(parser)
     add_video(parser, "NAME.METHOD")
-    add_options(parser, "batch-size", *BULK, "autocast", "dry-run")
+    text = "images per batch (default: 16; 1 for methods that run the model many times)"
+    add_options(parser, "batch-size", batch_size={"default": None, "help": text})
+    add_options(parser, *BULK, "autocast", "dry-run")
     return parser
 
 
-def _add_methods(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_methods(parser: CommandParser) -> None:
+    group = parser.group(TARGET)
+    group.add_argument(
         "--method",
         nargs="+",
         metavar="METHOD",
@@ -120,50 +127,50 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
         "all: every method that the model supports (default: rollout if supported, else gradcam; "
         "with --text: legrad)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--target",
         "--class",
         metavar="CLASS",
         help="class to explain, by name or index (default: the predicted class)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--text",
         nargs="+",
         metavar="TEXT",
         help="texts to compare the images with, for a model of images and texts: hf:DIRECTORY of "
         "CLIP or SigLIP, or open_clip:NAME; one map for each text, on one scale",
     )
-    _add_layers(parser)
-    parser.add_argument(
+    _add_layers(group)
+    group.add_argument(
         "--method-arg",
-        action="append",
+        nargs="+",
         default=[],
         dest="method_args",
         type=named_value,
         metavar="NAME=VALUE",
-        help="argument of a method, such as num_masks=4000 for rise (can be repeated)",
+        help="arguments of the methods, such as num_masks=4000 seed=1 for rise",
     )
     add_resize_mode(parser, None)
     add_options(parser, "align")
 
 
-def _add_layers(parser: argparse.ArgumentParser) -> None:
+def _add_layers(group: "argparse._ArgumentGroup") -> None:
     index = whole_number(-10_000, 10_000)
-    parser.add_argument(
+    group.add_argument(
         "--layers",
         nargs="+",
         type=index,
         metavar="N",
         help="indices of layers, from 0; -1 is the last layer (default: as the method does)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--layer",
         nargs="+",
         metavar="MODULE",
         help="module names for methods that explain one layer, such as layer4.2; "
         "layer4.2.relu#2 is the second call of a module",
     )
-    parser.add_argument(
+    group.add_argument(
         "--heads",
         nargs="+",
         type=index,
@@ -172,99 +179,96 @@ def _add_layers(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_drawing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_drawing(parser: CommandParser) -> None:
+    group = parser.group(DRAWING)
+    output = parser.group(OUTPUT)
+    group.add_argument(
         "--normalize",
         choices=("image", "global", "percentile"),
         help="ends of the colors: of each map; of a method over all images; or the 1st and 99th "
         "percentile, which clips outliers. Maps at pixel resolution are always clipped at the 99th "
         "(default: image; with --maps: global)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--interpolation",
         choices=("bilinear", "nearest"),
         default="bilinear",
         help="interpolation of the map to the image (default: bilinear)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--style",
         choices=_STYLES,
         default="heat",
         help="show values as colors, brightness, sharpness or contour lines (default: heat)",
     )
-    parser.add_argument("--colormap", default="magma", help="matplotlib colormap (default: magma)")
-    parser.add_argument(
+    group.add_argument("--colormap", default="magma", help="matplotlib colormap (default: magma)")
+    group.add_argument(
         "--opacity",
         type=real_number(0, 1),
         default=0.7,
         help="opacity of the highest value, from 0 to 1 (default: 0.7)",
     )
-    parser.add_argument(
+    output.add_argument(
         "--save",
         nargs="+",
         choices=_KINDS,
-        default=list(_KINDS),
-        help="PNG files: three of each map, and a sheet of all maps of an image with their color "
-        "scales (default: all)",
+        default=["overlay", "sheet"],
+        help="PNG files: of each map, and a sheet of all maps of an image with their color scales "
+        "(default: overlay sheet); .npy and .json are always written",
     )
-    parser.add_argument(
+    output.add_argument(
         "--all-heads", action="store_true", help="also draw every head of every layer"
     )
-    parser.add_argument(
+    output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )
 
 
-def _add_saved_maps(parser: argparse.ArgumentParser) -> None:
+def _add_saved_maps(parser: CommandParser) -> None:
     values = real_number(-1e19, 1e19)  # squares fit into float32
-    parser.add_argument(
-        "--maps", type=Path, metavar="FILE", help="draw saved maps of the photo instead of a model"
-    )
-    parser.add_argument(
+    group = parser.add_argument_group("saved maps of one photo, instead of a model")
+    group.add_argument("--maps", type=Path, metavar="FILE", help="draw the maps of this file")
+    group.add_argument(
         "--resize-shorter",
         type=whole_number(1, LONGEST_SIDE),
         metavar="N",
-        help="with --maps: length of the shorter side before a crop, in pixels",
+        help="length of the shorter side before a crop, in pixels",
     )
-    parser.add_argument(
+    group.add_argument(
         "--map-shape",
         type=height_width,
         metavar="N|HxW",
-        help="with --maps: shape into which the last axis is unflattened",
+        help="shape into which the last axis is unflattened",
     )
-    parser.add_argument(
-        "--words", nargs="+", default=[], metavar="WORD", help="with --maps: a label for each map"
+    group.add_argument(
+        "--words", nargs="+", default=[], metavar="WORD", help="a label for each map"
     )
-    parser.add_argument(
-        "--vmin", type=values, default=0.0, help="with --maps: lowest displayed value (default: 0)"
+    group.add_argument(
+        "--vmin", type=values, default=0.0, help="lowest displayed value (default: 0)"
     )
-    parser.add_argument(
-        "--vmax", type=values, help="with --maps: value at full color (default: see --normalize)"
-    )
+    group.add_argument("--vmax", type=values, help="value at full color (default: see --normalize)")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw maps on images; return 0, or 1 if an image or a map failed.
-
-    Raises:
-        FileNotFoundError: If an image, a folder, weights or maps do not exist.
-        ValueError: If a model, method, layer, head or class is unknown, a method does not fit the
-            model, an output file would overwrite an image, or an image cannot be read with
-            `--strict`.
-        OSError: If the output folder cannot be written.
-    """
+    """Draw maps on images; return 0, or 1 if an image or a map failed."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    if not args.images and args.camera is None:
-        parser.error("name the photos or videos: files, folders, or --camera 0")
+    has_videos = check_sources(parser, args)
     resolve_model(parser, args)
     if (args.model is None) == (args.maps is None):
         parser.error(_NO_SOURCE)
     if args.text and (args.maps or args.target or args.classes):
         parser.error("--text names what to explain: --target, --classes and --maps have no use")
+    if args.text and not args.model.startswith(_TEXT_MODELS):
+        parser.error(
+            f"--text needs a model of images and texts, --model hf:DIRECTORY of CLIP or SigLIP or "
+            f"--model open_clip:NAME; got {args.model}. To explain a class, use --target NAME"
+        )
+    if args.text and (args.pretrained or args.model_args):
+        parser.error("--pretrained and --model-arg have no use beside --text")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
-    mode = _mode(args)
+    mode = "maps" if args.maps is not None else "videos" if has_videos else "photos"
     refuse_unused(parser, args, mode, _MODES)
     _refuse_without_effect(parser, args, mode)
     if mode == "videos":
@@ -288,13 +292,6 @@ def main(argv: Sequence[str]) -> int:
         return print_dry_run(reads, paths[0].parent, [path.name for path in paths])
     print_lines(map(str, paths))
     return 0
-
-
-def _mode(args: argparse.Namespace) -> str:
-    """Return the mode that photos and options select."""
-    if args.maps is not None:
-        return "maps"
-    return "videos" if has_videos(args) else "photos"
 
 
 def _refuse_without_effect(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.boxes import box_settings, boxes_of
-from visattn.commands.files import encode_png
+from visattn.commands.files import encode_overlay, encode_png
 from visattn.commands.index import card_image
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.overlay.methods import (
@@ -22,11 +22,13 @@ from visattn.commands.overlay.methods import (
 )
 from visattn.commands.records import Part, Record, plain_values
 from visattn.commands.run import Job
+from visattn.commands.streams import activity
 from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
+    from torch import nn
 
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
@@ -37,6 +39,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.values import RecordedLayer
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
+_BATCH_SIZE = 16
 _DRAWING = ("normalize", "style", "colormap", "opacity", "interpolation")
 _PREPROCESSING = ("target", "resize_mode", "align", "input_size", "text", "autocast")
 
@@ -53,29 +56,24 @@ def overlay_images(args: argparse.Namespace) -> int:
 
     Args:
         args: Options of `visattn overlay`.
-
-    Raises:
-        FileNotFoundError: If an image or a file of the model does not exist.
-        FileExistsError: If a file would be replaced that visattn did not write.
-        ValueError: If the model does not support the options, or a file would overwrite an image.
-        OSError: If the folder cannot be written.
     """
     from visattn.viz.heatmap import colormap_lut
 
     colormap_lut(args.colormap)  # refuses an unknown name before maps are computed
     if args.dry_run:
         args.pretrained = False  # nothing is downloaded
-    job = OverlayJob(args)
-    check_one_photo(args, len(job.names))
-    job.load()
-    runner = job.runner
+    with activity("loading the model"):
+        job = OverlayJob(args)
+        check_one_photo(args, len(job.names))
+        model, source = job.load()
     if args.dry_run:
-        return job.dry_run(runner.loaded.model, args.model)
+        return job.dry_run(model, source)
+    runner = job.runner
     if runner.loaded.weights == "random":
         print_message("the weights are random: the maps have no meaning")
     if any(spec.method == "similarity" for spec in runner.specs):
         print_message(SIMILARITY_NOTE)
-    batch_size = 1 if runner.dense is not None else args.batch_size  # photos keep their sizes
+    batch_size = args.batch_size or _batch_size(runner)
     if args.normalize != "global":
         return job.run(batch_size=batch_size)
     # The scale of all images is known after the last of them: a first run saves the maps, a second
@@ -87,24 +85,39 @@ def overlay_images(args: argparse.Namespace) -> int:
     return max(code, DrawJob(args, maps).run(batch_size=1))
 
 
+def _batch_size(runner: MapRunner) -> int:
+    """Return images per batch: one if a map takes long, so that its row appears when it is there.
+
+    Methods that run the model many times on an image fill the device with one image.
+    """
+    if runner.dense is not None:  # photos keep their sizes
+        return 1
+    from visattn.attribution.methods import METHODS
+
+    many = any(
+        {"internal_batch_size", "num_samples"} & {*METHODS[spec.method].default_kwargs}
+        for spec in runner.specs
+    )
+    return 1 if many else _BATCH_SIZE
+
+
 class OverlayJob(Job[ImageMaps]):
     """Maps of a model on images; each has a record, and the pages belong to that of the first.
 
     Args:
         args: Options of `visattn overlay`.
         before: A job on the same images, whose model is used.
-
-    Raises:
-        FileNotFoundError: If an image does not exist.
-        ValueError: If an index is not one of visattn.
     """
 
-    command, title = "overlay", "Attention"
+    command = "overlay"
+    title = "Attention"
+    columns = ("image", "method", "class or text", "score", "shown range")
+    work = "explaining"
 
     def __init__(self, args: argparse.Namespace, before: "OverlayJob | None" = None) -> None:
         self.index_of_one = args.explorer
         self._before = before
-        super().__init__(args, ())
+        super().__init__(args)
         self._runner = None if before is None else before.runner
 
     def find(self) -> list[Path]:
@@ -118,14 +131,10 @@ class OverlayJob(Job[ImageMaps]):
             raise ValueError("the model is not loaded")
         return self._runner
 
-    def load(self) -> None:
-        """Load the model.
-
-        Raises:
-            FileNotFoundError: If a file or run does not exist.
-            ValueError: If the model does not support the options.
-        """
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the model, for the methods of the command line."""
         self._runner = MapRunner(self.args)
+        return self._runner.loaded.model, self.args.model
 
     def notes(self) -> list[str]:
         """Return the methods."""
@@ -246,7 +255,7 @@ class OverlayJob(Job[ImageMaps]):
             groups.setdefault(spec.scale_key, []).append(attention_map)
         # Empty maps say nothing of a scale, unless there are no others.
         drawn = {
-            key: [each for each in group if not each.info.empty] or group
+            key: [shown for shown in group if not shown.info.empty] or group
             for key, group in groups.items()
         }
         return [map_scale(drawn[spec.scale_key], self.args.normalize) for spec in specs]
@@ -269,14 +278,18 @@ class OverlayJob(Job[ImageMaps]):
                 drawn = self._draw(image, attention_map, scale, boxes)
                 tiles[stem] = drawn["overlay"]
                 for kind in self._kinds:
-                    files[f"{stem}{IMAGES[kind]}"] = encode_png(drawn[kind])
+                    encode = encode_overlay if kind == "overlay" else encode_png
+                    files[f"{stem}{IMAGES[kind]}"] = encode(drawn[kind])
             parts.append(Part(stem, record, files))
         pages = self._draw_pages(name, image, result, scales)
         card = None
         if self.has_index:
             whole = [image.pixels] if len(maps) > 1 or not tiles else []
             thumbnail = card_image([*whole, *tiles.values()], cut_first=bool(whole))
-            card = Card(name, self._main_page(name, [*tiles]), index_text(maps), thumbnail)
+            page = self.main_file(name)
+            if page not in {**parts[0].files, **pages}:  # the map is empty
+                page = f"{parts[0].stem}.json"
+            card = Card(name, page, index_text(maps), thumbnail)
         first = replace(parts[0], files={**parts[0].files, **pages}, card=card)
         return [first, *parts[1:]]
 
@@ -328,7 +341,8 @@ class OverlayJob(Job[ImageMaps]):
                 **drawing,
             )
             pages[f"{name}.methods.png"] = encode_png(figure)
-        geometry, layers = maps[0].geometry, result.layers
+        geometry = maps[0].geometry
+        layers = result.layers
         if layers is None:
             return pages
         if geometry is None:
@@ -340,13 +354,13 @@ class OverlayJob(Job[ImageMaps]):
             pages[f"{name}.heads.png"] = encode_png(figure)
         if args.explorer:
             pairs = zip(maps, scales, strict=True)
-            drawn = [(each, scale) for each, scale in pairs if not each.info.empty]
+            drawn = [pair for pair in pairs if not pair[0].info.empty]
             page = explorer_html(
                 image,
                 geometry,
                 explained=explained,
                 layers=layers,
-                maps=[each for each, _ in drawn],
+                maps=[attention_map for attention_map, _ in drawn],
                 scales=[scale for _, scale in drawn],
                 index=self.index_link(name),
                 style="light" if args.style == "light" else "heat",
@@ -355,16 +369,13 @@ class OverlayJob(Job[ImageMaps]):
             pages[f"{name}.html"] = page.encode()
         return pages
 
-    def _main_page(self, name: str, drawn: Sequence[str]) -> str:
-        """Return the file to which the card of an image links."""
-        if self.args.explorer:
-            return f"{name}.html"
-        if "sheet" in self.args.save:
-            return f"{name}.methods.png"
-        if not drawn:
-            return f"{self.stems(name)[0]}.json"
+    def main_file(self, name: str) -> str:
+        """Return the page of an image that shows most, or its first map."""
+        pages = self._pages(name)
+        if (page := f"{name}.html") in pages or (page := f"{name}.methods.png") in pages:
+            return page
         kind = "overlay" if "overlay" in self._kinds else self._kinds[0]
-        return f"{drawn[0]}{IMAGES[kind]}"
+        return f"{self.stems(name)[0]}{IMAGES[kind]}"
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield method, target, probability and displayed range of a map that is not empty."""
@@ -421,9 +432,10 @@ class MapsJob(OverlayJob):
 
     def parts(self, name: str, image: "LoadedImage", result: ImageMaps) -> Iterable[Part]:
         """Return record and array of each map."""
-        for stem, spec, each in zip(self.stems(name), self.runner.specs, result.maps, strict=True):
-            record = map_record(spec.key, image, each, None)
-            yield Part(stem, record, {f"{stem}.npy": encode_npy(each)})
+        specs = self.runner.specs
+        for stem, spec, made in zip(self.stems(name), specs, result.maps, strict=True):
+            record = map_record(spec.key, image, made, None)
+            yield Part(stem, record, {f"{stem}.npy": encode_npy(made)})
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield nothing: the scale is not known yet."""
@@ -494,8 +506,8 @@ class DrawJob(OverlayJob):
         """Return the saved maps of images, and every head if a page shows it."""
         prepare = self.runner.explainer.prepare
         return [
-            ImageMaps(each.maps, self.layers(prepare([each.image])) if self.need_layers else None)
-            for each in images
+            ImageMaps(saved.maps, self.layers(prepare([saved.image])) if self.need_layers else None)
+            for saved in images
         ]
 
     def parts(self, name: str, image: Any, result: ImageMaps) -> Iterable[Part]:

@@ -25,7 +25,7 @@ _OPTIONS = ("pixel", "region", "box", "query")
 
 def add_dense_target(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a pixel, region, box or query; at most one is used."""
-    group = parser.add_argument_group("segmentation and detection models")
+    group = parser.add_argument_group("what to explain of segmentation and detection models")
     group.add_argument(
         "--pixel",
         type=_numbers(2),
@@ -372,7 +372,8 @@ def _specs_per_layer(
     method: "Method", method_args: Mapping[str, Any], layers: Sequence[int | str] | None
 ) -> list[MapSpec]:
     """Return a spec for each layer, if the method explains one layer."""
-    name, title = method.name, method.title
+    name = method.name
+    title = method.title
     if not layers or "layer" not in method.default_kwargs:
         return [MapSpec(name, title, name, method_args)]
     if len(layers) == 1:

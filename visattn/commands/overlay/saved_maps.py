@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.boxes import BoxFile, boxes_of
-from visattn.commands.files import create_folder, encode_png
+from visattn.commands.files import create_folder, encode_overlay
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import WrittenFiles, replace_files
 
@@ -25,12 +25,6 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
 
     Args:
         args: Options of `visattn overlay`; with `dry_run` nothing is written.
-
-    Raises:
-        FileNotFoundError: If the file of maps does not exist.
-        ValueError: If photo, maps and options do not fit together.
-        FileExistsError: If a file would be replaced that the command did not write.
-        OSError: If a file cannot be written.
     """
     from visattn.images.reader import read_image
     from visattn.results.records import read_saved_maps, reshape_maps
@@ -67,10 +61,10 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     with replace_files(folder, names[-1], overwrite=args.overwrite) as part:
         if not single_file:
             for index, name in enumerate(names[:-1]):
-                atomic_write(part / name, encode_png(_overlay(image, maps, index, args)))
+                atomic_write(part / name, encode_overlay(_overlay(image, maps, index, args)))
         only = single_file and len(maps) == 1
         last = _overlay(image, maps, 0, args) if only else _panel(image, maps, saved, args)
-        atomic_write(part / names[-1], encode_png(last))
+        atomic_write(part / names[-1], encode_overlay(last))
     box_file.add(photo, boxes_of(replace(maps, labels=tuple(saved.words)), args))
     box_file.write()
     return [*boxes, *paths]

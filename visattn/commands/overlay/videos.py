@@ -2,17 +2,18 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from visattn.commands.files import check_no_overwrite
 from visattn.commands.model_option import (
     file_digest,
+    load_any_model,
     model_settings,
-    move_to_device,
     read_class_names,
 )
 from visattn.commands.options import describe_model, print_dry_run
 from visattn.commands.overlay.methods import MapRunner, MapSpec
+from visattn.commands.streams import activity
 from visattn.commands.videos import (
     VIDEO_SUFFIXES,
     VideoJob,
@@ -22,9 +23,6 @@ from visattn.commands.videos import (
 )
 from visattn.io.safe_text import print_message
 
-if TYPE_CHECKING:
-    from visattn.models.backbones.pretrained import LoadedModel
-
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args")
 _RECORDED = (
     "target", "resize_mode", "align", "input_size", "style", "colormap", "opacity",
@@ -32,20 +30,11 @@ _RECORDED = (
 
 
 class VideoRunner:
-    """A model of clips with the maps to compute from it, in place of a `MapRunner`.
-
-    Args:
-        args: Options of `visattn overlay`.
-
-    Raises:
-        FileNotFoundError: If weights do not exist.
-        ValueError: If the model or a method is not supported, or an option does not fit it.
-    """
+    """A model of clips with the maps to compute from it, in place of a `MapRunner`."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         import torch
 
-        from visattn.models.saving.load import load_model
         from visattn.pipelines.video_models import VideoExplainer
 
         if used := [name for name in _CLIP_ONLY if getattr(args, name)]:
@@ -54,15 +43,7 @@ class VideoRunner:
                 "no arguments"
             )
         torch.manual_seed(0)  # random weights are the same in every run
-        self.loaded: LoadedModel = load_model(
-            args.model,
-            weights=args.weights,
-            pretrained=args.pretrained,
-            model_kwargs=dict(args.model_args) or None,
-        )
-        for note in self.loaded.notes:
-            print_message(note)
-        move_to_device(self.loaded.model, args.device)
+        self.loaded = load_any_model(args)
         names = () if args.classes is None else list(read_class_names(args.classes))
         self.explainer: VideoExplainer = VideoExplainer(
             self.loaded,
@@ -87,11 +68,6 @@ def overlay_videos(args: argparse.Namespace) -> int:
 
     Args:
         args: Options of `visattn overlay`.
-
-    Raises:
-        FileNotFoundError: If a video or a file of the model does not exist.
-        ValueError: If an option does not fit a video, or a file would overwrite one.
-        OSError: If the folder cannot be written.
     """
     from visattn.models.backbones.pretrained import names_video_model
     from visattn.viz.heatmap import colormap_lut
@@ -100,7 +76,8 @@ def overlay_videos(args: argparse.Namespace) -> int:
     colormap_lut(args.colormap)
     if args.dry_run:
         args.pretrained = False
-    runner = VideoRunner(args) if names_video_model(args.model) else MapRunner(args)
+    with activity("loading the model"):
+        runner = VideoRunner(args) if names_video_model(args.model) else MapRunner(args)
     targets = [(path, name, spec) for path, name in sources.items() for spec in runner.specs]
     endings = (*VIDEO_SUFFIXES, ".json")
     files = [f"{name}.{spec.key}{end}" for _, name, spec in targets for end in endings]
@@ -133,7 +110,7 @@ def _job(
         "explainer": runner.explainer,
         "method": spec.method,
         "target": int(args.target) if (args.target or "").isdecimal() else args.target,
-        "batch_size": args.batch_size,
+        "batch_size": args.batch_size or 16,
         "drawing": {"style": args.style, "colormap": args.colormap, "opacity": args.opacity},
         **spec.method_args,
     }

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from visattn.commands.files import create_folder
-from visattn.commands.options import CommandParser, output_path
-from visattn.commands.streams import print_lines
+from visattn.commands.options import OUTPUT, RUN, CommandParser, output_path
+from visattn.commands.streams import activity, print_lines, print_where
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import CaptionFormat
@@ -37,59 +37,62 @@ Prints scores x 100, as in papers, and a signature line that says how they were 
 --out, FILE holds the plain scores of the corpus and of each image."""
 
 
-_EXAMPLES = ("visattn score captions captions.txt references.csv",)
+_EXAMPLES = (
+    "visattn score captions captions.txt references.csv",
+    "visattn score captions results.json captions_val2017.json --intersection --out scores.json",
+)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the argument parser of the subcommand."""
     parser = CommandParser(
         examples=_EXAMPLES, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
     )
     parser.add_argument("results", type=Path, metavar="RESULTS", help="captions of a model")
     parser.add_argument("references", type=Path, metavar="REFERENCES", help="reference captions")
-    parser.add_argument(
+    matching = parser.add_argument_group("references")
+    matching.add_argument(
         "--split",
         metavar="FILE_OR_NAME",
         help="score these references only: a list of images, or a split named in REFERENCES",
     )
-    parser.add_argument(
+    matching.add_argument(
         "--format",
         choices=get_args(CaptionFormat),
         help="format of REFERENCES (default: detected)",
     )
-    parser.add_argument(
+    matching.add_argument(
         "--intersection",
         action="store_true",
         help="score the images that are in both files (default: refuse files that differ)",
     )
-    parser.add_argument(
+    parser.group(RUN).add_argument(
         "--java",
         action="store_true",
         help="also compute METEOR and SPICE; needs Java and pycocoevalcap",
     )
-    parser.add_argument("--out", type=output_path, metavar="FILE", help="JSON file for all scores")
+    parser.group(OUTPUT).add_argument(
+        "--out", type=output_path, metavar="FILE", help="JSON file for all scores"
+    )
     return parser
 
 
 def score(args: argparse.Namespace) -> int:
-    """Score captions and print a table; return 0.
-
-    Raises:
-        FileNotFoundError: If a file does not exist.
-        ValueError: If a file has an unknown format, or the two files have different images.
-        OSError: If `--out` cannot be written.
-    """
+    """Score captions and print a table; return 0."""
     from visattn.metrics.captions import caption_scores
 
     pairs, notes = _read_pairs(args)
     if args.out is not None:
         _check_output(args)
-    scores = caption_scores(pairs.captions, pairs.references, java=args.java)
+    with activity("scoring"):
+        scores = caption_scores(pairs.captions, pairs.references, java=args.java)
     for note in (*notes, *scores.warnings):
         print_message(note)
     if args.out is not None:
         _write_json(args.out, scores, notes)
     print_lines(_table(scores, pairs))
+    if args.out is not None:
+        print_where(args.out)
     return 0
 
 

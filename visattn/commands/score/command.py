@@ -19,7 +19,11 @@ _SUBCOMMANDS = {
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
-    parser = CommandParser(prog="visattn score", description="Score captions or maps of a model.")
+    parser = CommandParser(
+        examples=[module.build_parser().examples[0] for module, _ in _SUBCOMMANDS.values()],
+        prog="visattn score",
+        description="Score captions or maps of a model.",
+    )
     subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, (module, line) in _SUBCOMMANDS.items():
         parent = module.build_parser()
@@ -38,11 +42,6 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         0, or 1 if some images could not be scored.
-
-    Raises:
-        FileNotFoundError: If a file does not exist.
-        ValueError: If a file has an unknown format, or the options do not fit together.
-        OSError: If `--out` cannot be written.
     """
     args = build_parser().parse_args(argv)
     return _SUBCOMMANDS[args.what][0].score(args)

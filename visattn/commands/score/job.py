@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
+from visattn.commands.streams import print_where
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage
@@ -55,19 +56,18 @@ class ScoreJob(Job[list[Row]]):
         args: Options of the command.
         images: Name of each image, by its path.
         methods: Methods and baselines.
-
-    Raises:
-        ValueError: If a file would overwrite an image.
     """
 
     writes_shared = False
+    work = "scoring"
 
     def __init__(
         self, args: argparse.Namespace, images: Mapping[Path, str], methods: Sequence[str] = ()
     ) -> None:
         self.images = images
         self.methods = tuple(methods)
-        super().__init__(args, ())
+        super().__init__(args)
+        self._latest: dict[str, list[Row]] = {}
         self._image_names = {name: images[path] for path, name in self.all_names.items()}
 
     def image_of(self, name: str) -> str:
@@ -123,7 +123,6 @@ class ScoreJob(Job[list[Row]]):
     def run(self, *, batch_size: int = 1) -> int:
         """Score all images; report all that are finished, those of other shards, too."""
         del batch_size
-        self._latest: dict[str, list[Row]] = {}
         code = super().run()
         rows: list[Row] = []
         skipped: list[str] = []
@@ -141,13 +140,15 @@ class ScoreJob(Job[list[Row]]):
         lines = [{"settings": self._settings}, *rows]
         self.write_shared(ROWS, b"".join(map(_json_line, lines)))
         self.write_shared(SCORES, json.dumps(numbers, indent=1, allow_nan=False).encode() + b"\n")
+        if self.out is not None:
+            print_where(self.out / SCORES)
         return code
 
-    def _report(self, name: str, records: Sequence[Record]) -> list[str]:
+    def finish(self, result: list[Row] | None, records: Sequence[Record]) -> None:
         """Keep the rows of an image."""
+        del result
         for record in records:
             self._latest[record["image"]] = record["rows"]
-        return super()._report(name, records)
 
 
 def _json_line(row: Row) -> bytes:

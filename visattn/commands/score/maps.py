@@ -15,6 +15,7 @@ from visattn.commands.model_option import (
     resolve_model,
 )
 from visattn.commands.options import (
+    TARGET,
     CommandParser,
     add_options,
     add_resize_mode,
@@ -23,12 +24,15 @@ from visattn.commands.options import (
     refuse_without,
     whole_number,
 )
+from visattn.commands.run import run_job
 from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.commands.streams import print_lines
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from torch import nn
+
     from visattn.commands.score.evaluate_maps import MapEvaluator, QueryObject
     from visattn.data.regions.annotations import AnnotatedImage
 
@@ -72,10 +76,11 @@ _DENSE = ("region", "box")
 
 _EXAMPLES = (
     "visattn score maps --model timm:resnet50 --pretrained --data coco --methods gradcam rise",
+    "visattn score maps --model vit.safetensors --data photos --masks masks --methods rollout",
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the argument parser of the subcommand."""
     parser = CommandParser(
         examples=_EXAMPLES,
@@ -85,69 +90,71 @@ def build_parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     parser.set_defaults(parser=parser)  # for messages
-    add_model(parser, builds=True, required=False)
-    parser.add_argument(
+    add_model(parser, builds=True)
+    data = parser.add_argument_group("data")
+    scores = parser.add_argument_group("scores")
+    data.add_argument(
         "--data", type=Path, required=True, metavar="DATA", help="images with objects, see below"
     )
-    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images of DATA")
-    parser.add_argument(
+    data.add_argument("--images", type=Path, metavar="DIR", help="folder of the images of DATA")
+    data.add_argument(
         "--masks", type=Path, metavar="DIR", help="folder of the masks of the images in DATA"
     )
     add_options(parser, "limit")
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--methods",
         nargs="+",
         required=True,
         metavar="METHOD",
         help="attribution methods, such as gradcam, rollout",
     )
-    parser.add_argument(
+    scores.add_argument(
         "--scores",
         nargs="+",
         choices=_PARTS,
         help="scores (default: all; of regions and boxes localization, the only one)",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--target",
         choices=("category", "predicted", *_DENSE),
         help="explain each category of an image, or the predicted class, for which all objects "
         "count (default: category if DATA has categories); of a segmentation model the logits of "
         "each category on the region of its objects, of a detector the box of its largest object",
     )
-    _add_score_options(parser)
+    _add_score_options(parser, scores)
     add_options(parser, "out", out={"help": "output folder for rows and scores"})
     add_options(parser, "strict", "shard", "overwrite", "dry-run")
     return parser
 
 
-def _add_score_options(parser: argparse.ArgumentParser) -> None:
+def _add_score_options(parser: CommandParser, scores: "argparse._ArgumentGroup") -> None:
     """Add the options that change the scores."""
     steps = whole_number(1, 10_000)
     add_options(parser, "align")
     add_resize_mode(parser, None)
-    parser.add_argument(
+    scores.add_argument(
         "--tolerance",
         type=real_number(0, 1e6),
         default=15.0,
         metavar="PX",
         help="tolerance of the pointing game in pixels (default: 15)",
     )
-    parser.add_argument(
+    scores.add_argument(
         "--threshold",
         type=real_number(0, 1),
         metavar="FRACTION",
         help="threshold of the IoU, as a fraction of the map's range (default: the map's mean)",
     )
-    parser.add_argument(
+    scores.add_argument(
         "--steps", type=steps, default=16, help="steps of insertion and deletion (default: 16)"
     )
-    parser.add_argument(
+    scores.add_argument(
         "--sanity-checks",
         type=count,
         metavar="N",
         help="randomize weights and classes for the first N objects (default: none)",
     )
-    parser.add_argument(
+    scores.add_argument(
         "--diagnostics",
         type=count,
         metavar="N",
@@ -157,14 +164,7 @@ def _add_score_options(parser: argparse.ArgumentParser) -> None:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Score maps and print a table; return 0, or 1 if some images could not be read.
-
-    Raises:
-        FileNotFoundError: If the data or the weights do not exist.
-        FileExistsError: If a file would be replaced that visattn did not write.
-        ValueError: If a method or the data does not fit the model, or nothing is left to score.
-        OSError: If `--out` cannot be written.
-    """
+    """Score maps and print a table; return 0, or 1 if some images could not be read."""
     resolve_model(args.parser, args, _NO_MODEL)
     if args.diagnostics and args.out is None:
         raise ValueError("--diagnostics needs an output folder, --out DIR")
@@ -176,13 +176,14 @@ def score(args: argparse.Namespace) -> int:
     for part, options in _OPTIONS_OF_PARTS.items():
         if part not in args.scores:
             refuse_without(args.parser, args, options, f"--scores {part}")
+    return run_job(_read_job, args)
+
+
+def _read_job(args: argparse.Namespace) -> "MapScoreJob":
     skipped: list[str] = []
     job = MapScoreJob(args, _read_annotations(args, skipped)[: args.limit])
     job.skipped += skipped
-    job.load()
-    if args.dry_run:
-        return job.dry_run(job.evaluator.explained.model, args.model)
-    return job.run()
+    return job
 
 
 class MapScoreJob(ScoreJob):
@@ -191,9 +192,6 @@ class MapScoreJob(ScoreJob):
     Args:
         args: Options of `visattn score maps`.
         images: Images with their objects.
-
-    Raises:
-        ValueError: If a file would overwrite an image.
     """
 
     command = "score maps"
@@ -208,13 +206,8 @@ class MapScoreJob(ScoreJob):
         names = {path: image.name for path, image in self.annotated.items()}
         super().__init__(args, names, list(dict.fromkeys([*args.methods, *BASELINES])))
 
-    def load(self) -> None:
-        """Load the model, and list what is explained on each image.
-
-        Raises:
-            FileNotFoundError: If the weights do not exist.
-            ValueError: If a method does not fit the model, or it has no class of the data.
-        """
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the model, and list what is explained on each image."""
         from visattn.commands.score.evaluate_maps import build_queries, count_classes
 
         self.evaluator, self.weights = _build_evaluator(self.args)
@@ -238,6 +231,7 @@ class MapScoreJob(ScoreJob):
         for path in list(self.images):  # those without anything to explain
             if self.images[path] not in self.queries:
                 self.names.pop(path, None)
+        return explained.model, self.args.model
 
     def notes(self) -> list[str]:
         """Return the number of maps."""
@@ -290,11 +284,7 @@ class MapScoreJob(ScoreJob):
         return {**super().digests(path), "annotations": _annotation_digest(self.annotated[path])}
 
     def read(self, path: Path) -> ScoredImage:
-        """Read an image and its masks, in a thread.
-
-        Raises:
-            ImageError: If it cannot be read, or its annotations are not of it.
-        """
+        """Read an image and its masks, in a thread."""
         from visattn.images.reader import ImageError, read_image
 
         annotated = self.annotated[path]

@@ -18,6 +18,9 @@ from visattn.commands.model_option import (
     transformers_directory,
 )
 from visattn.commands.options import (
+    MODEL,
+    RUN,
+    TARGET,
     WORD_METHODS,
     CommandParser,
     add_options,
@@ -25,12 +28,15 @@ from visattn.commands.options import (
     count,
     refuse_without,
 )
+from visattn.commands.run import run_job
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.commands.streams import print_lines
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from torch import nn
+
     from visattn.commands.score.evaluate_words import WordModel
     from visattn.data.phrases import PhrasedPhoto
     from visattn.images.reader import LoadedImage
@@ -56,10 +62,13 @@ scores of each photo; an interrupted run is resumed from them), rows.jsonl (a li
 scores.json. Commands with --shard share the photos; each reports those that are finished."""
 
 _SETTINGS = ("captions", "methods", "contrast", "prompt", "resize_mode")
-_EXAMPLES = ("visattn score words --model scenes-captioner --data scenes:scenes_demo --limit 100",)
+_EXAMPLES = (
+    "visattn score words --model scenes-captioner --data scenes:scenes_demo --limit 100",
+    "visattn score words --model runs/mine/1 --data phrases.json --images photos --out scores",
+)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the argument parser of the subcommand."""
     parser = CommandParser(
         examples=_EXAMPLES,
@@ -70,14 +79,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(parser=parser)  # for messages
     add_model(parser)
-    parser.add_argument(
+    data = parser.add_argument_group("data")
+    parser.group(MODEL).add_argument(
         "--prompt", metavar="TEXT", help="text before the caption, for hf:DIRECTORY"
     )
-    parser.add_argument(
+    data.add_argument(
         "--data", required=True, metavar="DATA", help="captions with boxes, see below"
     )
-    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the photos of DATA")
-    parser.add_argument(
+    data.add_argument("--images", type=Path, metavar="DIR", help="folder of the photos of DATA")
+    parser.group(TARGET).add_argument(
         "--methods",
         nargs="+",
         choices=(*WORD_METHODS, *TRANSFORMERS_WORD_METHODS),
@@ -86,20 +96,20 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"methods for words: {', '.join(WORD_METHODS)} (default: attention); for "
         f"hf:DIRECTORY also {', '.join(TRANSFORMERS_WORD_METHODS)}",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--contrast",
         metavar="TEXT",
         help="for hf:DIRECTORY: also score the attention divided by that behind this other prompt, "
         "as the method contrast",
     )
-    parser.add_argument(
+    parser.group(TARGET).add_argument(
         "--captions",
         choices=("reference", "generated"),
         default="reference",
         help="score the first reference caption of each photo, or the one that the model generates",
     )
     add_options(parser, "limit")
-    parser.add_argument(
+    parser.group(RUN).add_argument(
         "--control-limit",
         type=count,
         metavar="N",
@@ -112,14 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def score(args: argparse.Namespace) -> int:
-    """Score word maps and print a table; return 0, or 1 if some photos could not be read.
-
-    Raises:
-        FileNotFoundError: If the model or the data do not exist.
-        FileExistsError: If a file would be replaced that visattn did not write.
-        ValueError: If options do not fit together, or no caption has a phrase with a box.
-        OSError: If `--out` cannot be written.
-    """
+    """Score word maps and print a table; return 0, or 1 if some photos could not be read."""
     resolve_model(args.parser, args, "--model is missing: name a captioner, as in visattn caption")
     if is_transformers(args.model):
         refuse_without(args.parser, args, ["resize_mode"], "a captioner of visattn")
@@ -127,9 +130,7 @@ def score(args: argparse.Namespace) -> int:
         refuse_without(args.parser, args, ["images"], "photos: scenes are drawn")
     if args.out is None:
         refuse_without(args.parser, args, ["overwrite"])
-    job = WordScoreJob(args, list(islice(_photos(args), args.limit)))
-    job.load()
-    return job.run()
+    return run_job(lambda args: WordScoreJob(args, list(islice(_photos(args), args.limit))), args)
 
 
 class WordScoreJob(ScoreJob):
@@ -155,15 +156,11 @@ class WordScoreJob(ScoreJob):
         names = {path: photo.name for path, photo in self.photos.items()}
         super().__init__(args, names, methods)
 
-    def load(self) -> None:
-        """Load the model, and make one of random weights.
-
-        Raises:
-            FileNotFoundError: If the model does not exist.
-            ValueError: If it is not a captioner, or an option does not fit it.
-        """
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load the model, and make one of random weights."""
         self.model, self.weights = _word_model(self.args)
         self.untrained = self.model.untrained() if self.controlled else self.model
+        return self.model.model, self.weights
 
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
@@ -185,11 +182,7 @@ class WordScoreJob(ScoreJob):
         return {"content": digest.hexdigest()[:16]}
 
     def read(self, path: Path) -> ScoredImage:
-        """Read a photo, and the one before as a control.
-
-        Raises:
-            ImageError: If it cannot be read.
-        """
+        """Read a photo, and the one before as a control."""
         return ScoredImage(path, self.photos[path].load(), control=self._control(path))
 
     def _control(self, path: Path) -> "LoadedImage | None":

@@ -34,7 +34,25 @@ Command-line arguments override the config:
   --trainer.max_steps 500  --trainer.devices 2
   --data.captions '{{train: captions_train2017.json, val: captions_val2017.json}}'
   --data.photos '{{train: train2017, val: val2017}}'
+
+examples:
+{examples}
 """
+_EXAMPLES = {
+    "fit": (
+        "visattn fit --config scenes_demo --run runs/mine",
+        "visattn fit --config my_config.yaml --data.batch_size 64 --trainer.max_steps 500",
+        "visattn fit --config scenes_demo --dry-run",
+    ),
+    "validate": (
+        "visattn validate --run runs/scenes_demo/1",
+        "visattn validate --config my_config.yaml --ckpt_path last.ckpt --run scores",
+    ),
+    "test": (
+        "visattn test --run runs/scenes_demo/1",
+        "visattn test --config my_config.yaml --ckpt_path last.ckpt --run scores",
+    ),
+}
 _FIT = """\
 visattn fit --config NAME or FILE.yaml [--run FOLDER] [--ckpt_path FILE]
          [--GROUP.OPTION VALUE]"""
@@ -100,4 +118,5 @@ def help_text(command: str) -> str:
         purpose=_PURPOSES[command],
         run=_RUNS[purpose],
         checkpoint=_CHECKPOINTS[purpose],
+        examples="\n".join(f"  {example}" for example in _EXAMPLES[command]),
     )
