@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.classification.digit_sequences import (
@@ -75,7 +76,9 @@ def test_errors_count_wrong_sequences_and_edits(monkeypatch: pytest.MonkeyPatch)
     predicted[0] += "5"  # one too many
     predicted[4] = ""  # all missing
     predicted[7] = str((int(true[7][0]) + 1) % 10) + true[7][1:]
-    monkeypatch.setattr(task, "_search", lambda _: predicted)
+    rows = [torch.tensor([*(int(digit) + 4 for digit in text), END]) for text in predicted]
+    tokens = pad_sequence(rows, batch_first=True, padding_value=END)[:, None]
+    monkeypatch.setattr(task.model, "search", lambda *_, **__: SimpleNamespace(tokens=tokens))
     scores = evaluated(task, batch, "fit")
     assert scores["sequence_error"].item() == pytest.approx(3 / 13)
     edits = 1 + len(true[4]) + 1
@@ -86,7 +89,8 @@ def test_search_returns_what_the_model_reads() -> None:
     task, batch = sequence_task(beam_size=1), digit_batch()
     model = task.model.eval()
     features = model.encoder(batch.images.expand(-1, 3, -1, -1))
-    for text, own in zip(task._search(features), features, strict=True):
+    best = model.search(features, beam_size=1, max_length=task.max_length).tokens[:, 0]
+    for text, own in zip(map(task._text, best), features, strict=True):
         token, state, greedy = START, model.start(own[None]), ""
         for step in range(6):  # twice the length of the longest sequence
             logits, state, _ = model.step(state, torch.tensor([[token]]))
